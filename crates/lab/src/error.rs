@@ -37,7 +37,7 @@ pub enum LabError {
         /// On which host.
         host: String,
         /// Its reason.
-        why: Box<proxy::StartError>,
+        why: Box<proxy::ProxyStartError>,
     },
     /// A bond could not be set up.
     #[error("cannot set the bond up: {0}")]

@@ -13,7 +13,7 @@ use crate::{
 };
 use intercept::{Leg, LegProfile, LinkView, Policy, Prefix, ReceiveCounters};
 use kernel::Controller;
-use proxy::{Config, FlowRecord, FlowStats, Listen, Proxy};
+use proxy::{FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rustix::fd::OwnedFd;
 use scenario::{Purpose, Scenario, stream};
 use std::{
@@ -191,7 +191,7 @@ impl Network {
     }
 
     /// How proxy `number` is configured when the link after it carries `rate`.
-    fn config(&self, scenario: &Scenario, number: usize, rate: Rate) -> Config {
+    fn config(&self, scenario: &Scenario, number: usize, rate: Rate) -> ProxyConfig {
         let host = scenario.splits[number].after;
         let control = scenario.leg_controls()[number + 1];
         let profile = |control: &str| LegProfile { control: Some(control.into()), ..LegProfile::default() };
@@ -206,11 +206,11 @@ impl Network {
         }
         let towards_receiver = Leg { to, profile: onward, ..Leg::default() };
         let sender = profile(&scenario.control.sender);
-        Config {
-            listen: vec![Listen::transparent((Ipv6Addr::UNSPECIFIED, PROXY_PORT).into())],
+        ProxyConfig {
+            listen: vec![ListenerConfig::transparent((Ipv6Addr::UNSPECIFIED, PROXY_PORT).into())],
             policy: Policy { legs: vec![towards_receiver], near: sender.clone(), far: sender, ..Policy::default() },
             buffer: scenario.buffer_limit(number),
-            ..Config::default()
+            ..ProxyConfig::default()
         }
     }
 

@@ -74,7 +74,7 @@ impl Engine for Lab {
                     "real sockets hold a sender back by its window",
                 );
             }
-            let least = proxy::Config::LEAST_BUFFER;
+            let least = proxy::ProxyConfig::LEAST_BUFFER;
             if scenario.buffer_limit(index).is_some_and(|buffer| buffer < least) {
                 return EngineError::cannot(
                     "lab",

@@ -89,7 +89,7 @@ fn a_clean_end_means_delivered_where_packets_are_lost() {
     eprintln!("{summary}");
     summary.assert_lawful();
     // Two resets in a hundred are lost on a leg, and not all of them leave somebody waiting.
-    assert!(summary.unheard * 10 <= summary.aborted + 50, "{summary}");
+    assert!(summary.unnotified * 10 <= summary.aborted + 50, "{summary}");
 }
 
 /// Here nobody is left waiting, since no reset is lost.

@@ -1,8 +1,8 @@
-//! All streams and connections of the bond of one event loop.
+//! The bond of one event loop: all its streams and connections.
 //!
 //! The event loop calls [`Bonds::on_event`] for each event of the bond's sockets, then
-//! [`Bonds::turn`] once, then [`Bonds::take_ended`]. It waits no longer than [`Bonds::wait`] says,
-//! and not at all while [`Bonds::is_busy`].
+//! [`Bonds::turn`] once, then [`Bonds::take_ended`]. It waits at most for [`Bonds::wait`], and not
+//! at all while [`Bonds::is_busy`].
 
 mod arrivals;
 mod streams;
@@ -15,8 +15,8 @@ use crate::{
     host::{BondHost, Preface},
     life::BondedConnection,
     linger::Linger,
-    networks::Networks,
-    settings::Network,
+    networks::BondNetworks,
+    settings::BondNetwork,
     stream::Stream,
     zero_copy::PipePool,
 };
@@ -34,33 +34,34 @@ use std::{
 };
 use units::Span;
 
-/// How often timeouts are checked.
+/// Interval of checking timeouts.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What a socket that epoll watches is used for.
+/// The use of a socket that the reactor watches. *connect* is the end that dials, *serve* the one
+/// that accepts.
 #[derive(Debug)]
 enum BondSocket {
-    /// A connection whose ends do not know each other yet.
+    /// A connection in its handshake.
     Handshake(Box<Handshake>, HandshakeOrigin),
-    /// A ready connection over this network, and the window of the other end; *connect*.
+    /// *Connect*: a ready connection over this network, and the window of the other end.
     Pooled(Channel, usize, u32),
-    /// An authenticated connection that has joined no stream yet, the window of the other end, and
-    /// what it has sent of its frame; *serve*.
+    /// *Serve*: an authenticated connection that has not joined a stream yet, the window of the
+    /// other end, the preface of its listener, and the received part of its first frame.
     Pending(Channel, u32, Option<Preface>, Vec<u8>),
     /// A connection of the stream in this slot.
     Member(usize),
     /// The plain leg of the stream in this slot.
     Plain(usize),
-    /// A connection whose stream is over, with bytes left to send.
+    /// A connection whose stream has ended, with bytes left to send.
     Linger(Box<Linger>),
 }
 
-/// Where a connection in its handshake comes from.
+/// Origin of a connection in its handshake.
 #[derive(Debug, Clone, Copy)]
 enum HandshakeOrigin {
     /// Dialled over this network.
     Dialled(usize),
-    /// Accepted at a listener with this preface for servers.
+    /// Accepted by a listener with this preface for servers.
     Accepted(Option<Preface>),
 }
 
@@ -75,13 +76,13 @@ pub struct Bonds {
     streams: Slab<Box<BondedConnection>>,
     by_id: BTreeMap<u128, usize>,
     past: VecDeque<u128>,
-    networks: Networks,
+    networks: BondNetworks,
     unauthenticated: VecDeque<usize>,
     pending: usize,
     timers: BinaryHeap<Reverse<(Span, usize)>>,
     again: VecDeque<usize>,
     ended: Vec<FlowRecord>,
-    /// Connections that were turned away without having shown that they have the key.
+    /// Number of accepted connections that were closed because they failed to authenticate.
     refused: u64,
     epoch: Instant,
     now: Instant,
@@ -90,16 +91,17 @@ pub struct Bonds {
 }
 
 impl Bonds {
-    /// Over these networks; `reactor` tells of the sockets' events by [`Token::Carrier`].
+    /// A bond over these networks. Events of its sockets have the token [`Token::Carrier`] in
+    /// `reactor`.
     ///
     /// # Errors
-    /// When the bond has no key, or cannot encrypt.
-    pub fn new(host: Box<dyn BondHost>, networks: &[Network], reactor: Rc<Reactor>) -> Result<Self, String> {
+    /// When the bond has no key, or TLS cannot be set up.
+    pub fn new(host: Box<dyn BondHost>, networks: &[BondNetwork], reactor: Rc<Reactor>) -> Result<Self, String> {
         let bond = host.bond();
         let credentials = Credentials::of(bond)?;
         let now = Instant::now();
         Ok(Bonds {
-            networks: Networks::new(networks, bond, now),
+            networks: BondNetworks::new(networks, bond, now),
             host,
             credentials,
             reactor,
@@ -121,17 +123,17 @@ impl Bonds {
         })
     }
 
-    /// Takes another configuration, for streams that begin from now on.
+    /// Applies another configuration to streams that begin from now on.
     pub fn reload(&mut self, host: Box<dyn BondHost>) {
         self.host = host;
     }
 
-    /// How many streams there are.
+    /// Number of streams.
     pub fn stream_count(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Takes no new streams, and keeps no connections ready.
+    /// Closes pooled connections and keeps none ready from now on.
     pub fn drain(&mut self) {
         self.draining = true;
         for index in 0..self.entries.bound() {
@@ -142,7 +144,7 @@ impl Bonds {
         self.networks.drain();
     }
 
-    /// Whether nothing is left that must end by itself.
+    /// Whether nothing is left that must finish: no stream, and no bytes to send.
     pub fn is_over(&self) -> bool {
         self.stream_count() == 0 && !self.entries.iter().any(|(_, entry)| matches!(entry, BondSocket::Linger(_)))
     }
@@ -171,12 +173,12 @@ impl Bonds {
         self.reactor.watch(socket, Token::Carrier(index), Readiness::INTEREST)
     }
 
-    /// Has epoll report the socket's state again.
+    /// Has the reactor report the socket's state again.
     fn rearm(&self, index: usize, socket: &Socket) -> Result<(), Errno> {
         self.reactor.rearm(socket, Token::Carrier(index), Readiness::INTEREST)
     }
 
-    /// Takes in what epoll told of the socket with this index.
+    /// Handles an event of the socket with this index.
     pub fn on_event(&mut self, index: usize, events: Readiness, scratch: &mut Scratch) {
         self.now = scratch.now;
         match self.entries.get_mut(index) {
@@ -184,8 +186,8 @@ impl Bonds {
             Some(BondSocket::Handshake(..)) => self.on_handshake(index, scratch),
             Some(BondSocket::Pooled(channel, network, _)) => {
                 let network = *network;
-                // No data is due before it joins a stream: it has ended, or the peer is not one of
-                // ours. TLS may have messages of its own.
+                // The peer sends no data before the connection joins a stream: it has closed it, or
+                // violates the protocol. TLS may have messages of its own.
                 let said = channel.receive(&mut [IoSliceMut::new(&mut [0; 1])]);
                 if (events.readable || events.failed) && said != Err(Errno::AGAIN) {
                     self.networks.closed(network, index, self.now);
@@ -219,29 +221,29 @@ impl Bonds {
         }
     }
 
-    /// Ends all streams.
+    /// Resets all streams.
     pub fn stop(&mut self) {
         for slot in 0..self.streams.bound() {
             self.end(slot, Ending::Stopped);
         }
     }
 
-    /// The flows that have ended since this was last called.
+    /// The flows that have ended since the last call.
     pub fn take_ended(&mut self) -> Vec<FlowRecord> {
         mem::take(&mut self.ended)
     }
 
-    /// How many connections were turned away that had not shown that they have the key.
+    /// Number of accepted connections that failed to authenticate.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Whether a stream has more to do at once.
+    /// Whether a stream has more to do without waiting for an event.
     pub fn is_busy(&self) -> bool {
         !self.again.is_empty()
     }
 
-    /// How long until something is due; none: until the next event.
+    /// Time until the next timer expires; none: there is no timer.
     pub fn wait(&self) -> Option<Duration> {
         let now = Instant::now();
         let timer = self.timers.peek().map(|Reverse((at, _))| (self.epoch + Duration::from_nanos(at.0)).saturating_duration_since(now));
@@ -250,7 +252,8 @@ impl Bonds {
         [timer, care].into_iter().flatten().min()
     }
 
-    /// Does what is due, and dials what the networks lack of connections.
+    /// Does the work of a turn: streams that have more to do, expired timers, timeouts; and dials
+    /// connections that the networks lack.
     pub fn turn(&mut self, scratch: &mut Scratch) {
         self.now = scratch.now;
         for _ in 0..self.again.len() {

@@ -1,4 +1,4 @@
-//! A connection of a bond: a socket, and TLS over it where that is wanted.
+//! A connection of a bond: a socket, and TLS over it if configured.
 
 use crate::{tls::Tls, zero_copy::PipeChunk};
 use rustix::{
@@ -24,8 +24,8 @@ impl Channel {
         }
     }
 
-    /// Sends some of `parts` and returns how many bytes; [`Errno::AGAIN`]: none now. With `more` to
-    /// come, the last segment may wait for it.
+    /// Sends bytes of `parts`; returns how many. [`Errno::AGAIN`]: none now. `more`: further bytes
+    /// follow at once, and the last segment may wait for them.
     pub(crate) fn send(&mut self, parts: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
         match self {
             Channel::Clear(socket) => {
@@ -41,7 +41,7 @@ impl Channel {
         }
     }
 
-    /// Sends some of a chunk; only possible in the clear.
+    /// Sends bytes of a chunk; only possible without TLS.
     pub(crate) fn pour(&mut self, chunk: &mut PipeChunk) -> Result<usize, Errno> {
         match self {
             Channel::Clear(socket) => chunk.pour(socket),
@@ -49,7 +49,7 @@ impl Channel {
         }
     }
 
-    /// Receives into `parts` and returns how many bytes; 0: the other end has closed it,
+    /// Receives into `parts`; returns how many bytes. 0: the other end has closed it.
     /// [`Errno::AGAIN`]: none now.
     pub(crate) fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         match self {
@@ -63,7 +63,7 @@ impl Channel {
         }
     }
 
-    /// Sends what TLS still holds; [`Errno::AGAIN`]: not all now.
+    /// Sends the bytes that TLS holds. [`Errno::AGAIN`]: not all now.
     pub(crate) fn flush(&mut self) -> Result<(), Errno> {
         match self {
             Channel::Clear(_) => Ok(()),

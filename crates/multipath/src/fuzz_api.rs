@@ -1,4 +1,4 @@
-//! What the fuzz targets try of this crate that is private to it. Not an API.
+//! Entry points of the fuzz targets into private parts of this crate. Not an API.
 
 use crate::{
     handshake::{Credentials, Handshake, HandshakeFailure, HandshakeStep},
@@ -13,12 +13,12 @@ use rustix::{
 use socket2::{Domain, Socket, Type};
 use std::{io::Read as _, sync::OnceLock, time::Instant};
 
-/// What both ends tell of their windows.
+/// The windows that the two ends announce, bytes.
 const WINDOWS: [u32; 2] = [7000, 9000];
-/// Turns until two ends that understand each other are through.
+/// Turns after which a handshake between two correct ends is complete.
 const TURNS: usize = 40;
 
-/// One side of a connection, as far as it has come.
+/// One end of a handshake.
 enum HandshakeEnd {
     Waits(Box<Handshake>),
     In(u32),
@@ -61,7 +61,7 @@ fn write(socket: &Socket, bytes: &[u8]) -> bool {
     }
 }
 
-/// All that has come.
+/// Reads everything that has arrived.
 fn hear(mut socket: &Socket) -> Vec<u8> {
     let mut bytes = vec![0; 64 * 1024];
     let count = socket.read(&mut bytes).unwrap_or(0);
@@ -85,10 +85,10 @@ pub fn handshake(data: &[u8]) {
     }
 }
 
-/// Says bytes in pieces to one end, which goes on after each.
+/// Sends bytes in pieces to one end, and steps its handshake after each.
 fn say(mut side: HandshakeEnd, credentials: &Credentials, to: &Socket, bytes: &[u8], piece: usize) -> HandshakeEnd {
     for piece in bytes.chunks(piece) {
-        // One that is closed hears no more.
+        // The end has closed the connection.
         if !write(to, piece) {
             break;
         }
@@ -144,7 +144,7 @@ fn peer_with_key(mut bytes: &[u8]) {
     assert!(!matches!(side, HandshakeEnd::In(_)), "it gets in without knowing the channel");
 }
 
-/// Both ends have the key; what one says reaches the other changed, in pieces, late, or not at all.
+/// Both ends have the key. Their messages arrive altered, in pieces, late, or not at all.
 fn between(mut bytes: &[u8], encrypts: bool) {
     let credentials = WINDOWS.map(|window| credentials(encrypts, window));
     let ((own, here), (theirs, there)) = (pair(), pair());
@@ -163,7 +163,7 @@ fn between(mut bytes: &[u8], encrypts: bool) {
             let said = &mut on_the_way[index];
             let at = usize::from(place) * said.len() / 256;
             match choice % 8 {
-                // Only a part goes on.
+                // Only a part is passed on.
                 1 if said.len() > 1 => {
                     let part: Vec<u8> = said.drain(..at.max(1)).collect();
                     write(&wires[1 - index], &part);

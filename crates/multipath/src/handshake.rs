@@ -1,6 +1,6 @@
-//! A connection whose ends do not know each other yet: they prove that they share a key, and begin
-//! to encrypt where that is wanted. A peer without the key gets no answer. Nothing is read beyond
-//! what is expected: the bytes that follow belong to a stream.
+//! The handshake of a connection: both ends prove that they have the bond's key, then start TLS if
+//! the bond is encrypted. A peer without the key gets no answer. The handshake never reads beyond
+//! its own messages: the bytes that follow belong to a stream.
 
 use crate::{channel::Channel, settings::BondConfig, tls::Encryption};
 use bond::{AcceptHandshake, Challenge, DialHandshake, HandshakeError, Hello, Nonce, PresharedKey, Proof};
@@ -16,17 +16,20 @@ use std::{
     time::Instant,
 };
 
-/// What an end needs for a handshake.
+/// The secrets and parameters of an end for handshakes.
 #[derive(Debug, Clone)]
 pub(crate) struct Credentials {
     pub(crate) key: PresharedKey,
     pub(crate) encryption: Option<Encryption>,
-    /// The window that it tells the other end, bytes.
+    /// The receive window that this end announces, bytes.
     pub(crate) window: u32,
 }
 
 impl Credentials {
-    /// As a bond's configuration says.
+    /// From the configuration of a bond.
+    ///
+    /// # Errors
+    /// When the configuration has no key, or TLS cannot be set up.
     pub(crate) fn of(bond: &BondConfig) -> Result<Self, String> {
         let key = bond.key.clone().ok_or("the bond has no key")?;
         let encryption = if bond.tls { Some(Encryption::new()?) } else { None };
@@ -46,40 +49,40 @@ pub(crate) enum HandshakeFailure {
     Refused(#[from] HandshakeError),
     #[error("{0}")]
     Failed(#[from] Errno),
-    #[error("the other end closed it: it listens for something else, has another key, or is full")]
+    #[error("the other end closed the connection: it is no bond, has another key, or is full")]
     Closed,
 }
 
 /// What a handshake waits for.
 #[derive(Debug)]
-enum Stage {
+enum HandshakeStage {
     Connected,
     Challenge(Box<DialHandshake>),
     Hello,
     Proof(Box<AcceptHandshake>),
-    /// The tag of the TLS channel (RFC 9266); whether the own has been sent.
+    /// The peer's tag of the TLS channel (RFC 9266); `said`: this end has sent its own.
     Bound {
         said: bool,
         window: u32,
     },
 }
 
-/// A handshake in progress. [`step`](Self::step) is to be called after each event of its socket.
+/// A handshake in progress. The caller calls [`step`](Self::step) after each event of its socket.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     channel: Channel,
     dialled: bool,
-    stage: Stage,
+    stage: HandshakeStage,
     got: Vec<u8>,
     pub(crate) since: Instant,
 }
 
-/// What a step came to.
+/// Result of [`Handshake::step`].
 #[derive(Debug)]
 pub(crate) enum HandshakeStep {
-    /// More must arrive.
+    /// Wait for the next event.
     Pending(Box<Handshake>),
-    /// Both ends know each other; the window of the other end, bytes.
+    /// Both ends are authenticated; the window of the other end, bytes.
     Done(Channel, u32),
 }
 
@@ -92,18 +95,18 @@ fn nonce() -> Result<Nonce, Errno> {
     Ok(nonce)
 }
 
-/// A number that cannot be guessed.
+/// An unpredictable number.
 pub(crate) fn unguessable() -> Result<u128, Errno> {
     nonce().map(|bytes| bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
 }
 
 impl Handshake {
     pub(crate) fn dialled(socket: Socket, since: Instant) -> Self {
-        Handshake { channel: Channel::Clear(socket), dialled: true, stage: Stage::Connected, got: Vec::new(), since }
+        Handshake { channel: Channel::Clear(socket), dialled: true, stage: HandshakeStage::Connected, got: Vec::new(), since }
     }
 
     pub(crate) fn accepted(socket: Socket, since: Instant) -> Self {
-        Handshake { channel: Channel::Clear(socket), dialled: false, stage: Stage::Hello, got: Vec::new(), since }
+        Handshake { channel: Channel::Clear(socket), dialled: false, stage: HandshakeStage::Hello, got: Vec::new(), since }
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -112,29 +115,32 @@ impl Handshake {
 
     /// Whether the other end has sent nothing yet.
     pub(crate) fn is_unauthenticated(&self) -> bool {
-        matches!(self.stage, Stage::Hello)
+        matches!(self.stage, HandshakeStage::Hello)
     }
 
-    /// Carries the handshake on as far as it goes without waiting.
+    /// Continues the handshake as far as possible without waiting.
+    ///
+    /// # Errors
+    /// The handshake has failed; the connection is closed.
     pub(crate) fn step(mut self: Box<Self>, credentials: &Credentials) -> Result<HandshakeStep, HandshakeFailure> {
         loop {
-            match mem::replace(&mut self.stage, Stage::Hello) {
-                Stage::Connected => {
-                    // One that was refused is closed, as is one that has not begun.
+            match mem::replace(&mut self.stage, HandshakeStage::Hello) {
+                HandshakeStage::Connected => {
+                    // A refused connection is closed, as is one that was never established.
                     if let Some(why) = self.socket().take_error().unwrap_or_else(Some) {
                         return Err(Errno::from_io_error(&why).unwrap_or(Errno::IO).into());
                     }
                     if sys::is_unanswered(self.socket()) {
-                        self.stage = Stage::Connected;
+                        self.stage = HandshakeStage::Connected;
                         return Ok(HandshakeStep::Pending(self));
                     }
                     let (dialled, hello) = DialHandshake::new(&credentials.key, nonce()?, credentials.binding());
                     self.say(&hello)?;
-                    self.stage = Stage::Challenge(Box::new(dialled));
+                    self.stage = HandshakeStage::Challenge(Box::new(dialled));
                 }
-                Stage::Challenge(dialled) => {
+                HandshakeStage::Challenge(dialled) => {
                     let Some(challenge) = self.hear::<{ size_of::<Challenge>() }>()? else {
-                        self.stage = Stage::Challenge(dialled);
+                        self.stage = HandshakeStage::Challenge(dialled);
                         return Ok(HandshakeStep::Pending(self));
                     };
                     let (proof, window) = dialled.finish(&challenge, credentials.window)?;
@@ -144,16 +150,16 @@ impl Handshake {
                         step => return Ok(step),
                     }
                 }
-                Stage::Hello => {
+                HandshakeStage::Hello => {
                     let Some(hello) = self.hear::<{ size_of::<Hello>() }>()? else { return Ok(HandshakeStep::Pending(self)) };
                     let (accepted, challenge) =
                         AcceptHandshake::new(&credentials.key, &hello, nonce()?, credentials.binding(), credentials.window)?;
                     self.say(&challenge)?;
-                    self.stage = Stage::Proof(Box::new(accepted));
+                    self.stage = HandshakeStage::Proof(Box::new(accepted));
                 }
-                Stage::Proof(accepted) => {
+                HandshakeStage::Proof(accepted) => {
                     let Some(proof) = self.hear::<{ size_of::<Proof>() }>()? else {
-                        self.stage = Stage::Proof(accepted);
+                        self.stage = HandshakeStage::Proof(accepted);
                         return Ok(HandshakeStep::Pending(self));
                     };
                     let window = accepted.finish(&proof)?;
@@ -162,14 +168,14 @@ impl Handshake {
                         step => return Ok(step),
                     }
                 }
-                Stage::Bound { mut said, window } => {
+                HandshakeStage::Bound { mut said, window } => {
                     if let Channel::Encrypted(tls) = &mut self.channel {
                         match tls.flush() {
                             Ok(()) | Err(Errno::AGAIN) => {}
                             Err(why) => return Err(why.into()),
                         }
                     }
-                    // Hearing carries the handshake on, too.
+                    // Reading also continues the TLS handshake.
                     let heard = self.hear::<32>()?;
                     let binding = if let Channel::Encrypted(tls) = &self.channel { tls.binding() } else { None };
                     if let Some(binding) = binding.filter(|_| !said) {
@@ -182,7 +188,7 @@ impl Handshake {
                             return Ok(HandshakeStep::Done(self.channel, window));
                         }
                         _ => {
-                            self.stage = Stage::Bound { said, window };
+                            self.stage = HandshakeStage::Bound { said, window };
                             return Ok(HandshakeStep::Pending(self));
                         }
                     }
@@ -191,20 +197,20 @@ impl Handshake {
         }
     }
 
-    /// It is in, or begins to encrypt.
+    /// Completes the handshake, or starts TLS.
     fn encrypt(self, credentials: &Credentials, window: u32) -> Result<HandshakeStep, HandshakeFailure> {
         let Handshake { channel, dialled, since, .. } = self;
         match (channel, &credentials.encryption) {
             (Channel::Clear(socket), Some(encryption)) => {
                 let channel = Channel::Encrypted(Box::new(encryption.over(socket, dialled)?));
-                let stage = Stage::Bound { said: false, window };
+                let stage = HandshakeStage::Bound { said: false, window };
                 Ok(HandshakeStep::Pending(Box::new(Handshake { channel, dialled, stage, got: Vec::new(), since })))
             }
             (channel, _) => Ok(HandshakeStep::Done(channel, window)),
         }
     }
 
-    /// Says all of it: so little fits into any socket.
+    /// Sends a message of the handshake. The send queue of a new connection takes all of it.
     fn say(&mut self, bytes: &[u8]) -> Result<(), HandshakeFailure> {
         match self.channel.send(&[IoSlice::new(bytes)], false) {
             Ok(sent) if sent == bytes.len() => Ok(()),
@@ -213,7 +219,7 @@ impl Handshake {
         }
     }
 
-    /// The next `N` bytes, once all are there, and not a byte more.
+    /// Reads exactly `N` bytes; none until all of them have arrived.
     fn hear<const N: usize>(&mut self) -> Result<Option<[u8; N]>, HandshakeFailure> {
         while self.got.len() < N {
             let mut bytes = [0; N];

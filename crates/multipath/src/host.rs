@@ -1,4 +1,4 @@
-//! What a bond asks of the proxy that it is part of, and what that tells it of clients and servers.
+//! The interface between a bond and the proxy that it is part of.
 
 use crate::settings::BondConfig;
 use bond::Target;
@@ -9,7 +9,7 @@ use std::{fmt, net::SocketAddr, time::Duration};
 
 /// The configuration and the services of the proxy that a bond is part of.
 pub trait BondHost: fmt::Debug {
-    /// The bond as it is configured now.
+    /// The present configuration of the bond.
     fn bond(&self) -> &BondConfig;
 
     /// The profiles of the near and the far leg of a connection from `client` to `server`.
@@ -18,51 +18,51 @@ pub trait BondHost: fmt::Debug {
     /// Whether a rule refuses connections from `client` to `server`.
     fn is_refused(&self, client: SocketAddr, server: SocketAddr) -> bool;
 
-    /// How B is divided; none: it is not bounded.
+    /// How the bound B of a direction is divided; none: it has no bound.
     fn shares(&self) -> Option<Shares>;
 
-    /// How long a far end may take to be reached.
+    /// Time limit for reaching a server.
     fn connect_timeout(&self) -> Duration;
 
-    /// How long nothing may move in a connection; none: for ever.
+    /// Time without progress after which a connection is reset; none: never.
     fn idle_timeout(&self) -> Option<Duration>;
 
-    /// How many streams there may be at once.
+    /// The most streams at once.
     fn most_streams(&self) -> usize;
 
-    /// Has a name looked up. The answer is to be passed to [`Bonds::on_resolved`] with the same
-    /// `stream` and `serial`.
+    /// Requests the addresses of a name. The host passes the result to [`Bonds::on_resolved`] with
+    /// the same `stream` and `serial`.
     ///
     /// [`Bonds::on_resolved`]: crate::Bonds::on_resolved
     fn look_up(&self, name: String, port: u16, stream: usize, serial: u64);
 }
 
-/// What a server is to get before the bytes of a stream, from the addresses of the client and of
-/// the server.
+/// Makes the bytes that a server gets before those of a stream, from the addresses of client and
+/// server.
 pub type Preface = fn(client: SocketAddr, server: SocketAddr) -> Vec<u8>;
 
-/// How a client is answered that waits to hear whether its server was reached.
+/// The replies for a client that waits until its server is reached, as SOCKS clients do.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientReply {
-    /// What it gets before the bytes of the stream, once its server was reached.
+    /// Makes the reply that precedes the bytes of the stream, once the server was reached.
     pub reached: fn() -> Vec<u8>,
-    /// Tells it that its server was not reached.
+    /// Sends the reply that the server was not reached.
     pub refuse: fn(&Socket, Ending),
 }
 
-/// A client whose connection is to go over a bond.
+/// A client's connection that goes over a bond.
 #[derive(Debug)]
 pub struct StreamStart {
     /// The near leg.
     pub near: Socket,
-    /// Who opened it.
+    /// Address of the client.
     pub client: SocketAddr,
-    /// Where it goes.
+    /// The destination.
     pub to: Target,
-    /// What the server gets before the client's bytes.
+    /// Bytes that the server gets before the client's.
     pub preface: Vec<u8>,
-    /// What the client has said already that is for the server.
-    pub heard: Vec<u8>,
-    /// The answer that the client waits for, if any.
+    /// Bytes for the server that were already read from the client.
+    pub already_read: Vec<u8>,
+    /// The replies, if the client waits for one.
     pub reply: Option<ClientReply>,
 }

@@ -1,21 +1,22 @@
-//! The life of a connection of which one leg is a bond: the far leg at the end that dials the bond
-//! (*connect*), the near leg at the end that accepts it (*serve*). The other leg is plain.
+//! The state machine of a connection with a bond as one leg: the far leg at the end that dials the
+//! bond (*connect*), the near leg at the end that accepts it (*serve*). The other leg is plain.
 //!
-//! The rules are those of a connection of two plain legs (see `connection`): an end that has sent
-//! its own FIN and then reads end of file may conclude that the other end's TCP has acknowledged
-//! every byte and that FIN. Here each end of the bond knows one plain leg, and is told of the other
-//! by [`Delivered`](bond::Frame::Delivered): all that was sent was delivered, and acknowledged.
+//! The rules are those of a connection of two plain legs (`connection` in the crate `proxy`): an
+//! end that has sent its own FIN and then reads end of file may conclude that the other end's TCP
+//! has acknowledged every byte and that FIN. Each end of the bond has one plain leg. It learns
+//! about the other by [`Delivered`](bond::Frame::Delivered): everything that was sent has been acknowledged
+//! there.
 //!
-//! | event | at the end of the bond that it comes to |
+//! | event | reaction of the end of the bond where it occurs |
 //! |---|---|
-//! | the plain leg's FIN | told as the end of the stream |
-//! | the stream's end | a FIN to the plain leg, when that has not finished, or the other end has said *delivered*; else then |
-//! | the plain leg has acknowledged all, its FIN too | *delivered* is said |
-//! | both have ended, neither was told | *connect* says *delivered* for the bytes alone; *serve* passes the FIN, says *delivered*; *connect* passes its FIN |
-//! | *delivered* both ways, FINs acknowledged | ends `Finished` |
-//! | RST of the plain leg, its timeout, its far end not reached | the stream is given up, with the reason; the other end resets its plain leg |
-//! | a connection of the bond is lost or silent | what it had goes over the others; *connect* dials another |
-//! | all are lost | the stream waits for as long as is set, then its plain legs are reset |
+//! | FIN of the plain leg | sends the end of the stream |
+//! | end of the stream | sends a FIN to the plain leg: at once if that has not finished sending, else after *delivered* has arrived |
+//! | the plain leg has acknowledged everything, the FIN too | sends *delivered* |
+//! | both have ended, and no FIN was passed on | *connect* sends *delivered* for the bytes alone; *serve* passes the FIN and sends *delivered*; *connect* passes its FIN |
+//! | *delivered* sent and received, FINs acknowledged | ends `Finished` |
+//! | RST or timeout of the plain leg, server not reached | resets the stream, with the reason; the other end resets its plain leg |
+//! | a connection of the bond is lost or silent | reinjects its data over the others; *connect* dials another |
+//! | all connections are lost | waits for `outage`, then resets the plain leg |
 
 use crate::{
     host::{ClientReply, Preface},
@@ -36,40 +37,40 @@ use std::{
 };
 use units::Span;
 
-/// How many bytes may be moved in a turn, so that other streams get theirs.
+/// The most bytes that are relayed in a turn, so that other streams are not delayed.
 const TURN_BYTES: usize = 2 << 20;
 /// The longest call or answer, bytes.
 const LONGEST_CALL: u64 = 2048;
-/// Once a direction has moved so many bytes, its plain socket is tuned for bulk data.
+/// After this many bytes a direction tunes its plain socket for bulk data.
 const TUNE_FROM: u64 = 32 * 1024;
-/// How soon to check whether the plain leg's peer has acknowledged, which raises no event: at
-/// first, and at most while nothing changes.
+/// First and longest interval of checking whether the plain leg's peer has acknowledged, which
+/// raises no event.
 const TICK: Span = Span(2_000_000);
 const LAST_TICK: Span = Span(250_000_000);
 
 /// Which end of the bond this is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Role {
-    /// It has dialled; the answer that its client waits for, if any.
+    /// It has dialled. The replies, if its client waits for one.
     Connect { reply: Option<ClientReply> },
-    /// It has accepted; what its servers get before the bytes of a stream, if anything.
+    /// It has accepted. Makes the bytes that servers get before those of a stream.
     Serve { preface: Option<Preface> },
 }
 
-/// Where a connection is in its life.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
-    /// *Connect*: whether the server was reached is not known yet.
+enum BondedState {
+    /// *Connect*: waits for the answer whether the server was reached.
     Calling,
-    /// *Serve*: the call that names the server has not arrived yet.
+    /// *Serve*: waits for the call that names the server.
     Called,
-    /// *Serve*: the server's name is looked up, or it is being dialled.
+    /// *Serve*: the server's name is being looked up, or the server is being dialled.
     Dialling,
-    /// Bytes move both ways.
+    /// Bytes are relayed in both directions.
     Relaying,
 }
 
-/// What a connection wants after its turn.
+/// What the caller has to do after a turn.
 #[derive(Debug, Default)]
 pub(crate) struct Wants {
     pub(crate) turn: Turn,
@@ -77,11 +78,11 @@ pub(crate) struct Wants {
     pub(crate) dial: Option<Target>,
 }
 
-/// A connection of which one leg is a bond.
+/// A connection with a bond as one leg.
 #[derive(Debug)]
 pub(crate) struct BondedConnection {
     pub(crate) role: Role,
-    life: Life,
+    state: BondedState,
     pub(crate) plain: Option<PlainLeg>,
     /// Index of the plain leg among the bond's sockets.
     pub(crate) entry: usize,
@@ -94,11 +95,11 @@ pub(crate) struct BondedConnection {
     /// Further addresses of the server.
     pub(crate) others: Vec<SocketAddr>,
     pub(crate) born: Instant,
-    /// When its far end was last dialled: the other end of the bond, or a server.
+    /// Time at which its far end, the other end of the bond or a server, was last dialled.
     pub(crate) asked: Instant,
-    /// What the plain leg gets before the stream's bytes.
+    /// Bytes that the plain leg gets before those of the stream.
     preface: Vec<u8>,
-    /// The plain leg has sent its last byte, and it has been read.
+    /// End of file: all bytes of the plain leg have been read.
     ended: bool,
     /// A FIN has been passed on to the plain leg.
     passed: bool,
@@ -113,7 +114,7 @@ pub(crate) struct BondedConnection {
     /// Since when it has had no connection, and whether the last one was closed by the other end.
     pub(crate) alone: Option<(Instant, bool)>,
     pub(crate) in_again: bool,
-    /// When its turn is due, as the timers have it.
+    /// The expiry of its entry in the timers.
     pub(crate) scheduled: Option<Span>,
     /// How long until the plain leg's acknowledgements are checked again, the current pause between
     /// checks, and the bytes that were unacknowledged at the last check.
@@ -122,27 +123,29 @@ pub(crate) struct BondedConnection {
     unacknowledged: usize,
 }
 
-/// The ending that an error of the plain leg, or a lack of memory, leads to.
-fn plain_failed(role: Role, life: Life, why: &io::Error) -> Ending {
+/// The ending for an error of the plain leg or a lack of memory.
+fn plain_failed(role: Role, state: BondedState, why: &io::Error) -> Ending {
     match role {
         _ if why.kind() == io::ErrorKind::OutOfMemory => Ending::NoRoom,
         Role::Connect { .. } => Ending::NearFailed(why.kind()),
-        Role::Serve { .. } if life == Life::Dialling && why.kind() != io::ErrorKind::ConnectionReset => Ending::FarNotReached(why.kind()),
+        Role::Serve { .. } if state == BondedState::Dialling && why.kind() != io::ErrorKind::ConnectionReset => {
+            Ending::FarNotReached(why.kind())
+        }
         Role::Serve { .. } => Ending::FarFailed(why.kind()),
     }
 }
 
-/// The reason that the other end is told for an ending.
+/// The reason for an ending that is sent to the other end.
 pub(crate) fn why(ending: Ending) -> ResetReason {
-    use io::ErrorKind as Kind;
+    use io::ErrorKind;
     match ending {
-        Ending::FarNotReached(Kind::ConnectionRefused) => ResetReason::Refused,
-        Ending::FarNotReached(Kind::NetworkUnreachable) => ResetReason::NetworkUnreachable,
-        Ending::FarNotReached(Kind::HostUnreachable) => ResetReason::HostUnreachable,
-        Ending::FarNotReached(Kind::TimedOut) => ResetReason::TimedOut,
-        Ending::FarNotReached(Kind::NotFound) => ResetReason::NoSuchName,
-        Ending::FarNotReached(Kind::PermissionDenied) => ResetReason::NotAllowed,
-        Ending::NearFailed(Kind::TimedOut) | Ending::FarFailed(Kind::TimedOut) => ResetReason::TimedOut,
+        Ending::FarNotReached(ErrorKind::ConnectionRefused) => ResetReason::Refused,
+        Ending::FarNotReached(ErrorKind::NetworkUnreachable) => ResetReason::NetworkUnreachable,
+        Ending::FarNotReached(ErrorKind::HostUnreachable) => ResetReason::HostUnreachable,
+        Ending::FarNotReached(ErrorKind::TimedOut) => ResetReason::TimedOut,
+        Ending::FarNotReached(ErrorKind::NotFound) => ResetReason::NoSuchName,
+        Ending::FarNotReached(ErrorKind::PermissionDenied) => ResetReason::NotAllowed,
+        Ending::NearFailed(ErrorKind::TimedOut) | Ending::FarFailed(ErrorKind::TimedOut) => ResetReason::TimedOut,
         Ending::NearFailed(_) | Ending::FarFailed(_) => ResetReason::Reset,
         Ending::NoRoom => ResetReason::NoRoom,
         Ending::Stopped => ResetReason::Stopped,
@@ -151,19 +154,19 @@ pub(crate) fn why(ending: Ending) -> ResetReason {
     }
 }
 
-/// The kind of error that the other end's reason stands for.
+/// The kind of error for a reason of the other end.
 fn kind(why: ResetReason) -> io::ErrorKind {
-    use io::ErrorKind as Kind;
+    use io::ErrorKind;
     match why {
-        ResetReason::Refused => Kind::ConnectionRefused,
-        ResetReason::NetworkUnreachable => Kind::NetworkUnreachable,
-        ResetReason::HostUnreachable => Kind::HostUnreachable,
-        ResetReason::TimedOut | ResetReason::Idle => Kind::TimedOut,
-        ResetReason::NoSuchName => Kind::NotFound,
-        ResetReason::NotAllowed => Kind::PermissionDenied,
-        ResetReason::NoRoom => Kind::QuotaExceeded,
-        ResetReason::Reset | ResetReason::Stopped => Kind::ConnectionReset,
-        ResetReason::Other => Kind::Other,
+        ResetReason::Refused => ErrorKind::ConnectionRefused,
+        ResetReason::NetworkUnreachable => ErrorKind::NetworkUnreachable,
+        ResetReason::HostUnreachable => ErrorKind::HostUnreachable,
+        ResetReason::TimedOut | ResetReason::Idle => ErrorKind::TimedOut,
+        ResetReason::NoSuchName => ErrorKind::NotFound,
+        ResetReason::NotAllowed => ErrorKind::PermissionDenied,
+        ResetReason::NoRoom => ErrorKind::QuotaExceeded,
+        ResetReason::Reset | ResetReason::Stopped => ErrorKind::ConnectionReset,
+        ResetReason::Other => ErrorKind::Other,
     }
 }
 
@@ -172,30 +175,30 @@ impl BondedConnection {
     pub(crate) fn call(
         near: PlainLeg,
         call: &OpenRequest,
-        [preface, heard]: [&[u8]; 2],
+        [preface, already_read]: [&[u8]; 2],
         id: u128,
         stream: Stream,
         now: Instant,
     ) -> Result<Self, NoMemory> {
         let server = if let Target::Address(server) = call.target { server } else { UNKNOWN_ADDRESS };
-        let mut this = Self::new(Role::Connect { reply: None }, Life::Calling, id, stream, now);
+        let mut this = Self::new(Role::Connect { reply: None }, BondedState::Calling, id, stream, now);
         (this.client, this.server, this.plain) = (call.client, server, Some(near));
         this.stream.write(&call.encode())?;
         this.stream.write(preface)?;
-        this.stream.write(heard)?;
-        this.taken = heard.len() as u64;
+        this.stream.write(already_read)?;
+        this.taken = already_read.len() as u64;
         Ok(this)
     }
 
     /// At the end that accepts: begins a stream whose first connection has arrived.
     pub(crate) fn called(preface: Option<Preface>, id: u128, stream: Stream, now: Instant) -> Self {
-        Self::new(Role::Serve { preface }, Life::Called, id, stream, now)
+        Self::new(Role::Serve { preface }, BondedState::Called, id, stream, now)
     }
 
-    fn new(role: Role, life: Life, id: u128, stream: Stream, now: Instant) -> Self {
+    fn new(role: Role, state: BondedState, id: u128, stream: Stream, now: Instant) -> Self {
         BondedConnection {
             role,
-            life,
+            state,
             plain: None,
             entry: usize::MAX,
             stream,
@@ -230,7 +233,7 @@ impl BondedConnection {
         self
     }
 
-    /// Sets the answer that its client waits for.
+    /// Sets the replies that its client waits for.
     pub(crate) fn with_reply(mut self, reply: Option<ClientReply>) -> Self {
         if let Role::Connect { reply: awaited } = &mut self.role {
             *awaited = reply;
@@ -242,27 +245,27 @@ impl BondedConnection {
     pub(crate) fn dials(&mut self, far: PlainLeg, server: SocketAddr, now: Instant) {
         let Role::Serve { preface } = self.role else { return };
         self.preface = preface.map_or(Vec::new(), |preface| preface(self.client, server));
-        (self.plain, self.server, self.life, self.asked) = (Some(far), server, Life::Dialling, now);
+        (self.plain, self.server, self.state, self.asked) = (Some(far), server, BondedState::Dialling, now);
     }
 
-    /// Whether it is not known yet that the server was reached.
+    /// Whether it is unknown whether the server was reached.
     pub(crate) fn is_dialling(&self) -> bool {
-        self.life != Life::Relaying
+        self.state != BondedState::Relaying
     }
 
     /// Whether the call that names the server has not arrived yet.
     pub(crate) fn is_called(&self) -> bool {
-        self.life == Life::Called
+        self.state == BondedState::Called
     }
 
-    /// Takes in what epoll told of the plain leg.
+    /// Applies an event of the plain leg.
     pub(crate) fn on_events(&mut self, events: Readiness) -> Result<(), Ending> {
         let Some(plain) = &mut self.plain else { return Ok(()) };
         if let Some(why) = plain.take_in(events) {
             return Err(self.failed(&why));
         }
-        if self.life == Life::Dialling && events.writable {
-            self.life = Life::Relaying;
+        if self.state == BondedState::Dialling && events.writable {
+            self.state = BondedState::Relaying;
             plain.readable = true;
             self.stream.write(&OpenReply(self.server).encode()).map_err(|NoMemory| Ending::NoRoom)?;
             if self.preface.is_empty() && self.stream.inbound.readable_bytes() == 0 {
@@ -272,27 +275,29 @@ impl BondedConnection {
         Ok(())
     }
 
-    /// The ending that an error of the plain leg, or a lack of memory, leads to.
+    /// The ending for an error of the plain leg or a lack of memory.
     pub(crate) fn failed(&self, why: &io::Error) -> Ending {
-        plain_failed(self.role, self.life, why)
+        plain_failed(self.role, self.state, why)
     }
 
-    /// The ending that a failure of the bond, or of its other end, leads to.
+    /// The ending for a failure of the bond or of its other end.
     pub(crate) fn bond_failed(&self, why: io::ErrorKind) -> Ending {
         match self.role {
-            Role::Connect { .. } if self.life == Life::Calling => Ending::FarNotReached(why),
+            Role::Connect { .. } if self.state == BondedState::Calling => Ending::FarNotReached(why),
             Role::Connect { .. } => Ending::FarFailed(why),
             Role::Serve { .. } => Ending::NearFailed(why),
         }
     }
 
-    /// Moves what can be moved. An error is how the connection has ended; `wants` is valid then,
-    /// too.
+    /// Relays in both directions. `wants` is valid after an error too.
+    ///
+    /// # Errors
+    /// The ending of the connection.
     pub(crate) fn proceed(&mut self, now: Span, scratch: &mut Scratch, wants: &mut Wants) -> Result<(), Ending> {
-        let relays = self.life == Life::Relaying;
+        let relays = self.state == BondedState::Relaying;
         let heard = scratch.with_buffer(|scratch| self.stream.hear(now, relays, scratch, &mut wants.turn));
         heard.map_err(|why| {
-            tracing::warn!("{why}");
+            tracing::warn!("cannot go on with a stream of the bond: {why}; it is reset");
             match why {
                 StreamError::Violation(_) => self.bond_failed(io::ErrorKind::InvalidData),
                 StreamError::NoMemory(_) => Ending::NoRoom,
@@ -302,17 +307,17 @@ impl BondedConnection {
         if let Some(why) = self.stream.reset {
             return Err(self.bond_failed(kind(why.into())));
         }
-        match self.life {
-            Life::Calling => self.hear_answer(now)?,
-            Life::Called => wants.dial = self.hear_call(now)?,
-            Life::Dialling | Life::Relaying => {}
+        match self.state {
+            BondedState::Calling => self.hear_answer(now)?,
+            BondedState::Called => wants.dial = self.hear_call(now)?,
+            BondedState::Dialling | BondedState::Relaying => {}
         }
         let (took, gave) = (self.take()?, self.give(now)?);
         wants.turn.again |= took || gave;
         self.pass_end()?;
         self.stream.say(now, &mut wants.turn).map_err(|why| self.failed(&why.into()))?;
-        // Sending has made room for bytes that the plain leg already has. No event would tell of
-        // them before a round trip is over.
+        // Sending has made room for bytes that the plain leg already has, and no event reports them
+        // within a round trip.
         wants.turn.again |= self.is_to_take();
         if self.is_over()? {
             return Err(Ending::Finished);
@@ -325,7 +330,7 @@ impl BondedConnection {
         let answer = answer.map_err(|_| self.bond_failed(io::ErrorKind::InvalidData))?;
         if let Some((OpenReply(server), len)) = answer {
             self.stream.inbound.consume(now, len as u64);
-            (self.server, self.life) = (server, Life::Relaying);
+            (self.server, self.state) = (server, BondedState::Relaying);
             if let Role::Connect { reply: Some(reply) } = self.role {
                 self.preface = (reply.reached)();
             }
@@ -339,7 +344,7 @@ impl BondedConnection {
             return Ok(None);
         };
         self.stream.inbound.consume(now, len as u64);
-        (self.client, self.life) = (client, Life::Dialling);
+        (self.client, self.state) = (client, BondedState::Dialling);
         Ok(Some(to))
     }
 
@@ -351,15 +356,15 @@ impl BondedConnection {
     /// Whether the plain leg may have bytes that the stream wants now.
     fn is_to_take(&self) -> bool {
         let readable = self.plain.as_ref().is_some_and(|plain| plain.readable);
-        readable && self.life != Life::Dialling && !self.ended && self.stream.wants()
+        readable && self.state != BondedState::Dialling && !self.ended && self.stream.wants()
     }
 
-    /// Takes what the plain leg has sent; true: there is more.
+    /// Reads from the plain leg; true: there is more.
     fn take(&mut self) -> Result<bool, Ending> {
-        let (role, life) = (self.role, self.life);
-        let failed = |why: &io::Error| plain_failed(role, life, why);
+        let (role, state) = (self.role, self.state);
+        let failed = |why: &io::Error| plain_failed(role, state, why);
         let Some(plain) = &mut self.plain else { return Ok(false) };
-        if life == Life::Dialling || !self.stream.wants() {
+        if state == BondedState::Dialling || !self.stream.wants() {
             plain.pause_receive().map_err(|why| failed(&why))?;
             return Ok(false);
         }
@@ -391,10 +396,10 @@ impl BondedConnection {
         Ok(false)
     }
 
-    /// Writes what has arrived to the plain leg; true: there is more.
+    /// Writes received bytes to the plain leg; true: there is more.
     fn give(&mut self, now: Span) -> Result<bool, Ending> {
-        let (role, life) = (self.role, self.life);
-        let Some(plain) = self.plain.as_mut().filter(|_| life == Life::Relaying) else { return Ok(false) };
+        let (role, state) = (self.role, self.state);
+        let Some(plain) = self.plain.as_mut().filter(|_| state == BondedState::Relaying) else { return Ok(false) };
         let mut given = 0;
         while plain.writable {
             if self.preface.is_empty() && self.stream.inbound.readable_bytes() == 0 {
@@ -408,7 +413,7 @@ impl BondedConnection {
                 Ok(count) => given += count,
                 Err(Errno::AGAIN) => plain.writable = false,
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(plain_failed(role, life, &errno.into())),
+                Err(errno) => return Err(plain_failed(role, state, &errno.into())),
             }
         }
         self.given += given as u64;
@@ -432,7 +437,7 @@ impl BondedConnection {
     /// Passes the stream's end on to the plain leg, and sends *delivered* once all was acknowledged.
     fn pass_end(&mut self) -> Result<(), Ending> {
         self.tick = None;
-        if !self.stream.inbound.is_fully_read() || !self.preface.is_empty() || self.life != Life::Relaying {
+        if !self.stream.inbound.is_fully_read() || !self.preface.is_empty() || self.state != BondedState::Relaying {
             return Ok(());
         }
         let Some(plain) = &self.plain else { return Ok(()) };
@@ -458,7 +463,8 @@ impl BondedConnection {
         Ok(())
     }
 
-    /// Whether all is done. A last FIN that is not acknowledged yet is left to the kernel.
+    /// Whether everything has finished. The kernel retransmits a last FIN that is not acknowledged
+    /// yet.
     fn is_over(&mut self) -> Result<bool, Ending> {
         if !(self.passed && self.delivered && self.ended && self.stream.outbound.is_delivered()) {
             return Ok(false);
@@ -481,16 +487,16 @@ impl BondedConnection {
         self.tick = Some(self.pause);
     }
 
-    /// When its turn is due if no event comes first.
+    /// When its next timer expires.
     pub(crate) fn wakes(&self, now: Span) -> Option<Span> {
         let tick = self.tick.map(|pause| now + pause);
         [tick, self.stream.wakes(now)].into_iter().flatten().min()
     }
 
-    /// Ends it: answers a waiting client, and returns its connections with the bytes they still
-    /// have to carry.
+    /// Ends it: replies to a waiting client, and returns its connections with the bytes that they
+    /// still have to send.
     pub(crate) fn release(&mut self, ending: Ending) -> Vec<(Member, Vec<u8>)> {
-        if let (Role::Connect { reply: Some(reply) }, Life::Calling, Some(plain)) = (self.role, self.life, &self.plain) {
+        if let (Role::Connect { reply: Some(reply) }, BondedState::Calling, Some(plain)) = (self.role, self.state, &self.plain) {
             (reply.refuse)(plain.socket(), ending);
         }
         let last = if ending == Ending::Finished { Frame::Delivered } else { Frame::Reset(why(ending) as u8) };
@@ -504,20 +510,20 @@ impl BondedConnection {
         }
     }
 
-    /// Has the plain leg's peer asked now and then whether it is still there.
+    /// Switches keepalive probes on for the plain leg.
     pub(crate) fn keep_alive(&mut self) {
         if let Some(plain) = &mut self.plain {
             plain.keep_alive();
         }
     }
 
-    /// How it has ended, if its plain leg's peer has been silent for too long.
+    /// The ending, if the plain leg's peer has been silent for too long.
     pub(crate) fn ended_in_silence(&mut self, now: Instant) -> Option<Ending> {
         let is_silent = self.plain.as_mut().is_some_and(|plain| plain.is_silent(now));
         is_silent.then(|| self.failed(&io::ErrorKind::TimedOut.into()))
     }
 
-    /// How long nothing has moved, as of the checks.
+    /// Time without progress. Precise to the interval between its calls.
     pub(crate) fn idle(&mut self, now: Instant) -> Duration {
         let moved = self.taken + self.given;
         if moved != self.moved.1 {

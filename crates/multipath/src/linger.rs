@@ -1,4 +1,4 @@
-//! A connection whose stream is over, with bytes left to send.
+//! A connection whose stream has ended, with bytes left to send.
 
 use crate::channel::Channel;
 use rustix::io::Errno;
@@ -9,25 +9,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the other end has to read them, and to close.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// How many reads of how many bytes are made in a turn.
+/// Time limit for the other end to read them and close.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Number of reads in a turn, and their length, bytes.
 const TURNS: usize = 16;
 const TURN_BYTES: usize = 16 * 1024;
 
-/// What a turn came to.
+/// Result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LingerStep {
     Over,
-    /// There is more to read; epoll would not tell of it again by itself.
+    /// There is more to read, which epoll does not report again by itself.
     Again,
     /// It waits for an event.
     Waits,
 }
 
-/// Sends the last bytes, shuts down, and reads until the other end closes. A socket that is closed
-/// while data still arrives is reset, and the reset would discard what the other end has not read
-/// yet.
+/// Sends the last bytes, shuts down, and reads until the other end closes. Closing a socket while
+/// data still arrives would reset it, and the reset would discard bytes that the other end has not
+/// read yet.
 #[derive(Debug)]
 pub(crate) struct Linger {
     channel: Channel,
@@ -39,7 +39,7 @@ pub(crate) struct Linger {
 
 impl Linger {
     pub(crate) fn new(channel: Channel, bytes: Vec<u8>, now: Instant) -> Self {
-        Linger { channel, bytes, said: 0, is_shut: false, until: now + PATIENCE }
+        Linger { channel, bytes, said: 0, is_shut: false, until: now + LINGER_TIMEOUT }
     }
 
     pub(crate) fn is_late(&self, now: Instant) -> bool {
@@ -50,7 +50,7 @@ impl Linger {
         self.channel.socket()
     }
 
-    /// Sends and reads as far as the turn goes.
+    /// Sends and reads for a turn.
     pub(crate) fn proceed(&mut self) -> LingerStep {
         while self.said < self.bytes.len() {
             match self.channel.send(&[IoSlice::new(&self.bytes[self.said..])], false) {
@@ -66,7 +66,7 @@ impl Linger {
                 return LingerStep::Over;
             }
         }
-        // What arrives is discarded.
+        // Received bytes are discarded.
         let mut bytes = [0; TURN_BYTES];
         for _ in 0..TURNS {
             match self.channel.receive(&mut [IoSliceMut::new(&mut bytes)]) {

@@ -1,5 +1,5 @@
-//! One of the connections that carry a stream: frames and pieces wait here to be sent over it, and
-//! what arrives over it goes to its place in the stream.
+//! A connection of a stream: queues frames and pieces, sends them, and puts received payload into
+//! its place in the stream.
 
 use crate::{
     channel::Channel,
@@ -18,30 +18,31 @@ use std::{
 };
 use units::{Bytes, Span};
 
-/// How many bytes are read at once where no payload is expected: some frames.
+/// Length of a read while no payload is expected, bytes: some frames.
 const SPILL: usize = 512;
-/// How many bytes are read at once behind payload: the next piece's header.
+/// Length of a read after payload, bytes: the next piece's header.
 const BEHIND: usize = 32;
-/// How many bytes may be read in a turn, so that others get theirs.
+/// The most bytes that are read in a turn, so that other connections are not delayed.
 const TURN_BYTES: usize = 1 << 20;
-/// Until so many bytes were acknowledged, a connection's RTT is taken to be its least.
+/// Until this many bytes were acknowledged, a connection's RTT is taken to be its minimum.
 const JUDGED: u64 = 32 * 1024;
 /// From this state on (`TCP_CA_Recovery`, `TCP_CA_Loss`) the kernel's TCP retransmits.
 const RECOVERY: u8 = 3;
 /// Most slices of a vectored send.
 const PARTS: usize = 24;
 
-/// Something to send: a frame's header, and for a piece its bytes, which are in the stream's buffer
-/// or in a chunk. Where a piece is in several places, the others follow without a header.
+/// An entry of the send queue: a frame's header, and for a piece its bytes, which are in the
+/// stream's buffer or in a chunk. A piece in several places has several entries; only the first has
+/// a header.
 #[derive(Debug)]
-struct Said {
+struct QueuedFrame {
     header: Option<FrameHeader>,
     offset: u64,
     len: usize,
     chunk: Option<PipeChunk>,
 }
 
-impl Said {
+impl QueuedFrame {
     fn header(&self) -> &[u8] {
         self.header.as_deref().unwrap_or_default()
     }
@@ -55,12 +56,12 @@ pub(crate) enum Lost {
     Closed,
     #[error("{0}")]
     Failed(Errno),
-    /// What arrived over it is no frame.
+    /// The received bytes are not a valid frame.
     #[error(transparent)]
     BadFrame(#[from] BadFrame),
     #[error(transparent)]
     Violation(#[from] ProtocolViolation),
-    /// The stream, not the connection, cannot go on.
+    /// No memory is left: the stream, not only the connection, has to end.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
 }
@@ -88,31 +89,30 @@ impl From<Errno> for Lost {
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) channel: Channel,
-    /// The number of its network at the end that dials.
+    /// Number of its network at the end that dials.
     pub(crate) network: u8,
     /// Its index among the bond's sockets.
     pub(crate) entry: usize,
-    /// Bound of its receive window.
+    /// Bound of its receive window, bytes.
     window: Option<Bytes>,
     pub(crate) readable: bool,
-    /// The other end has closed it: what there is to read is all there will be.
+    /// The other end has closed it: no data follows what is in the receive queue.
     pub(crate) hung_up: bool,
     reader: FrameReader,
-    /// Its pieces take the zero-copy path, wholly or in part.
+    /// Its received pieces take the zero-copy path, wholly or in part.
     brings_chunks: bool,
-    out: VecDeque<Said>,
-    /// How much of the first of these has been sent.
+    out: VecDeque<QueuedFrame>,
+    /// Bytes of the first entry of `out` that have been sent.
     gone: usize,
-    /// Bytes of these that have not been sent.
+    /// Bytes in `out` that have not been sent.
     own: usize,
-    /// The TCP_NOTSENT_LOWAT that it was given.
+    /// TCP_NOTSENT_LOWAT of the socket, bytes.
     lowat: u64,
-    /// TCP_INFO as of the last look.
+    /// TCP_INFO as of the last [`look`](Self::look).
     pub(crate) info: TcpInfo,
-    /// Payload that arrived over it.
+    /// Payload received over it, bytes.
     pub(crate) received: u64,
-    /// How long data that arrived over others waited for data that arrived over it (head-of-line
-    /// blocking).
+    /// Head-of-line blocking: how long data of other connections waited for data of this one.
     pub(crate) waited: Span,
 }
 
@@ -144,23 +144,23 @@ impl Member {
         let us = |us: u32| Span(u64::from(us) * 1000);
         let window = (u64::from(info.snd_cwnd) * u64::from(info.snd_mss)).min(u64::from(info.snd_wnd).max(u64::from(info.snd_mss)));
         let (delivered, unsent) = (info.bytes_acked, u64::from(info.notsent_bytes));
-        // The RTT of the handshake may include the wake-up of a radio, or a busy processor: the
-        // least RTT says more than the mean of a few.
+        // The RTT of the handshake may include the wake-up of a radio or a busy processor: the
+        // minimum is a better estimate than the mean of a few samples.
         let rtt = if delivered < JUDGED { info.rtt_us.min(info.min_rtt_us) } else { info.rtt_us };
         // The retransmission timeout without its exponential backoff.
         let rto = us(info.rto_us >> info.backoff.min(16)).max(us(info.rtt_us));
         PathSample { delivered, unsent: unsent + self.waiting(), window, srtt: us(rtt), rto, in_recovery: info.ca_state >= RECOVERY }
     }
 
-    /// Bytes that wait in this process.
+    /// Unsent bytes in this process.
     fn waiting(&self) -> u64 {
         (self.own + self.channel.pending()) as u64
     }
 
-    /// Has it raise an event when fewer than so many bytes wait.
+    /// Has the socket raise an event when fewer than `bytes` are unsent.
     pub(crate) fn wake_below(&mut self, bytes: u64) {
-        // The kernel raises the event at half of the limit. Never above what was asked for, or the
-        // scheduler would ask again at once.
+        // The kernel raises the event at half of the limit. It must not be raised above `bytes`, or
+        // the scheduler would ask again at once.
         let most = 2 * bytes;
         if self.lowat < most / 2 || self.lowat > most {
             let wanted = most - most / 8;
@@ -194,7 +194,7 @@ impl Member {
     }
 
     fn push(&mut self, header: Option<FrameHeader>, offset: u64, len: usize, chunk: Option<PipeChunk>) {
-        let said = Said { header, offset, len, chunk };
+        let said = QueuedFrame { header, offset, len, chunk };
         self.own += said.header().len() + len;
         self.out.push_back(said);
     }
@@ -203,7 +203,7 @@ impl Member {
         !self.out.is_empty()
     }
 
-    /// Sends what the socket takes, the bytes of pieces out of `buffer`; false: more is queued.
+    /// Sends as much as the socket takes; `buffer` has the bytes of pieces. False: more is queued.
     pub(crate) fn send(&mut self, buffer: &StreamBuffer) -> Result<bool, Lost> {
         match self.channel.flush() {
             Ok(()) => {}
@@ -264,8 +264,9 @@ impl Member {
         }
     }
 
-    /// The rest of what was sent in part, bytes out of `buffer`; what was not begun is dropped.
-    /// After an error nothing more may be sent: the other end would take it for that rest.
+    /// The unsent rest of a frame that was sent in part; `buffer` has the bytes of pieces. Other
+    /// frames are dropped. After an error nothing more may be sent: the other end would take it for
+    /// that rest.
     pub(crate) fn begun(&mut self, buffer: &StreamBuffer) -> Result<Vec<u8>, Errno> {
         let (out, mut gone) = (std::mem::take(&mut self.out), std::mem::take(&mut self.gone));
         self.own = 0;
@@ -286,8 +287,8 @@ impl Member {
         Ok(all)
     }
 
-    /// Reads what has arrived, as far as its turn goes. Payload goes to its place, or to `incoming`
-    /// where there is much; other frames go to `hear`. False: there may be more.
+    /// Reads for a turn. Payload goes to its place in `inbound`, or to `incoming` by the zero-copy
+    /// path; other frames go to `hear`. False: more may have arrived.
     pub(crate) fn receive(
         &mut self,
         now: Span,
@@ -319,7 +320,7 @@ impl Member {
             let (mut direct, mut room) = (0, spilled);
             let received = match self.reader.payload() {
                 Some((offset, left)) => {
-                    // Straight into its place, and the next header with it.
+                    // Directly into its place, together with the next header.
                     let place = match inbound.placement(offset, left)? {
                         Placement::Into(place) => place,
                         Placement::Skip(len) => {
@@ -352,7 +353,7 @@ impl Member {
                 inbound.on_payload(now, conn, offset, in_place as u64)?;
             }
             self.interpret(now, conn, &spill[..count - in_place], inbound, &mut hear)?;
-            // A short read means that the socket is empty; an event tells when it is not.
+            // A short read means that the receive queue is empty; an event reports new data.
             if count < direct + room && !self.hung_up && matches!(self.channel, Channel::Clear(_)) {
                 self.readable = false;
             }
@@ -360,8 +361,8 @@ impl Member {
         Ok(true)
     }
 
-    /// Clamps the window again, where it is bounded: the kernel resets the clamp when a segment
-    /// arrives that is larger than any before.
+    /// Clamps the window again, if it is bounded: the kernel resets the clamp when a segment
+    /// arrives that is larger than all before.
     fn clamp_again(&self) -> Result<(), Errno> {
         let clamp = |window: Bytes| sys::clamp_window(&self.channel, window.0 as usize);
         self.window.map_or(Ok(()), clamp).map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))

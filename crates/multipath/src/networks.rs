@@ -1,12 +1,12 @@
 //! The networks of the end that dials: the pool of ready connections over each, and the streams
 //! that wait for one.
 //!
-//! A network over which no connection can be made is tried again at longer and longer intervals, up
-//! to [`LAST_PAUSE`], so that a network that comes back is found soon.
+//! A network that fails is dialled with exponential backoff, up to [`LAST_PAUSE`], so that a
+//! network that recovers is used soon.
 
 use crate::{
     handshake::HandshakeFailure,
-    settings::{BondConfig, Network},
+    settings::{BondConfig, BondNetwork},
 };
 use intercept::{leg, sys::TcpInfo};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
@@ -18,23 +18,23 @@ use std::{
 };
 use units::Bytes;
 
-/// Pause between attempts over a network that fails: at first, and at most.
+/// First and longest pause between attempts over a network that fails.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
-/// A ready connection that the other end closes within this time, plus twice the time that it took
-/// to become ready, was not wanted.
+/// The other end has rejected a ready connection if it closes it within this time plus twice the
+/// time that the connection took to become ready.
 const UNWANTED: Duration = Duration::from_millis(250);
-/// How long its network counts as failing.
+/// How long a network counts as failing after a rejected connection.
 const DOUBT: Duration = Duration::from_secs(10);
-/// The least time that a connection is given to become ready: the first retransmission of a
-/// handshake, and as much again.
+/// Shortest time limit for a connection to become ready: twice the time until a handshake's first
+/// retransmission has been answered.
 const LEAST_READY_TIMEOUT: Duration = Duration::from_secs(4);
-/// The most time that it is given: five round trips of several seconds each, as over a satellite
-/// behind a full queue.
+/// Longest time limit for a connection to become ready: five round trips of several seconds each,
+/// as over a satellite behind a full queue.
 pub(crate) const MOST_READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Most connections dialled at once over one network.
+/// The most connections that are dialled at once over one network.
 const MOST_DIALLED: usize = 32;
-/// A connection is silent when its peer has left data unacknowledged for so long, and for so many
+/// A connection is silent when its peer has not acknowledged data for this time and for this many
 /// retransmission timeouts.
 const SILENCE_MS: u32 = 1000;
 const SILENT_TIMEOUTS: u32 = 2;
@@ -42,10 +42,10 @@ const SILENT_TIMEOUTS: u32 = 2;
 /// A network and its connections that belong to no stream.
 #[derive(Debug)]
 struct State {
-    network: Network,
-    /// Ready connections, the oldest first, and since when they are.
+    network: BondNetwork,
+    /// Ready connections, and since when they are ready, the oldest first.
     ready: VecDeque<(usize, Instant)>,
-    /// How many connections are being dialled.
+    /// Number of connections that are being dialled.
     dialling: usize,
     /// Streams that wait for a connection, by slot and id.
     wanting: VecDeque<(usize, u128)>,
@@ -54,32 +54,32 @@ struct State {
     /// How long the last connection took to become ready.
     took: Duration,
     is_up: Option<bool>,
-    /// When a ready connection was last not wanted. Until some time later, further ready ones do
-    /// not count as success.
+    /// Time at which the other end last rejected a ready connection. For [`DOUBT`] after that,
+    /// further ready connections do not count as success.
     unwanted: Option<Instant>,
 }
 
 /// All networks of the end that dials.
 #[derive(Debug)]
-pub(crate) struct Networks {
+pub(crate) struct BondNetworks {
     all: Vec<State>,
     spares: usize,
     /// Bound of a connection's receive window.
     connection_window: Option<Bytes>,
-    /// The window that the other end last announced.
+    /// The window that the other end last announced, bytes.
     window: Option<u32>,
     draining: bool,
 }
 
-/// Whether a connection has sent data and nothing comes back.
+/// Whether a connection has unacknowledged data and its peer is silent.
 pub(crate) fn is_silent(info: &TcpInfo) -> bool {
     let timeouts = (info.rto_us / 1000).saturating_mul(SILENT_TIMEOUTS);
     info.unacked > 0 && info.backoff > 0 && info.last_ack_recv_ms > SILENCE_MS.max(timeouts.min(5 * SILENCE_MS))
 }
 
-impl Networks {
-    pub(crate) fn new(networks: &[Network], bond: &BondConfig, now: Instant) -> Self {
-        let state = |network: &Network| State {
+impl BondNetworks {
+    pub(crate) fn new(networks: &[BondNetwork], bond: &BondConfig, now: Instant) -> Self {
+        let state = |network: &BondNetwork| State {
             network: network.clone(),
             ready: VecDeque::new(),
             dialling: 0,
@@ -90,7 +90,7 @@ impl Networks {
             is_up: None,
             unwanted: None,
         };
-        Networks {
+        BondNetworks {
             all: networks.iter().map(state).collect(),
             spares: bond.spares,
             connection_window: bond.connection_window,
@@ -120,7 +120,7 @@ impl Networks {
         self.all.iter_mut().for_each(|state| state.wanting.clear());
     }
 
-    /// Takes a ready connection, the freshest first.
+    /// Takes the newest ready connection.
     pub(crate) fn take(&mut self, network: usize) -> Option<usize> {
         self.all[network].ready.pop_back().map(|(index, _)| index)
     }
@@ -133,7 +133,7 @@ impl Networks {
         }
     }
 
-    /// Forgets a stream that is over.
+    /// Removes a stream that has ended from those that wait.
     pub(crate) fn unwant(&mut self, slot: usize, id: u128) {
         self.all.iter_mut().for_each(|state| state.wanting.retain(|wanting| *wanting != (slot, id)));
     }
@@ -143,8 +143,8 @@ impl Networks {
         self.all[network].wanting.pop_front()
     }
 
-    /// A stream's connection over this network is silent: a new one is to replace it. Returns ready
-    /// connections that are too old to show that the network works.
+    /// Requests a replacement for a stream's silent connection over this network. Returns ready
+    /// connections that are too old to prove that the network works; the caller closes them.
     pub(crate) fn suspect(&mut self, network: usize, slot: usize, id: u128, now: Instant) -> Vec<usize> {
         self.want(network, slot, id);
         let silence = Duration::from_millis(SILENCE_MS.into());
@@ -153,9 +153,8 @@ impl Networks {
         old
     }
 
-    /// A ready connection was closed by the other end. An end that takes no more connections closes
-    /// them at once: its network is then tried again at longer and longer intervals, as one that
-    /// fails.
+    /// Handles a ready connection that the other end has closed. An end that is full closes new
+    /// connections at once: its network then counts as failing.
     pub(crate) fn closed(&mut self, network: usize, index: usize, now: Instant) {
         let state = &mut self.all[network];
         let soon = UNWANTED + 2 * state.took;
@@ -182,12 +181,12 @@ impl Networks {
         self.all[network].ready.retain(|(ready, _)| *ready != index);
     }
 
-    /// A connection that was being dialled has failed or was dropped.
+    /// Notes that a connection that was being dialled has failed or was dropped.
     pub(crate) fn dialled(&mut self, network: usize) {
         self.all[network].dialling -= 1;
     }
 
-    /// A connection that was dialled at `since` is ready.
+    /// Adds a ready connection that was dialled at `since`.
     pub(crate) fn ready(&mut self, network: usize, index: usize, window: u32, since: Instant, now: Instant) {
         let state = &mut self.all[network];
         state.took = now - since;
@@ -197,7 +196,7 @@ impl Networks {
         self.trust(network, now);
     }
 
-    /// Counts the network as working, unless a ready connection was not wanted lately.
+    /// Counts the network as working, unless a ready connection was rejected lately.
     fn trust(&mut self, network: usize, now: Instant) {
         let state = &mut self.all[network];
         if state.unwanted.is_some_and(|at| now - at < DOUBT) {
@@ -205,27 +204,27 @@ impl Networks {
         }
         (state.failures, state.unwanted) = (0, None);
         if state.is_up.replace(true) != Some(true) {
-            tracing::info!("the bond has {}, to {}", state.network.name, state.network.to);
+            tracing::info!("network {} of the bond is up, to {}", state.network.name, state.network.to);
         }
     }
 
-    /// A connection could not be made, or was not wanted.
+    /// Notes that a connection failed or was rejected.
     pub(crate) fn failed(&mut self, network: usize, why: &HandshakeFailure, now: Instant) {
         let state = &mut self.all[network];
         state.next = now + (FIRST_PAUSE * 2u32.saturating_pow(state.failures)).min(LAST_PAUSE);
         state.failures = (state.failures + 1).min(16);
         if state.ready.is_empty() && state.is_up.replace(false) != Some(false) {
-            tracing::warn!("the bond has not {}, to {}: {why}; it is tried again and again", state.network.name, state.network.to);
+            tracing::warn!("network {} of the bond is down, to {}: {why}; trying again", state.network.name, state.network.to);
         }
     }
 
-    /// How long a connection over this network may take to become ready: longer after each failure.
+    /// Time limit for a connection over this network to become ready: longer after each failure.
     pub(crate) fn ready_timeout(&self, network: usize) -> Duration {
         let State { took, failures, .. } = self.all[network];
         ((LEAST_READY_TIMEOUT + 3 * took) * (1 + failures)).min(MOST_READY_TIMEOUT)
     }
 
-    /// Begins to connect over a network that lacks connections; none: no network does.
+    /// Begins to connect over a network that lacks connections; none: no network lacks one.
     pub(crate) fn dial(&mut self, now: Instant) -> Option<(usize, io::Result<Socket>)> {
         if self.draining && self.all.iter().all(|state| state.wanting.is_empty()) {
             return None;
@@ -233,7 +232,7 @@ impl Networks {
         let spares = if self.draining { 0 } else { self.spares };
         let lacks = |state: &State| {
             let wanted = (spares + state.wanting.len()).min(MOST_DIALLED);
-            // A network that fails is tried by one connection at a time.
+            // Over a network that fails, one connection is dialled at a time.
             let most = if state.failures > 0 { wanted.min(1) } else { wanted };
             now >= state.next && state.ready.len() + state.dialling < most
         };
@@ -248,7 +247,7 @@ impl Networks {
 }
 
 /// Begins to connect over a network.
-pub(crate) fn connect(network: &Network, window: Option<Bytes>) -> io::Result<Socket> {
+pub(crate) fn connect(network: &BondNetwork, window: Option<Bytes>) -> io::Result<Socket> {
     let domain = Domain::for_address(network.to);
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
@@ -279,16 +278,16 @@ mod tests {
     use super::*;
     use crate::settings::NetworkSpec;
 
-    fn networks(names: &[&str], spares: usize) -> Networks {
+    fn networks(names: &[&str], spares: usize) -> BondNetworks {
         let network = |name: &&str| name.parse::<NetworkSpec>().unwrap().network(Some("127.0.0.1:9".parse().unwrap())).unwrap();
         let bond = BondConfig { spares, ..BondConfig::default() };
-        Networks::new(&names.iter().map(network).collect::<Vec<_>>(), &bond, Instant::now())
+        BondNetworks::new(&names.iter().map(network).collect::<Vec<_>>(), &bond, Instant::now())
     }
 
     #[test]
-    fn as_many_are_dialled_as_are_to_be_ready_and_wanted() {
+    fn spares_and_waiting_streams_are_dialled_for() {
         let (mut all, now) = (networks(&["127.0.0.1"], 2), Instant::now());
-        let dial = |all: &mut Networks, now| std::iter::from_fn(|| all.dial(now).map(|(network, _)| network)).count();
+        let dial = |all: &mut BondNetworks, now| std::iter::from_fn(|| all.dial(now).map(|(network, _)| network)).count();
         assert_eq!(dial(&mut all, now), 2);
         all.want(0, 7, 70);
         all.want(0, 7, 70);
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_over_waits_for_none() {
+    fn an_ended_stream_waits_for_no_connection() {
         let mut all = networks(&["127.0.0.1", "127.0.0.2"], 0);
         for id in 0..1000 {
             all.want(0, id as usize, id);
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_takes_long_is_given_longer() {
+    fn slow_networks_get_a_longer_time_limit() {
         let (mut all, now) = (networks(&["127.0.0.1"], 1), Instant::now());
         assert_eq!(all.ready_timeout(0), LEAST_READY_TIMEOUT);
         all.failed(0, &HandshakeFailure::Closed, now);
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_nothing_gets_through_is_tried_ever_more_seldom() {
+    fn a_dead_network_is_dialled_less_and_less_often() {
         let (mut all, start) = (networks(&["127.0.0.1"], 4), Instant::now());
         let (mut now, mut tries) = (start, 0);
         while now < start + Duration::from_secs(60) {
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_other_end_takes_no_more_is_tried_ever_more_seldom_too() {
+    fn a_network_whose_other_end_is_full_is_dialled_less_and_less_often() {
         let (mut all, start) = (networks(&["127.0.0.1"], 4), Instant::now());
         let (mut now, mut tries) = (start, 0);
         while now < start + Duration::from_secs(60) {

@@ -1,5 +1,5 @@
-//! A stream over its connections: the bytes that were not acknowledged, those that arrived out of
-//! order, and the frames about them.
+//! A stream over its connections: unacknowledged bytes, bytes received out of order, and the frames
+//! about them.
 
 use crate::{
     member::{Lost, Member},
@@ -17,29 +17,28 @@ use units::Span;
 /// Most slices of a vectored send.
 const PARTS: usize = 8;
 
-/// A stream, at one of its ends.
+/// One end of a stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) outbound: Outbound,
     pub(crate) inbound: Inbound,
-    /// Bytes that were not acknowledged, except those in chunks; and the offset at which all bytes
-    /// taken so far end.
+    /// Unacknowledged bytes, except those in chunks.
     buffer: StreamBuffer,
     written: u64,
-    /// Chunks to send; none where TLS needs the bytes, or they go over each connection.
+    /// Chunks to send; none: TLS needs the bytes, or they go over every connection.
     outgoing: Option<Outgoing>,
-    /// Chunks that arrived; none where TLS needs the bytes.
+    /// Received chunks; none: TLS needs the bytes.
     incoming: Option<Incoming>,
     members: Vec<Option<Member>>,
-    /// The reason by which the other end has given the stream up.
+    /// The reason for which the other end has reset the stream.
     pub(crate) reset: Option<u8>,
-    /// Since when data waits that arrived out of order.
+    /// Since when data received out of order waits.
     waits_since: Option<Span>,
-    /// What lost connections carried, and how long others waited for them, by network.
+    /// Totals of lost connections, by network.
     past: Vec<(u8, Past)>,
 }
 
-/// What the lost connections over a network came to.
+/// Totals of the lost connections over a network.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Past {
     pub(crate) sent: u64,
@@ -48,21 +47,21 @@ pub(crate) struct Past {
     pub(crate) waited: Span,
 }
 
-/// What came of taking what the plain leg has sent.
+/// Result of reading from the plain leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// So many bytes, and whether there were more.
+    /// This many bytes were read; `more`: there are more.
     Bytes { count: usize, more: bool },
-    /// The plain leg has ended; all its bytes were taken before.
+    /// End of file: all bytes of the plain leg have been read.
     Ended,
 }
 
-/// What a turn came to.
+/// Result of a turn: what the caller has to do.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// There is more to do.
+    /// Give the stream another turn.
     pub(crate) again: bool,
-    /// Connections that are to raise an event when they can take more.
+    /// Rearm these connections, so that they raise an event when they can take more.
     pub(crate) rearm: Vec<usize>,
     /// Connections that were lost.
     pub(crate) lost: Vec<(Member, Lost)>,
@@ -86,7 +85,7 @@ impl Stream {
         }
     }
 
-    /// Adds a connection; the frame that joins it to the stream is queued already.
+    /// Adds a connection, in which the frame that joins it to the stream is queued.
     pub(crate) fn add(&mut self, now: Span, mut member: Member, tier: u8) -> PathId {
         let conn = self.outbound.add_path(now, tier);
         self.inbound.add_path(conn);
@@ -134,7 +133,7 @@ impl Stream {
         self.members.iter_mut().flatten().find(|member| member.entry == entry)
     }
 
-    /// What the lost connections over each network came to.
+    /// Totals of the lost connections over each network.
     pub(crate) fn past(&self) -> &[(u8, Past)] {
         &self.past
     }
@@ -143,7 +142,7 @@ impl Stream {
         self.outbound.path_stats(conn)
     }
 
-    /// How many bytes its window has room for.
+    /// Bytes that its window has room for.
     pub(crate) fn room(&self) -> u64 {
         self.buffer.window() - (self.written - self.outbound.acked())
     }
@@ -154,10 +153,10 @@ impl Stream {
         room > 0 && self.outbound.wants_data(room)
     }
 
-    /// Takes what the plain leg has sent, as far as there is contiguous room.
+    /// Reads from the plain leg, as far as there is contiguous room.
     pub(crate) fn take(&mut self, plain: impl AsFd) -> Result<Taken, Errno> {
         let room = self.room();
-        // Slow streams have short pieces, which are copied: the pipes are for others.
+        // Slow streams have short pieces, which are copied: pipes are scarce.
         if self.outbound.max_piece() >= zero_copy::LEAST as u64
             && let Some(outgoing) = &mut self.outgoing
             && let Some(count) = outgoing.take(&plain, self.written, room, &mut self.buffer)?
@@ -176,8 +175,8 @@ impl Stream {
         }
     }
 
-    /// Writes some of what has arrived to the plain leg, after what is left of its preface; returns
-    /// how many bytes of the stream that were.
+    /// Writes received bytes to the plain leg, after the rest of its preface; returns how many
+    /// bytes of the stream it wrote.
     pub(crate) fn give(&mut self, now: Span, plain: impl AsFd, preface: &mut Vec<u8>) -> Result<usize, Errno> {
         let until = self.incoming.as_ref().and_then(Incoming::first);
         let here = until.map_or(u64::MAX, |until| until - self.inbound.read_offset());
@@ -204,20 +203,20 @@ impl Stream {
         self.outbound.offer(bytes as u64);
     }
 
-    /// Takes a few bytes; there must be room.
+    /// Appends a few bytes, for which there must be room.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), NoMemory> {
         self.buffer.put(self.written, bytes)?;
         self.wrote(bytes.len());
         Ok(())
     }
 
-    /// What was written and not acknowledged.
+    /// Bytes that were written and not acknowledged.
     pub(crate) fn unacknowledged(&self) -> u64 {
         self.written - self.outbound.acked()
     }
 
-    /// Reads what has arrived over all connections. Unless it `relays`, a call or an answer may be
-    /// among it, which must not be in chunks.
+    /// Reads from all connections. Unless it `relays`, a call or an answer may be among the bytes,
+    /// which must not be in chunks.
     pub(crate) fn hear(&mut self, now: Span, relays: bool, scratch: &mut [u8], turn: &mut Turn) -> Result<(), StreamError> {
         for index in 0..self.members.len() {
             let Some(member) = self.members[index].as_mut().filter(|member| member.readable) else { continue };
@@ -239,7 +238,7 @@ impl Stream {
             });
             let (next, waiting) = (self.inbound.next_offset(), self.inbound.out_of_order_bytes());
             if let Some(since) = self.waits_since.filter(|_| next > before) {
-                // Data of others waited for this connection.
+                // Data of other connections waited for this one.
                 member.waited += now - since;
                 self.waits_since = None;
             }
@@ -256,8 +255,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Shares out what there is to send, and sends frames and pieces. An error means that the
-    /// stream must end.
+    /// Assigns unsent bytes to connections, and sends frames and pieces.
+    ///
+    /// # Errors
+    /// The stream has to end.
     pub(crate) fn say(&mut self, now: Span, turn: &mut Turn) -> Result<(), Errno> {
         if self.outbound.awaits_acks() {
             for (index, member) in self.members.iter_mut().enumerate() {
@@ -299,7 +300,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Gives a connection a piece.
+    /// Queues a piece on a connection.
     fn carry(&mut self, piece: &Piece) -> Result<(), Errno> {
         let Some(member) = self.members.get_mut(piece.path.0).and_then(Option::as_mut) else { return Ok(()) };
         let (Some(outgoing), acked) = (&mut self.outgoing, self.outbound.acked()) else {
@@ -321,13 +322,13 @@ impl Stream {
         Ok(())
     }
 
-    /// When something is due if no event comes first.
+    /// When its next timer expires.
     pub(crate) fn wakes(&self, now: Span) -> Option<Span> {
         [self.outbound.next_timeout(now), self.inbound.next_timeout()].into_iter().flatten().min()
     }
 
-    /// Ends it: returns each connection and the bytes it still has to carry, `last` after what was
-    /// begun.
+    /// Ends the stream: returns each connection with the bytes that it still has to send, the rest
+    /// of a frame that was sent in part and then `last`.
     pub(crate) fn part(&mut self, last: Option<&Frame>) -> Vec<(Member, Vec<u8>)> {
         let mut parted = Vec::new();
         for index in 0..self.members.len() {
@@ -341,8 +342,10 @@ impl Stream {
         parted
     }
 
-    /// Copies what is in chunks and gives their pipes back. An error means that the stream must
-    /// end.
+    /// Copies the bytes of all chunks and returns their pipes.
+    ///
+    /// # Errors
+    /// The stream has to end.
     pub(crate) fn leave_pipes(&mut self) -> Result<(), Errno> {
         let acked = self.outbound.acked();
         if let Some(outgoing) = &mut self.outgoing {
@@ -351,7 +354,7 @@ impl Stream {
         self.incoming.as_mut().map_or(Ok(()), |incoming| incoming.copy(&mut self.inbound))
     }
 
-    /// Frees memory that has no bytes in it, for an idle stream.
+    /// Frees unused memory of an idle stream.
     pub(crate) fn forget(&mut self) {
         if self.unacknowledged() == 0 {
             self.buffer.release_memory();

@@ -1,6 +1,6 @@
-//! TLS over a bond's connection. Certificates prove nothing here: the two ends know each other by
-//! their key before TLS begins. Each then sends a tag of what only the two ends of this channel
-//! know (RFC 9266), which excludes a man in the middle.
+//! TLS over a connection of a bond. Certificates are not verified: both ends have authenticated
+//! each other by their key before TLS begins. Each then sends a tag over the channel binding (RFC
+//! 9266), which excludes a man in the middle.
 
 use rustix::{
     fd::AsFd as _,
@@ -20,10 +20,10 @@ use std::{
     sync::Arc,
 };
 
-/// More of what was given to it does not wait unsent in its own hands.
+/// The most encrypted bytes that wait unsent in the library.
 const MOST_PENDING: usize = 64 * 1024;
 
-/// What encrypts the connections of one end.
+/// TLS configuration of one end.
 #[derive(Debug, Clone)]
 pub(crate) struct Encryption {
     dials: Arc<ClientConfig>,
@@ -31,26 +31,29 @@ pub(crate) struct Encryption {
 }
 
 impl Encryption {
-    /// With a self-signed certificate, which is not verified.
+    /// Makes a self-signed certificate, which the peer does not verify.
+    ///
+    /// # Errors
+    /// When the certificate cannot be made, or TLS cannot be set up.
     pub(crate) fn new() -> Result<Self, String> {
-        let said = |what: &str, why: &dyn std::fmt::Display| format!("cannot {what} for the bond's encryption: {why}");
+        let failed = |what: &str, why: &dyn std::fmt::Display| format!("cannot {what} for the bond's TLS: {why}");
         let provider = Arc::new(ring::default_provider());
-        let made = rcgen::generate_simple_self_signed(["bond".to_owned()]).map_err(|why| said("make a certificate", &why))?;
+        let made = rcgen::generate_simple_self_signed(["bond".to_owned()]).map_err(|why| failed("make a certificate", &why))?;
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()).into();
         let accepts = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])
             .and_then(|config| config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key))
-            .map_err(|why| said("use a certificate", &why))?;
+            .map_err(|why| failed("use a certificate", &why))?;
         let dials = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])
-            .map_err(|why| said("set TLS up", &why))?
+            .map_err(|why| failed("configure a client", &why))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
             .with_no_client_auth();
         Ok(Encryption { dials: Arc::new(dials), accepts: Arc::new(accepts) })
     }
 
-    /// Over a connection whose ends know each other.
+    /// Starts TLS over an authenticated connection.
     pub(crate) fn over(&self, socket: Socket, dialled: bool) -> Result<Tls, Errno> {
         let name = || ServerName::try_from("bond").map_err(|_| Errno::INVAL);
         let tls = if dialled {
@@ -69,11 +72,11 @@ impl Encryption {
 pub(crate) struct Tls {
     socket: Socket,
     tls: Connection,
-    /// What was taken and has not gone, bytes of plain text: as many as have gone, once all has.
+    /// Bytes of plain text that were taken by the last send and may be unsent; 0 once all are sent.
     pending: usize,
 }
 
-/// The socket, as the library wants one.
+/// Adapts the socket to the traits of the library.
 struct Wire<'a>(&'a Socket);
 
 impl io::Read for Wire<'_> {
@@ -92,7 +95,7 @@ impl io::Write for Wire<'_> {
     }
 }
 
-/// The reason as the system would tell it: what is wrong with TLS itself is a broken connection.
+/// The error as a system error. Errors of TLS itself become [`Errno::PROTO`].
 fn errno(why: &io::Error) -> Errno {
     Errno::from_io_error(why).unwrap_or(if why.kind() == io::ErrorKind::WouldBlock { Errno::AGAIN } else { Errno::PROTO })
 }
@@ -106,7 +109,7 @@ impl Tls {
         self.pending
     }
 
-    /// What only the two ends of this channel know; none: the handshake is not over.
+    /// The channel binding, which only the two ends know; none: the handshake is not complete.
     pub(crate) fn binding(&self) -> Option<[u8; 32]> {
         if self.tls.is_handshaking() {
             return None;
@@ -143,7 +146,7 @@ impl Tls {
             match self.tls.reader().read_vectored(parts) {
                 Ok(count) => return Ok(count),
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
-                // It ended without TLS's own word for that.
+                // The peer closed the connection without a TLS close_notify.
                 Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 Err(why) => return Err(errno(&why)),
             }
@@ -154,7 +157,7 @@ impl Tls {
                 Err(why) => return Err(errno(&why)),
             }
             let progress = self.tls.process_new_packets().map_err(|_| Errno::PROTO);
-            // An alert, or the handshake's next words.
+            // Send an alert, or the next messages of the handshake.
             match self.flush() {
                 Ok(()) | Err(Errno::AGAIN) => {}
                 Err(why) => return Err(why),

@@ -1,10 +1,10 @@
-//! Tries a network of a bond: connects over it, and has the other end prove that it has the key and
-//! speaks TLS where that is wanted. The connection is then closed, as pooled ones may be.
+//! Tries a network of a bond: connects over it and runs the handshake, with TLS if configured, then
+//! closes the connection, as pooled ones may be closed.
 
 use crate::{
     handshake::{Credentials, Handshake, HandshakeFailure, HandshakeStep},
     networks::connect,
-    settings::{BondConfig, Network},
+    settings::{BondConfig, BondNetwork},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
@@ -12,8 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the handshake took, or why it failed and the cure.
-pub fn try_network(bond: &BondConfig, network: &Network, limit: Duration) -> Result<Duration, (String, String)> {
+/// Tries a network; returns how long it took.
+///
+/// # Errors
+/// Why it failed, and the cure.
+pub fn try_network(bond: &BondConfig, network: &BondNetwork, limit: Duration) -> Result<Duration, (String, String)> {
     let credentials = Credentials::of(bond).map_err(|why| (why, "give the bond a key".to_owned()))?;
     let begun = Instant::now();
     let socket = connect(network, bond.connection_window).map_err(|why| unconnected(network, &why))?;
@@ -25,7 +28,7 @@ pub fn try_network(bond: &BondConfig, network: &Network, limit: Duration) -> Res
             let why = if awaited == PollFlags::OUT { "no answer" } else { "connected, but the handshake was not complete" };
             return Err((format!("{why} after {} s", limit.as_secs()), late(network)));
         }
-        // Looks again from time to time: TLS may have to send what the socket had no room for.
+        // Poll at intervals: TLS may have bytes to send that the socket had no room for.
         let wait = left.min(Duration::from_millis(100));
         let timeout = Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos().into() };
         match poll(&mut [PollFd::new(handshake.socket(), awaited)], Some(&timeout)) {
@@ -46,11 +49,11 @@ pub fn try_network(bond: &BondConfig, network: &Network, limit: Duration) -> Res
     }
 }
 
-fn late(network: &Network) -> String {
+fn late(network: &BondNetwork) -> String {
     format!("see whether packets to {} pass on the way and back (firewalls, routes at the other end)", network.to)
 }
 
-fn unconnected(network: &Network, why: &io::Error) -> (String, String) {
+fn unconnected(network: &BondNetwork, why: &io::Error) -> (String, String) {
     let interface = network.interface.as_ref().map_or("", |interface| interface.0.as_str());
     let cure = match (why.kind(), why.raw_os_error()) {
         (_, Some(libc::ENODEV)) => format!("there is no interface {interface}: correct its name (`ip link`), or bring it up first"),

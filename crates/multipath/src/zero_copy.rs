@@ -1,10 +1,9 @@
-//! The zero-copy path of a stream: bytes go from the plain leg to the connections, and from these
-//! to the plain leg, by reference, through pipes. A second reference to what goes to the
-//! connections is kept until the other end has acknowledged it; bytes that have to be sent again
-//! are copied then.
+//! The zero-copy path of a stream: pages go from the plain leg to the connections, and back, by
+//! reference, through pipes. A second reference to sent bytes is kept until the other end has
+//! acknowledged them; bytes that are retransmitted or reinjected are copied.
 //!
 //! A [`PipeChunk`] is a pipe with bytes in it. All chunks of an event loop share its [`PipePool`];
-//! when that has no pipe left, bytes are copied.
+//! when the pool has no pipe left, bytes are copied.
 
 use bond::{Inbound, NoMemory, StreamBuffer};
 use intercept::sys;
@@ -20,14 +19,14 @@ use std::{
     rc::Rc,
 };
 
-/// Most bytes that are taken at once: as many as the longest piece, so that a piece is one chunk.
+/// The most bytes of a chunk: those of the longest piece, so that a piece is one chunk.
 const MOST_TAKEN: usize = 512 * 1024;
-/// Most chunks that wait to be sent, and most that wait for the plain leg. More would be small, or
-/// the receiver is slow, and other streams want pipes too.
+/// The most chunks that wait to be sent, and that wait for the plain leg. More would be small, or
+/// the receiver is slow and other streams need the pipes.
 const MOST_FRESH: usize = 4;
 const MOST_INCOMING: usize = 16;
-/// Fewer bytes are cheaper to copy, and a pipe full of small parts of pages takes much more memory
-/// than it has bytes.
+/// The fewest bytes of a chunk. Fewer are cheaper to copy, and a pipe of small parts of pages takes
+/// much more memory than it has bytes.
 pub(crate) const LEAST: usize = 64 * 1024;
 
 /// The pipes of an event loop, empty and in use.
@@ -39,17 +38,17 @@ struct Pool {
     free: Vec<Pipe>,
     lent: usize,
     most: usize,
-    /// Where a pipe is emptied into.
+    /// Pipes are emptied into this file.
     sink: Option<OwnedFd>,
 }
 
 impl PipePool {
     /// Idle, empty pipes kept for reuse; more are closed.
     const FREE: usize = 16;
-    /// Most pipes in use; each takes two descriptors.
+    /// The most pipes in use; each takes two descriptors.
     const MOST: usize = 128;
 
-    /// Most pipes in use by an event loop that may have so many open files.
+    /// The most pipes in use by an event loop with this limit of open files.
     pub(crate) fn most(open_files: u64) -> usize {
         Self::MOST.min(open_files as usize / 32)
     }
@@ -59,7 +58,7 @@ impl PipePool {
         PipePool(Rc::new(RefCell::new(Pool { free: Vec::new(), lent: 0, most, sink })))
     }
 
-    /// A chunk with nothing in it.
+    /// An empty chunk; none: all pipes are in use.
     fn lend(&self) -> Option<PipeChunk> {
         let mut pool = self.0.borrow_mut();
         if pool.lent >= pool.most {
@@ -70,8 +69,8 @@ impl PipePool {
         Some(PipeChunk { pipe: Some(pipe), len: 0, pipes: self.clone() })
     }
 
-    /// Closes the empty pipes while none is in use: the limit of pipe pages is one for all
-    /// processes of a user.
+    /// Closes the empty pipes while none is in use: all processes of a user share the limit of pipe
+    /// pages.
     pub(crate) fn rest(&self) {
         let mut pool = self.0.borrow_mut();
         if pool.lent == 0 {
@@ -89,7 +88,7 @@ impl PipePool {
 }
 
 impl Pool {
-    /// Whether a pipe is empty now.
+    /// Empties a pipe; returns whether it is empty.
     fn empty(&self, pipe: &Pipe, mut len: usize) -> bool {
         while len > 0 {
             match self.sink.as_ref().map(|sink| pipe.pour(sink, len)) {
@@ -101,7 +100,7 @@ impl Pool {
     }
 }
 
-/// Some bytes in a pipe, which goes back to its pool afterwards.
+/// Bytes in a pipe. Dropping it returns the pipe to its pool.
 #[derive(Debug)]
 pub(crate) struct PipeChunk {
     pipe: Option<Pipe>,
@@ -118,8 +117,8 @@ impl PipeChunk {
         self.pipe.as_ref().expect("a chunk has its pipe for as long as it lives")
     }
 
-    /// Takes what a socket has, `most` bytes at the most, into an empty chunk. False: nothing came;
-    /// a read tells why.
+    /// Moves at most `most` bytes of a socket into an empty chunk. False: none were moved; a read
+    /// returns the reason.
     fn fill(&mut self, source: impl AsFd, most: u64) -> Result<bool, Errno> {
         match self.pipe().fill(source, MOST_TAKEN.min(most as usize)) {
             Ok(Filled::Bytes(count)) => {
@@ -131,7 +130,7 @@ impl PipeChunk {
         }
     }
 
-    /// Gives a socket what that takes, and tells how much; [`Errno::AGAIN`]: nothing now.
+    /// Moves as many bytes to a socket as it takes; returns how many. [`Errno::AGAIN`]: none now.
     pub(crate) fn pour(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
         loop {
             match self.pipe().pour(&socket, self.len) {
@@ -154,14 +153,13 @@ impl PipeChunk {
         Ok(bytes)
     }
 
-    /// Gives another, which has nothing yet, the same bytes once more, by reference; whether it has
-    /// got all.
+    /// Duplicates all bytes into an empty chunk by reference; returns whether all fitted.
     fn share(&self, twin: &mut PipeChunk) -> bool {
         twin.len = self.pipe().share(twin.pipe(), self.len).unwrap_or(0);
         twin.len == self.len
     }
 
-    /// The first of its bytes, at most so many, as a chunk of their own.
+    /// Splits off its first bytes, at most `most`, into a chunk of their own.
     fn split(&mut self, most: usize) -> Option<PipeChunk> {
         let mut first = self.pipes.lend()?;
         first.len = self.pipe().pass(first.pipe(), most).unwrap_or(0);
@@ -183,7 +181,7 @@ impl Drop for PipeChunk {
 pub(crate) enum PieceSource {
     /// In this chunk.
     Chunk(PipeChunk),
-    /// So many of them in the stream's buffer.
+    /// This many of them in the stream's buffer.
     Buffer(u64),
 }
 
@@ -209,14 +207,14 @@ impl Placed {
     }
 }
 
-/// Whether a socket has enough for the zero-copy path, where `most` bytes are wanted.
+/// Whether a socket has enough bytes for the zero-copy path. `most` is how many are wanted.
 fn has_much(source: impl AsFd, most: u64) -> bool {
     most >= LEAST as u64 && sys::received(source) >= LEAST
 }
 
-/// The chunks of what a stream sends: `fresh` ones that no connection was given yet, and `kept`
-/// ones that the other end has not acknowledged. Bytes that are in neither, or have to be sent
-/// again, are in the stream's buffer.
+/// The outgoing chunks of a stream: `fresh` ones that are not assigned to a connection yet, and
+/// `kept` ones that are sent and not acknowledged. Other bytes, and those to be retransmitted or
+/// reinjected, are in the stream's buffer.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pipes: PipePool,
@@ -229,8 +227,8 @@ impl Outgoing {
         Outgoing { pipes, fresh: VecDeque::new(), kept: VecDeque::new() }
     }
 
-    /// Takes what a socket has, `most` bytes at the most, as the stream's from `offset` on, and
-    /// tells how much; none: it had better be copied.
+    /// Moves at most `most` bytes of a socket to `offset` of the stream; returns how many. None:
+    /// the caller should copy.
     pub(crate) fn take(&mut self, source: impl AsFd, offset: u64, most: u64, buffer: &mut StreamBuffer) -> Result<Option<usize>, Errno> {
         if self.fresh.len() >= MOST_FRESH || !has_much(&source, most) {
             return Ok(None);
@@ -249,14 +247,14 @@ impl Outgoing {
         Ok(Some(count))
     }
 
-    /// Where the bytes from `offset` on are, none of which was given out yet: as many of `len` as
-    /// are in one place.
+    /// Assigns bytes from `offset`, which were not assigned before: as many of `len` as are in one
+    /// place.
     pub(crate) fn give(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut StreamBuffer) -> Result<PieceSource, Errno> {
         let Some(first) = self.fresh.front_mut() else { return Ok(PieceSource::Buffer(len)) };
         if first.start > offset {
             return Ok(PieceSource::Buffer(len.min(first.start - offset)));
         }
-        debug_assert_eq!(first.start, offset, "chunks are given out in their order");
+        debug_assert_eq!(first.start, offset, "chunks are assigned in order");
         if len < first.chunk.len as u64 {
             if let Some(part) = first.chunk.split(len as usize) {
                 first.start += part.len as u64;
@@ -270,8 +268,8 @@ impl Outgoing {
         Ok(self.fresh.pop_front().map_or(PieceSource::Buffer(len), |first| PieceSource::Chunk(first.chunk)))
     }
 
-    /// Sees to it that these bytes, as far as the other end has not acknowledged them, are in the
-    /// buffer. After an error some of them are lost, and the stream must end.
+    /// Copies these bytes into the buffer, except those that the other end has acknowledged. After
+    /// an error some of them are lost, and the stream has to end.
     pub(crate) fn copy(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut StreamBuffer) -> Result<(), Errno> {
         let is_of_it = |placed: &Placed| placed.start < offset + len && offset < placed.end();
         while let Some(index) = self.kept.iter().position(is_of_it) {
@@ -283,14 +281,14 @@ impl Outgoing {
         Ok(())
     }
 
-    /// The same of all of them, whether they were given out or not.
+    /// As [`copy`](Self::copy), for all bytes, assigned or not.
     pub(crate) fn copy_all(&mut self, acked: u64, buffer: &mut StreamBuffer) -> Result<(), Errno> {
         self.copy(acked, u64::MAX - acked, acked, buffer)?;
         self.fresh.clear();
         Ok(())
     }
 
-    /// The bytes below `acked` are wanted no longer.
+    /// Drops the bytes below `acked`.
     pub(crate) fn trim(&mut self, acked: u64) {
         while self.kept.front().is_some_and(|placed| placed.end() <= acked) {
             self.kept.pop_front();
@@ -298,8 +296,7 @@ impl Outgoing {
     }
 }
 
-/// The chunks of what a stream has received, by their place in the stream. Other bytes are in the
-/// receiving end's own buffer.
+/// The received chunks of a stream, by their offset. Other bytes are in the buffer of [`Inbound`].
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pipes: PipePool,
@@ -311,8 +308,8 @@ impl Incoming {
         Incoming { pipes, chunks: BTreeMap::new() }
     }
 
-    /// Takes what a socket has of a piece from `offset` on, of which `left` bytes are to come, and
-    /// tells how much; none: it had better be copied.
+    /// Moves bytes of a piece from a socket to `offset` of the stream; `left` bytes of the piece
+    /// are missing. Returns how many. None: the caller should copy.
     pub(crate) fn take(&mut self, source: impl AsFd, offset: u64, left: u64, inbound: &mut Inbound) -> Result<Option<usize>, Errno> {
         let most = inbound.new_prefix(offset, left);
         if self.chunks.len() >= MOST_INCOMING || !has_much(&source, most) {
@@ -331,12 +328,12 @@ impl Incoming {
         Ok(Some(count))
     }
 
-    /// Where the first chunk begins.
+    /// Offset of the first chunk.
     pub(crate) fn first(&self) -> Option<u64> {
         self.chunks.first_key_value().map(|(start, _)| *start)
     }
 
-    /// Gives a socket some of the first chunk, and tells how much; [`Errno::AGAIN`]: nothing now.
+    /// Moves bytes of the first chunk to a socket; returns how many. [`Errno::AGAIN`]: none now.
     pub(crate) fn pour(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
         let Some((start, mut chunk)) = self.chunks.pop_first() else { return Ok(0) };
         let poured = chunk.pour(socket);
@@ -346,8 +343,8 @@ impl Incoming {
         poured
     }
 
-    /// Copies all to where the receiving end has the rest. After an error some of it is lost, and
-    /// the stream must end.
+    /// Copies all bytes into the buffer of [`Inbound`]. After an error some of them are lost, and
+    /// the stream has to end.
     pub(crate) fn copy(&mut self, inbound: &mut Inbound) -> Result<(), Errno> {
         while let Some((start, chunk)) = self.chunks.pop_first() {
             inbound.put(start, &chunk.read()?).map_err(|NoMemory| Errno::NOMEM)?;
@@ -371,7 +368,7 @@ mod tests {
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        // Who waits until all is there has room for it.
+        // The tests wait until all bytes have arrived before they read.
         sys::force_receive_buffer(&listener, 2 << 20).unwrap();
         let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (one, listener.accept().unwrap().0)
@@ -381,7 +378,7 @@ mod tests {
         (from..from + len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
     }
 
-    /// Sends so many bytes, and waits until they are there.
+    /// Sends bytes, and waits until they have arrived.
     fn send(to: &mut TcpStream, there: &TcpStream, bytes: &[u8]) {
         to.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
         to.write_all(bytes).unwrap();
@@ -392,7 +389,7 @@ mod tests {
         }
     }
 
-    /// What a source has.
+    /// The bytes of a source.
     fn look(source: PieceSource, at: u64, buffer: &StreamBuffer) -> Vec<u8> {
         match source {
             PieceSource::Buffer(len) => buffer.get(at, len).collect::<Vec<_>>().concat(),
@@ -410,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_little_or_has_no_pipe_is_copied() {
+    fn few_bytes_or_a_lack_of_pipes_are_copied() {
         let (mut one, other) = pair();
         let mut buffer = StreamBuffer::new(WINDOW);
         let mut outgoing = Outgoing::new(PipePool::new(4));
@@ -428,7 +425,7 @@ mod tests {
         assert_eq!(outgoing.take(&other, at, LEAST as u64, &mut buffer), Ok(None), "one is left");
         outgoing.trim(LEAST as u64);
         assert_eq!(outgoing.take(&other, at, LEAST as u64, &mut buffer), Ok(Some(LEAST)));
-        // One that stands still has them all in its buffer.
+        // A stalled stream has all bytes in its buffer.
         outgoing.copy_all(LEAST as u64, &mut buffer).unwrap();
         assert_eq!((outgoing.kept.len(), outgoing.fresh.len(), outgoing.pipes.0.borrow().lent), (0, 0, 0));
         let rest = outgoing.give(LEAST as u64, 2 * LEAST as u64, LEAST as u64, &mut buffer).unwrap();
@@ -436,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_its_turn_waits_for_it() {
+    fn chunks_received_out_of_order_wait() {
         let (mut one, other) = pair();
         let (near, mut far) = pair();
         let (mut incoming, mut inbound) = (Incoming::new(PipePool::new(8)), Inbound::new(WINDOW));
@@ -458,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_was_not_empty_is_emptied_for_the_next() {
+    fn a_pipe_is_emptied_before_reuse() {
         let (mut one, other) = pair();
         let pipes = PipePool::new(1);
         for round in 0..3 {
@@ -478,12 +475,12 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// Comes, and is taken in chunks or copied.
+        /// Bytes arrive, and are moved in chunks or copied.
         Come(usize, bool),
         Give(usize),
-        /// A part of what was given goes again: where, of all of it, and how much.
+        /// A part of the assigned bytes is retransmitted: its place, as a fraction, and its length.
         Again(f64, usize),
-        /// The other end has a part of what was given.
+        /// The other end acknowledges a part of the assigned bytes.
         Acknowledge(f64),
     }
 
@@ -498,8 +495,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
-        /// Whatever way bytes were taken, and however they are given out, once or again, they are
-        /// what came.
+        /// Bytes are unchanged, however they were moved, and whether they are sent or
+        /// retransmitted.
         #[test]
         fn what_is_given_is_what_came(pipes in 1usize..12, steps in prop::collection::vec(step(), 1..40)) {
             let (mut one, mut other) = pair();

@@ -1,12 +1,13 @@
-//! Bonds as carriers of a worker: each side is told of the other what it needs.
+//! Adapts bonds (the crate `multipath`) to workers: [`BondCarrier`] is what a worker drives,
+//! [`ProxyHost`] is what a bond asks of the proxy.
 
 use crate::{
     carrier::{CarrierContext, StreamCarrier},
-    config::{Config, Listen, ProxyVersion},
-    connection::{Start, refuse_socks},
+    config::{ListenerConfig, ProxyConfig, ProxyVersion},
+    connection::{ConnectionStart, refuse_socks},
     greeting::{RequestedServer, proxy_header, socks_reply},
     meter::Totals,
-    resolver::{Asker, Question},
+    resolver::{LookupOrigin, NameLookup},
 };
 use intercept::{
     Routes,
@@ -23,32 +24,33 @@ use std::{
     time::Duration,
 };
 
-/// Opens the bond of a configuration; none: it has none.
+/// Opens the bond of a configuration; none: the configuration has no bond.
 ///
 /// # Errors
-/// When the bond has no key, or cannot encrypt.
-pub(crate) fn open(config: &Arc<Config>, context: CarrierContext) -> Result<Option<Box<dyn StreamCarrier>>, String> {
+/// When the bond has no key, or TLS cannot be set up.
+pub(crate) fn open(config: &Arc<ProxyConfig>, context: CarrierContext) -> Result<Option<Box<dyn StreamCarrier>>, String> {
     if config.bond.is_none() {
         return Ok(None);
     }
-    let CarrierContext { reactor, names, worker } = context;
-    let host = ProxyHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), names, worker };
+    let CarrierContext { reactor, lookups, worker } = context;
+    let host = ProxyHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), lookups, worker };
     let bonds = Bonds::new(Box::new(host.clone()), &config.networks, reactor)?;
     Ok(Some(Box::new(BondCarrier { bonds, host })))
 }
 
-/// What a bond is told of its proxy.
+/// What a bond asks of its proxy: configuration, routes and name lookups.
 #[derive(Debug, Clone)]
 struct ProxyHost {
-    config: Arc<Config>,
+    config: Arc<ProxyConfig>,
     routes: Rc<Option<Routes>>,
-    names: mpsc::Sender<Question>,
+    lookups: mpsc::Sender<NameLookup>,
     worker: usize,
 }
 
 impl BondHost for ProxyHost {
     fn bond(&self) -> &BondConfig {
-        // Without a bond there is no host; a reload cannot take the bond away.
+        // Never used: only a configuration with a bond has a host, and a reload cannot remove the
+        // bond.
         static DEFAULT: LazyLock<BondConfig> = LazyLock::new(BondConfig::default);
         self.config.bond.as_ref().unwrap_or(&DEFAULT)
     }
@@ -80,13 +82,13 @@ impl BondHost for ProxyHost {
     }
 
     fn look_up(&self, name: String, port: u16, stream: usize, serial: u64) {
-        // When the resolver is gone, the proxy is ending.
-        let _ = self.names.send(Question { name, port, worker: self.worker, asker: Asker::Stream(stream), serial });
+        // The resolver ends only with the proxy.
+        let _ = self.lookups.send(NameLookup { name, port, worker: self.worker, origin: LookupOrigin::Stream(stream), serial });
     }
 }
 
-/// What a server gets before a stream's bytes where its listener is to tell it the client's
-/// address.
+/// The PROXY protocol header that a listener with `send_proxy` sends to servers before the bytes of
+/// a stream.
 fn preface(version: ProxyVersion) -> Preface {
     match version {
         ProxyVersion::V1 => |client, server| proxy_header(ProxyVersion::V1, client, server),
@@ -94,10 +96,10 @@ fn preface(version: ProxyVersion) -> Preface {
     }
 }
 
-/// How SOCKS clients are answered.
+/// The replies to SOCKS clients.
 const SOCKS_REPLY: ClientReply = ClientReply { reached: || socks_reply(0), refuse: refuse_socks };
 
-/// The bond of a worker.
+/// The bond of a worker, as its carrier.
 #[derive(Debug)]
 struct BondCarrier {
     bonds: Bonds,
@@ -113,7 +115,7 @@ impl StreamCarrier for BondCarrier {
         self.bonds.is_over()
     }
 
-    fn reload(&mut self, config: &Arc<Config>) {
+    fn reload(&mut self, config: &Arc<ProxyConfig>) {
         self.host.config = config.clone();
         self.bonds.reload(Box::new(self.host.clone()));
     }
@@ -126,16 +128,16 @@ impl StreamCarrier for BondCarrier {
         self.bonds.stop();
     }
 
-    fn begin(&mut self, start: Start, to: RequestedServer) -> Result<(), Ending> {
-        let Start { near, client, preface, heard, socks, .. } = start;
+    fn begin(&mut self, start: ConnectionStart, to: RequestedServer) -> Result<(), Ending> {
+        let ConnectionStart { near, client, preface, already_read, socks, .. } = start;
         let to = match to {
             RequestedServer::Address(address) => Target::Address(address),
             RequestedServer::Name(name, port) => Target::Name(name, port),
         };
-        self.bonds.begin(StreamStart { near, client, to, preface, heard, reply: socks.then_some(SOCKS_REPLY) })
+        self.bonds.begin(StreamStart { near, client, to, preface, already_read, reply: socks.then_some(SOCKS_REPLY) })
     }
 
-    fn accept(&mut self, socket: Socket, listen: &Listen) {
+    fn accept(&mut self, socket: Socket, listen: &ListenerConfig) {
         self.bonds.accept(socket, listen.send_proxy.map(preface));
     }
 

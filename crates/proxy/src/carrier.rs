@@ -1,12 +1,12 @@
-//! What a worker knows of connections that it does not relay itself: those of which one leg
-//! consists of several TCP connections.
+//! The interface of connections that a worker does not relay itself: one of their legs consists of
+//! several TCP connections.
 
 use crate::{
-    config::{Config, Listen},
-    connection::Start,
+    config::{ListenerConfig, ProxyConfig},
+    connection::ConnectionStart,
     greeting::RequestedServer,
     meter::Totals,
-    resolver::Question,
+    resolver::NameLookup,
 };
 use relay::{Ending, FlowRecord, FlowStats, Reactor, Readiness, Scratch};
 use socket2::Socket;
@@ -18,73 +18,73 @@ use std::{
     time::Duration,
 };
 
-/// Carries connections of which one leg consists of several TCP connections.
+/// Carries connections one of whose legs consists of several TCP connections.
 ///
-/// Its sockets are watched by the worker's reactor. After each wait the worker calls
-/// [`on_event`](Self::on_event) for each event of them, then [`turn`](Self::turn) once, then
-/// [`take_ended`](Self::take_ended). It waits no longer than [`wait`](Self::wait) says, and not at
-/// all while the carrier [is busy](Self::is_busy).
+/// The worker's reactor watches its sockets. After each wait the worker calls
+/// [`on_event`](Self::on_event) for each event of these sockets, then [`turn`](Self::turn) once,
+/// then [`take_ended`](Self::take_ended). The worker waits at most for [`wait`](Self::wait), and
+/// not at all while the carrier [is busy](Self::is_busy).
 pub(crate) trait StreamCarrier: fmt::Debug {
-    /// How many connections it carries.
+    /// Number of connections that it carries.
     fn count(&self) -> usize;
 
-    /// Whether nothing is left that must end by itself.
+    /// Whether a draining worker may end: nothing is left that must finish first.
     fn is_over(&self) -> bool;
 
-    /// Takes another configuration, for connections that begin from now on.
-    fn reload(&mut self, config: &Arc<Config>);
+    /// Applies another configuration to connections that begin from now on.
+    fn reload(&mut self, config: &Arc<ProxyConfig>);
 
-    /// Takes no new connections, and keeps none ready.
+    /// Refuses new connections from now on, and closes pooled ones.
     fn drain(&mut self);
 
-    /// Ends all connections.
+    /// Resets all connections.
     fn stop(&mut self);
 
     /// Carries a client's connection to a server.
     ///
     /// # Errors
-    /// How the connection has ended, when it could not be begun.
-    fn begin(&mut self, start: Start, to: RequestedServer) -> Result<(), Ending>;
+    /// The ending of a connection that could not be begun.
+    fn begin(&mut self, start: ConnectionStart, to: RequestedServer) -> Result<(), Ending>;
 
-    /// Takes a connection that came to a listener which [takes streams](Listen::takes_streams).
-    fn accept(&mut self, socket: Socket, listen: &Listen);
+    /// Takes a connection of a listener that [takes streams](ListenerConfig::takes_streams).
+    fn accept(&mut self, socket: Socket, listen: &ListenerConfig);
 
-    /// Takes in what epoll told of the socket with this index, and acts on it.
+    /// Handles an event of the socket with this index.
     fn on_event(&mut self, index: usize, readiness: Readiness, scratch: &mut Scratch);
 
-    /// Takes the answer to a question that it asked.
+    /// Takes the result of a name lookup that it requested.
     fn on_resolved(&mut self, stream: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>);
 
-    /// Does what is due.
+    /// Does the work of a turn: connections that have more to do, and timers that have expired.
     fn turn(&mut self, scratch: &mut Scratch);
 
-    /// Whether it has more to do at once.
+    /// Whether it has more to do without waiting for an event.
     fn is_busy(&self) -> bool;
 
-    /// How long until something is due; none: until the next event.
+    /// Time until its next timer expires; none: it has no timer.
     fn wait(&self) -> Option<Duration>;
 
-    /// The connections that have ended since this was last called.
+    /// The connections that have ended since the last call.
     fn take_ended(&mut self) -> Vec<FlowRecord>;
 
-    /// Every connection as it is now.
+    /// The present state of every connection.
     fn stats(&self) -> Vec<FlowStats>;
 
-    /// Adds what its connections, those too that are not over, have come to.
+    /// Adds the counts of its connections, open ones too.
     fn add_to(&self, totals: &mut Totals);
 }
 
-/// What a carrier gets of its worker.
+/// What a worker gives its carrier.
 #[derive(Debug)]
 pub(crate) struct CarrierContext {
-    /// The worker's reactor. It tells of the carrier's sockets by
+    /// The worker's reactor. Events of the carrier's sockets have the token
     /// [`Token::Carrier`](relay::Token::Carrier).
     pub(crate) reactor: Rc<Reactor>,
-    /// Where it asks for the addresses of names.
-    pub(crate) names: mpsc::Sender<Question>,
+    /// Channel for name lookups.
+    pub(crate) lookups: mpsc::Sender<NameLookup>,
     /// The worker's number.
     pub(crate) worker: usize,
 }
 
-/// Opens the carrier that a configuration asks for; none: it asks for none.
-pub(crate) type OpenCarrier = fn(&Arc<Config>, CarrierContext) -> Result<Option<Box<dyn StreamCarrier>>, String>;
+/// Opens the carrier of a configuration; none: the configuration needs no carrier.
+pub(crate) type OpenCarrier = fn(&Arc<ProxyConfig>, CarrierContext) -> Result<Option<Box<dyn StreamCarrier>>, String>;

@@ -1,9 +1,9 @@
-//! Tries what a start would need of this host, and changes nothing of it: what interception needs
-//! (`intercept::check`), descriptors, open listeners, and the networks of a bond, which are
-//! dialled.
+//! Tries what a start would need of this host, without changing the host: the needs of interception
+//! (`intercept::check`), descriptors, free ports, open listeners, and the networks of a bond, which
+//! it dials.
 
 use crate::{
-    config::{Config, Listen},
+    config::{ListenerConfig, ProxyConfig},
     control::Remote,
 };
 use intercept::{
@@ -17,16 +17,16 @@ use std::{
     time::Duration,
 };
 
-/// How long the networks of a bond may take to connect and to show that they have the key.
+/// Time limit for connecting over a network of a bond and for its handshake.
 const DIAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Tries everything that a proxy with this configuration would need, in the network namespace of
-/// the calling thread. `name` is what the proxy is called, if it has a name: one that runs already
-/// holds the ports and the firewall's table, and is no fault. `metrics` is where metrics are to be
-/// served.
+/// the calling thread. `name` is the name of the proxy, if it has one: when a proxy of this name
+/// runs, ports and firewall tables that it holds count as free. `metrics` is the address of the
+/// metrics.
 ///
-/// Takes ten seconds at most where a network of a bond does not answer.
-pub fn try_start(config: &Config, name: Option<&str>, metrics: Option<SocketAddr>) -> Vec<Trial> {
+/// Takes up to ten seconds if a network of a bond does not answer.
+pub fn try_start(config: &ProxyConfig, name: Option<&str>, metrics: Option<SocketAddr>) -> Vec<Trial> {
     let mut config = config.clone();
     config.without_absent_families();
     let running = name.filter(|name| Remote::named(name).status().is_ok());
@@ -40,21 +40,21 @@ pub fn try_start(config: &Config, name: Option<&str>, metrics: Option<SocketAddr
     trials
 }
 
-/// What any proxy on this host needs, whatever its configuration: for `tandem doctor`.
+/// Tries what every proxy on this host needs, for `tandem doctor` without a configuration.
 pub fn try_host() -> Vec<Trial> {
-    let listen = vec![Listen::transparent((Ipv6Addr::UNSPECIFIED, 5000).into())];
-    let rules = Config { listen, ..Config::default() }.rules();
+    let listen = vec![ListenerConfig::transparent((Ipv6Addr::UNSPECIFIED, 5000).into())];
+    let rules = ProxyConfig { listen, ..ProxyConfig::default() }.rules();
     let mut trials = try_forwarding();
     trials.extend(rules.map_or(Vec::new(), |rules| try_firewall(&rules)));
     trials
 }
 
-/// Whether ports are free, and whether strangers reach what is open to them.
-fn try_listeners(config: &Config, metrics: Option<SocketAddr>, running: Option<&str>) -> Vec<Trial> {
+/// Whether ports are free, and whether a listener is open to every host.
+fn try_listeners(config: &ProxyConfig, metrics: Option<SocketAddr>, running: Option<&str>) -> Vec<Trial> {
     let listeners = config
         .listen
         .iter()
-        .map(Listen::at)
+        .map(ListenerConfig::at)
         .flat_map(|listen| listen.sockets().into_iter().map(move |at| (at, listen.is_transparent(), "listen at")));
     let all = listeners.chain(metrics.map(|at| (at, false, "serve metrics at")));
     let mut trials: Vec<Trial> = all.map(|(at, transparent, attempt)| try_port(attempt, at, transparent, running)).collect();
@@ -62,12 +62,12 @@ fn try_listeners(config: &Config, metrics: Option<SocketAddr>, running: Option<&
         config
             .open_listeners()
             .into_iter()
-            .map(|(at, why, cure)| Trial::new("keep strangers from", format!("the listener at {at}"), TrialResult::doubtful(why, cure))),
+            .map(|(at, why, cure)| Trial::new("restrict access to", format!("the listener at {at}"), TrialResult::doubtful(why, cure))),
     );
     trials
 }
 
-fn try_files(config: &Config) -> Trial {
+fn try_files(config: &ProxyConfig) -> Trial {
     let most = config.threads.max(1) * config.flows_of_a_worker();
     let files = leg::open_files();
     let result = if files < 4096 && config.max_flows.is_none() {
@@ -76,23 +76,23 @@ fn try_files(config: &Config) -> Trial {
             "raise it (ulimit -Hn 65536, LimitNOFILE=)",
         )
     } else {
-        let wanted = config.max_flows.map_or(String::new(), |flows| format!(", of which {flows} are wanted (max_flows)"));
+        let wanted = config.max_flows.map_or(String::new(), |flows| format!(", max_flows asks for {flows}"));
         TrialResult::works(format!("enough for {most} flows{wanted}"))
     };
     Trial::new("find descriptors in", format!("the limit of {files} open files"), result)
 }
 
-/// Dials each network of a bond, all at once.
-fn try_networks(config: &Config) -> Vec<Trial> {
+/// Dials all networks of a bond in parallel.
+fn try_networks(config: &ProxyConfig) -> Vec<Trial> {
     let Some(bond) = &config.bond else { return Vec::new() };
     thread::scope(|scope| {
         let dials: Vec<_> = config.networks.iter().map(|network| scope.spawn(|| try_network(bond, network, DIAL_LIMIT))).collect();
         let trials = config.networks.iter().zip(dials).map(|(network, dial)| {
-            let proven = if bond.tls { "key and TLS are" } else { "the key is" };
+            let verified = if bond.tls { "key and TLS verified" } else { "key verified" };
             let result = match dial.join() {
-                Ok(Ok(took)) => TrialResult::works(format!("{proven} proven, after {} ms", took.as_millis())),
+                Ok(Ok(took)) => TrialResult::works(format!("{verified} after {} ms", took.as_millis())),
                 Ok(Err((why, cure))) => TrialResult::fails(why, cure),
-                Err(_) => TrialResult::fails("the attempt panicked", "report it"),
+                Err(_) => TrialResult::fails("the attempt panicked", "report this as a bug"),
             };
             Trial::new("connect to the other end of the bond", format!("{} at {}", network.name, network.to), result)
         });

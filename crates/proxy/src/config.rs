@@ -1,7 +1,8 @@
-//! What a proxy is to do: from a file, from flags, or made by hand.
+//! The configuration of a proxy.
 //!
-//! `types` has what can be told, `file` and `text` read it from a file and from flags, `check`
-//! finds what cannot work, `capacity` says for how many connections there are descriptors.
+//! `types` has the configuration itself; `file` and `text` read it from a file and from flags;
+//! `check` finds values that cannot work; `capacity` computes for how many connections there are
+//! descriptors.
 
 mod capacity;
 mod check;
@@ -9,6 +10,6 @@ mod file;
 mod text;
 mod types;
 
-pub use check::ConfigError;
+pub use check::ProxyConfigError;
 pub use file::{Service, config_schema};
-pub use types::{BufferSetting, Config, Listen, ListenMode, ProxyVersion};
+pub use types::{BufferSetting, ListenMode, ListenerConfig, ProxyConfig, ProxyVersion};

@@ -1,46 +1,45 @@
-//! The life of a split connection.
+//! The state machine of a split connection.
 //!
 //! | event                    | `Dialling`                        | `Relaying`                                      | `Settling`            |
 //! |--------------------------|-----------------------------------|-------------------------------------------------|-----------------------|
-//! | near FIN                 | kept; passed once the far leg is up | passed after the last byte¹                   | –                     |
+//! | near FIN                 | kept; passed once the far leg is established | passed after the last byte¹          | –                     |
 //! | far FIN                  | –                                 | passed after the last byte¹                     | –                     |
-//! | near RST, timeout        | far leg given up                  | far leg reset                                   | ends `NearFailed`²    |
+//! | near RST, timeout        | far leg aborted                   | far leg reset                                   | ends `NearFailed`²    |
 //! | far RST                  | near leg reset (refused)          | near leg reset                                  | ends `FarFailed`²     |
 //! | far unreachable, timeout | near leg reset                    | near leg reset                                  | ends `FarFailed`²     |
 //! | both FINs passed         | –                                 | → `Settling`                                    |                       |
 //! | both legs acknowledged⁴  | –                                 | –                                               | ends `Finished`       |
-//! | idle for too long³       | – (the connect times out)         | both legs reset                                 | both legs reset       |
+//! | idle timeout³            | – (the connect times out)         | both legs reset                                 | both legs reset       |
 //!
 //! ¹ A clean close means delivered: an end that has sent its own FIN and then reads end of file may
 //! conclude that the other end's TCP has acknowledged every byte and that FIN. So a FIN is passed
-//! on to an end that has finished sending only when the opposite leg has nothing left
-//! unacknowledged. To an end that has not finished sending it passes at once: half-close works as
-//! ever. When both ends finish before either has been told of the other, one must be told first: it
-//! is told when the other has acknowledged all its bytes, its FIN then follows.
+//! to an end that has finished sending only when the opposite leg has nothing left unacknowledged.
+//! To an end that has not finished sending, a FIN is passed at once: half-close works as without a
+//! proxy. When both ends have finished before either FIN was passed on, one must be passed first:
+//! that is done when the opposite end has acknowledged all bytes; its own FIN follows.
 //!
-//! ² The other leg is over by then, and its clean end stands: the second FIN is passed only when
-//! the end that was told first has acknowledged everything, the first FIN too.
+//! ² The other leg has ended cleanly by then, and stays so: the second FIN is passed only when the
+//! receiver of the first has acknowledged everything, that FIN too.
 //!
-//! ³ Where a limit is set. An end that has gone without a word is found out by keepalive, or by
-//! what it does not acknowledge: its leg has then failed.
+//! ³ If one is set. A peer that has vanished is detected by keepalive or by missing
+//! acknowledgements: its leg then fails.
 //!
-//! ⁴ But for the last FIN: the end that is to have it has acknowledged every byte, the other needs
-//! to know no more, and the kernel sees to it that it arrives.
+//! ⁴ Except for the last FIN: its receiver has acknowledged every byte, the other end waits for
+//! nothing more, and the kernel retransmits the FIN after the close.
 //!
-//! A SOCKS client whose far end is not reached gets the protocol's answer and an end of file
-//! instead of a reset.
+//! A SOCKS client whose server is not reached gets a SOCKS reply and a FIN instead of a reset.
 //!
 //! `tests/it/life.rs` has a test for each cell.
 
 use crate::{
-    config::Config,
+    config::ProxyConfig,
     greeting::{socks_code, socks_reply},
 };
 use intercept::{
     leg::{self, Call, LegProfile, Shares, Source},
     sys,
 };
-use relay::{Direction, DirectionStats, Ending, Fault, FlowStats, LegSide, PlainLeg, Pumped, Readiness, Scratch, dial_first};
+use relay::{Direction, DirectionStats, Ending, FlowStats, LegSide, PlainLeg, Pumped, Readiness, RelayFault, Scratch, dial_first};
 use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,
@@ -52,50 +51,59 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Where a connection is in its life.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
-    /// The near leg is open, the far leg is connecting.
+enum ConnectionState {
+    /// The near leg is established, the far leg is connecting.
     Dialling,
-    /// Bytes move.
+    /// Both legs are established; bytes are relayed.
     Relaying,
-    /// Both FINs have been passed on; the last acknowledgements are awaited.
+    /// Both FINs have been passed on; acknowledgements are missing.
     Settling,
 }
 
-/// What a connection wants after an event.
+/// What the worker has to do for a connection after each of its calls.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Wants {
-    /// Another turn, after the others.
+pub(crate) struct FollowUp {
+    /// Call [`Connection::proceed`] in the next turn of the event loop.
     pub(crate) again: bool,
-    /// The near socket watched from now on.
+    /// Watch the near socket from now on.
     pub(crate) watch_near: bool,
-    /// The near or the far socket reported again by epoll (rearmed).
-    pub(crate) look_near: bool,
-    pub(crate) look_far: bool,
-    /// Another turn after a tick: it waits for something that raises no event.
+    /// Rearm the near socket in epoll.
+    pub(crate) rearm_near: bool,
+    /// Rearm the far socket in epoll.
+    pub(crate) rearm_far: bool,
+    /// Call [`Connection::tick`] after a tick: the connection waits for something that raises no
+    /// event.
     pub(crate) tick: bool,
 }
 
-/// A connection to be split, and where it goes.
+/// A connection to be split, and its destination.
 #[derive(Debug)]
-pub(crate) struct Start {
+pub(crate) struct ConnectionStart {
     pub(crate) near: Socket,
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
-    /// Further addresses of the server, to be tried when this one can't be reached.
+    /// Further addresses of the server, to be tried if `server` is not reached.
     pub(crate) others: Vec<SocketAddr>,
-    /// Whether the far leg is to come from the client's own address.
+    /// Whether the far leg has the client's address as its source.
     pub(crate) keep_source: bool,
-    /// What the server gets before the client's bytes.
+    /// Bytes that the server gets before the client's.
     pub(crate) preface: Vec<u8>,
-    /// What the client has sent already that is for the server.
-    pub(crate) heard: Vec<u8>,
+    /// Bytes for the server that were already read from the client.
+    pub(crate) already_read: Vec<u8>,
     /// Whether the client waits for a SOCKS reply.
     pub(crate) socks: bool,
 }
 
-/// A split connection: two legs, two directions. Dropping it resets whatever of it is still open.
+/// A split connection: two legs and two directions.
+///
+/// The worker calls [`begin`](Self::begin) and has the far socket watched. It then calls
+/// [`on_events`](Self::on_events) for each event of either socket, and acts on each returned
+/// [`FollowUp`]. An error is the ending of the connection: the worker calls
+/// [`dial_another`](Self::dial_another) if the server was not reached, and else
+/// [`release`](Self::release), [`last_stats`](Self::last_stats) and drops it. Dropping it resets
+/// legs that are still open.
 #[derive(Debug)]
 pub(crate) struct Connection {
     near: PlainLeg,
@@ -105,24 +113,24 @@ pub(crate) struct Connection {
     others: Vec<SocketAddr>,
     source: Option<Source>,
     socks: bool,
-    life: Life,
+    state: ConnectionState,
     born: Instant,
-    /// When the present far leg was dialled, and how long that may take to connect.
+    /// When the present far leg was dialled, and the time limit for connecting it.
     dialled_at: Instant,
     connect_timeout: Duration,
-    /// The far leg's SYN waits for data to carry (TCP Fast Open).
+    /// TCP Fast Open: the far leg's SYN is delayed until there is data for it to carry.
     syn_waits: bool,
-    /// The far leg takes data although its SYN was not answered yet, as of the last check (TCP Fast
-    /// Open).
+    /// TCP Fast Open: the far leg takes data, but its SYN was not answered as of the last check.
     syn_unanswered: bool,
-    /// The far leg's handshake has not been acknowledged yet.
+    /// The last ACK of the far leg's handshake is delayed until there is data for it to carry.
     owes_ack: bool,
-    /// When it was last seen to have moved something, and how much it had moved by then.
+    /// Time of the last check that found progress, and the bytes carried by then.
     moved: (Instant, u64),
-    /// Whether epoll watches the near socket. That begins when the far leg is up, or takes long.
+    /// Whether epoll watches the near socket: once the far leg is established or takes long.
     pub(crate) watches_near: bool,
-    /// Whether it is queued for another turn, or for a tick.
+    /// Whether it is queued for another turn.
     pub(crate) in_again: bool,
+    /// Whether it is queued for a tick.
     pub(crate) in_ticking: bool,
     /// From near to far.
     up: Direction,
@@ -131,28 +139,32 @@ pub(crate) struct Connection {
 }
 
 /// How long a dialled leg of this profile may take to connect.
-fn connect_timeout(profile: &LegProfile, config: &Config) -> Duration {
+fn connect_timeout(profile: &LegProfile, config: &ProxyConfig) -> Duration {
     profile.connect_timeout.map_or(config.connect_timeout, units::Span::duration)
 }
 
 impl Connection {
-    /// Begins to dial the far leg of a connection that came in. `route` tells the interface that
-    /// leads to an address. A failure resets the near leg, or refuses it as SOCKS does.
+    /// Tunes the near leg of an accepted connection and begins to dial its far leg. `route` returns
+    /// the interface through which an address is reached.
+    ///
+    /// # Errors
+    /// The ending of the connection, and the near socket if its client waits for a SOCKS reply
+    /// (otherwise it is reset).
     pub(crate) fn begin(
-        config: &Config,
-        start: Start,
+        config: &ProxyConfig,
+        start: ConnectionStart,
         mut route: impl FnMut(IpAddr) -> Option<String>,
         now: Instant,
     ) -> Result<Self, (Ending, Option<Socket>)> {
-        let Start { near, client, server, mut others, keep_source, preface, heard, socks } = start;
-        let answer = if socks { socks_reply(0) } else { Vec::new() };
+        let ConnectionStart { near, client, server, mut others, keep_source, preface, already_read, socks } = start;
+        let reply = if socks { socks_reply(0) } else { Vec::new() };
         let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
         let (near_profile, far_profile) = config.policy.legs_of(client, server, &mut route);
         let source = if keep_source { Source::of(&near, client, server, &mut route) } else { None };
         if let Err(why) = leg::apply(&near, near_profile, || sys::dscp_of_syn(&near)) {
             return Err((Ending::NearFailed(why.kind()), None));
         }
-        // A SOCKS client sends data only after the reply that its server was reached.
+        // A SOCKS client sends no data before the reply, so that its SYN would have none to carry.
         let fast_open = far_profile.fast_open && !socks;
         let dial = |to| {
             let call = Call { profile: far_profile, shares, from: source, to, fast_open };
@@ -174,7 +186,7 @@ impl Connection {
             others,
             source,
             socks,
-            life: Life::Dialling,
+            state: ConnectionState::Dialling,
             born: now,
             dialled_at: now,
             connect_timeout: connect_timeout(far_profile, config),
@@ -185,15 +197,15 @@ impl Connection {
             watches_near: false,
             in_again: false,
             in_ticking: false,
-            up: Direction::new(shares, preface, heard),
-            down: Direction::new(shares, answer, Vec::new()),
+            up: Direction::new(shares, preface, already_read),
+            down: Direction::new(shares, reply, Vec::new()),
         })
     }
 
-    /// Dials the next address that the server's name has, where there is one: the caller watches the
-    /// new far leg, and its time to connect.
-    pub(crate) fn dial_another(&mut self, config: &Config, mut route: impl FnMut(IpAddr) -> Option<String>, now: Instant) -> bool {
-        if self.life != Life::Dialling {
+    /// Dials the next address of the server. False: there is none, or a server was reached already.
+    /// If true, the caller watches the new far leg and its connect timeout.
+    pub(crate) fn dial_another(&mut self, config: &ProxyConfig, mut route: impl FnMut(IpAddr) -> Option<String>, now: Instant) -> bool {
+        if self.state != ConnectionState::Dialling {
             return false;
         }
         let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
@@ -204,35 +216,35 @@ impl Connection {
             Ok((PlainLeg::new(far, profile, shares), connect_timeout(profile, config)))
         });
         let Ok((server, (far, timeout))) = dialled else { return false };
-        // A new leg: the refusal of the last one reads like an end of file, which must not be kept.
+        // A new leg also discards the state of the old one: its refusal looks like an end of file.
         (self.server, self.far) = (server, far);
         (self.dialled_at, self.connect_timeout) = (now, timeout);
         true
     }
 
-    /// When its far leg was dialled.
+    /// When the present far leg was dialled.
     pub(crate) fn dialled_at(&self) -> Instant {
         self.dialled_at
     }
 
-    /// How long its far leg may take to connect.
+    /// Time limit for connecting the far leg.
     pub(crate) fn connect_timeout(&self) -> Duration {
         self.connect_timeout
     }
 
-    /// Has both peers asked now and then whether they are still there: one that has vanished is
-    /// found out some day.
+    /// Switches keepalive probes on for both legs, so that vanished peers are detected.
     pub(crate) fn keep_alive(&mut self) {
         self.near.keep_alive();
         self.far.keep_alive();
     }
 
-    /// How often to look whether a peer has gone silent, where that is asked for.
+    /// Interval at which to call [`ended_in_silence`](Self::ended_in_silence); none: no profile has
+    /// a limit.
     pub(crate) fn silence_interval(&self) -> Option<Duration> {
         [&self.near, &self.far].into_iter().filter_map(PlainLeg::silence_interval).min()
     }
 
-    /// How it has ended, if a peer has been silent for too long.
+    /// The ending, if a peer has been silent for too long.
     pub(crate) fn ended_in_silence(&mut self, now: Instant) -> Option<Ending> {
         if self.near.is_silent(now) {
             return Some(Ending::NearFailed(io::ErrorKind::TimedOut));
@@ -240,7 +252,7 @@ impl Connection {
         self.far.is_silent(now).then_some(Ending::FarFailed(io::ErrorKind::TimedOut))
     }
 
-    /// How long nothing has moved, as of the checks.
+    /// Time without progress. Precise to the interval between its calls.
     pub(crate) fn idle(&mut self, now: Instant) -> Duration {
         let moved = self.up.carried() + self.down.carried();
         if moved != self.moved.1 {
@@ -260,87 +272,95 @@ impl Connection {
         }
     }
 
-    /// Whether the far leg is still connecting, though it may take data already.
+    /// Whether the far leg is still connecting. With TCP Fast Open it may take data already.
     pub(crate) fn is_dialling(&self) -> bool {
-        self.life == Life::Dialling || self.syn_unanswered
+        self.state == ConnectionState::Dialling || self.syn_unanswered
     }
 
-    /// Takes in what epoll told of one leg, then moves what can be moved. An error is how the
-    /// connection has ended.
-    pub(crate) fn on_events(&mut self, side: LegSide, events: Readiness, scratch: &mut Scratch) -> Result<Wants, Ending> {
+    /// Applies an event of one leg, then relays.
+    ///
+    /// # Errors
+    /// The ending of the connection.
+    pub(crate) fn on_events(&mut self, side: LegSide, events: Readiness, scratch: &mut Scratch) -> Result<FollowUp, Ending> {
         let leg = match side {
             LegSide::Near => &mut self.near,
             LegSide::Far => &mut self.far,
         };
         if let Some(why) = leg.take_in(events) {
-            return Err(self.failed(side, &why));
+            return Err(self.ending_of_error(side, &why));
         }
-        if self.life == Life::Dialling {
+        if self.state == ConnectionState::Dialling {
             if side == LegSide::Near || !events.writable || events.failed {
-                return Ok(Wants::default());
+                return Ok(FollowUp::default());
             }
-            self.life = Life::Relaying;
+            self.state = ConnectionState::Relaying;
             if !self.watches_near {
-                // Its first event tells what has arrived meanwhile.
-                return Ok(Wants { watch_near: true, tick: self.syn_waits, ..Wants::default() });
+                // The first event of the near socket reports what has arrived meanwhile.
+                return Ok(FollowUp { watch_near: true, tick: self.syn_waits, ..FollowUp::default() });
             }
         }
         self.proceed(scratch)
     }
 
-    /// Moves what can be moved, passes on what has ended.
-    pub(crate) fn proceed(&mut self, scratch: &mut Scratch) -> Result<Wants, Ending> {
-        let mut wants = Wants::default();
-        if self.life == Life::Dialling {
-            return Ok(wants);
+    /// Relays bytes in both directions, and passes FINs on.
+    ///
+    /// # Errors
+    /// The ending of the connection.
+    pub(crate) fn proceed(&mut self, scratch: &mut Scratch) -> Result<FollowUp, Ending> {
+        let mut follow_up = FollowUp::default();
+        if self.state == ConnectionState::Dialling {
+            return Ok(follow_up);
         }
-        let up = self.up.pump(&mut self.near, &mut self.far, scratch).map_err(|fault| self.faulted(LegSide::Near, fault))?;
-        let down = self.down.pump(&mut self.far, &mut self.near, scratch).map_err(|fault| self.faulted(LegSide::Far, fault))?;
-        wants.again = up == Pumped::Again || down == Pumped::Again;
-        wants.look_far = up == Pumped::WaitsForRoom;
-        wants.look_near = down == Pumped::WaitsForRoom;
-        wants.tick = self.syn_waits;
+        let up = self.up.pump(&mut self.near, &mut self.far, scratch).map_err(|fault| self.ending_of_fault(LegSide::Near, fault))?;
+        let down = self.down.pump(&mut self.far, &mut self.near, scratch).map_err(|fault| self.ending_of_fault(LegSide::Far, fault))?;
+        follow_up.again = up == Pumped::Again || down == Pumped::Again;
+        follow_up.rearm_far = up == Pumped::WaitsForRoom;
+        follow_up.rearm_near = down == Pumped::WaitsForRoom;
+        follow_up.tick = self.syn_waits;
         self.syn_unanswered = self.syn_unanswered && sys::is_unanswered(&self.far);
-        self.pass_fins(&mut wants)?;
+        self.pass_fins(&mut follow_up)?;
         if mem::take(&mut self.owes_ack) && self.up.has_moved_nothing() {
             leg::acknowledge(self.far.socket());
         }
         if self.up.passed && self.down.passed {
-            self.life = Life::Settling;
+            self.state = ConnectionState::Settling;
             if self.settled()? {
                 return Err(Ending::Finished);
             }
         }
-        Ok(wants)
+        Ok(follow_up)
     }
 
-    /// Whether both ends have acknowledged everything, except one last FIN: the kernel retransmits
-    /// that after the close.
+    /// Whether both ends have acknowledged everything except the last FIN, which the kernel
+    /// retransmits after the close.
     fn settled(&self) -> Result<bool, Ending> {
         let (near, far) = (self.unacknowledged(LegSide::Near)?, self.unacknowledged(LegSide::Far)?);
         if near + far == 1 {
-            // Closed in the background, not reset.
+            // The close must not reset the leg.
             self.leg(if near == 1 { LegSide::Near } else { LegSide::Far }).close_gracefully();
         }
         Ok(near + far <= 1)
     }
 
-    /// To be called a tick after it was wanted.
-    pub(crate) fn tick(&mut self, scratch: &mut Scratch) -> Result<Wants, Ending> {
+    /// Handles the end of a tick that [`FollowUp::tick`] requested.
+    ///
+    /// # Errors
+    /// The ending of the connection.
+    pub(crate) fn tick(&mut self, scratch: &mut Scratch) -> Result<FollowUp, Ending> {
         if mem::take(&mut self.syn_waits) && self.syn_unanswered {
-            // No data came that the SYN could carry. It is sent without, or a server that sends
-            // first never would.
+            // No data arrived for the SYN to carry: send it without, or a server that sends first
+            // would wait for ever.
             match rustix::net::send(&self.far, &[], rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL) {
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::INPROGRESS) => {}
-                // A refusal reported here is reported nowhere else.
-                Err(errno) => return Err(self.failed(LegSide::Far, &errno.into())),
+                // A refusal is reported only here.
+                Err(errno) => return Err(self.ending_of_error(LegSide::Far, &errno.into())),
             }
         }
         self.proceed(scratch)
     }
 
-    /// Passes on each end of file whose time has come.
-    fn pass_fins(&mut self, wants: &mut Wants) -> Result<(), Ending> {
+    /// Passes on each end of file that may be passed now (note ¹ above).
+    fn pass_fins(&mut self, follow_up: &mut FollowUp) -> Result<(), Ending> {
         for (from, to) in [(LegSide::Near, LegSide::Far), (LegSide::Far, LegSide::Near)] {
             let (this, opposite) = match from {
                 LegSide::Near => (&self.up, &self.down),
@@ -350,74 +370,75 @@ impl Connection {
                 continue;
             }
             if to == LegSide::Far && self.syn_unanswered {
-                // Shutting down now would give up the connect, and what its SYN carries. The answer
-                // raises an event.
+                // A shutdown would abort the connect and discard the data of its SYN. The answer to
+                // the SYN raises an event.
                 continue;
             }
-            let to_has_ended = opposite.ended || self.leg(to).has_hung_up().map_err(|why| self.failed(to, &why))?;
+            let to_has_ended = opposite.ended || self.leg(to).has_hung_up().map_err(|why| self.ending_of_error(to, &why))?;
             if to_has_ended && !self.delivered(from)? {
-                // An acknowledgement alone raises no event.
-                wants.tick |= !opposite.passed && opposite.finished();
+                // An acknowledgement raises no event.
+                follow_up.tick |= !opposite.passed && opposite.finished();
                 continue;
             }
             if opposite.passed && self.acknowledged(to)? {
-                // Nothing is left to wait for: closing sends the last FIN.
+                // Everything else has been acknowledged: the close sends the last FIN.
                 self.leg(to).close_gracefully();
                 return Err(Ending::Finished);
             }
-            self.leg(to).shut_down().map_err(|why| self.failed(to, &why))?;
+            self.leg(to).shut_down().map_err(|why| self.ending_of_error(to, &why))?;
             if from == LegSide::Near { self.up.passed = true } else { self.down.passed = true }
         }
         Ok(())
     }
 
-    /// Whether `side`, which has finished sending, has acknowledged everything it can have been
-    /// sent: all bytes, and the FIN where that has been passed on already.
+    /// Whether the peer of `side` has acknowledged all bytes that it can be sent, and the FIN if
+    /// that was passed on.
     fn delivered(&self, side: LegSide) -> Result<bool, Ending> {
         let direction = if side == LegSide::Near { &self.down } else { &self.up };
         Ok(direction.finished() && self.acknowledged(side)?)
     }
 
-    /// Whether `side` has acknowledged all it was given, a FIN too. What a reset threw away never
-    /// counts as acknowledged.
+    /// Whether the peer of `side` has acknowledged everything it was sent, a FIN too. Data that a
+    /// reset discarded never counts as acknowledged.
     fn acknowledged(&self, side: LegSide) -> Result<bool, Ending> {
         self.unacknowledged(side).map(|bytes| bytes == 0)
     }
 
     fn unacknowledged(&self, side: LegSide) -> Result<usize, Ending> {
-        self.leg(side).unacknowledged().map_err(|why| self.failed(side, &why))
+        self.leg(side).unacknowledged().map_err(|why| self.ending_of_error(side, &why))
     }
 
-    /// The ending that an error on `side` makes.
-    fn failed(&self, side: LegSide, why: &io::Error) -> Ending {
+    /// The ending for an error of the leg on `side`.
+    fn ending_of_error(&self, side: LegSide, why: &io::Error) -> Ending {
         match side {
             LegSide::Near => Ending::NearFailed(why.kind()),
-            // A far end that refuses causes another error. After this one it had been reached,
-            // though no event told so yet.
+            // A refusal is another error. ConnectionReset means that the far leg had been
+            // established, which no event has reported yet.
             LegSide::Far if self.is_dialling() && why.kind() != io::ErrorKind::ConnectionReset => Ending::FarNotReached(why.kind()),
             LegSide::Far => Ending::FarFailed(why.kind()),
         }
     }
 
-    /// The ending that a fault makes in the direction that comes from `from`.
-    fn faulted(&self, from: LegSide, fault: Fault) -> Ending {
+    /// The ending for a fault of the direction that `from` is the source of.
+    fn ending_of_fault(&self, from: LegSide, fault: RelayFault) -> Ending {
         match fault {
-            Fault::Source(why) => self.failed(from, &why),
-            Fault::Destination(why) => self.failed(from.other(), &why),
-            Fault::Own => Ending::NoRoom,
+            RelayFault::Source(why) => self.ending_of_error(from, &why),
+            RelayFault::Destination(why) => self.ending_of_error(from.other(), &why),
+            RelayFault::Own => Ending::NoRoom,
         }
     }
 
-    /// Gives borrowed pipes back, and answers a SOCKS client that still waits.
+    /// Returns borrowed pipes, and sends a SOCKS client that still waits the reply that its server
+    /// was not reached. To be called before it is dropped.
     pub(crate) fn release(&mut self, ending: Ending, scratch: &mut Scratch) {
         self.up.release(scratch);
         self.down.release(scratch);
-        if self.socks && self.life == Life::Dialling {
+        if self.socks && self.state == ConnectionState::Dialling {
             refuse_socks(self.near.socket(), ending);
         }
     }
 
-    /// The flow as it is now, without the lengths of its queues.
+    /// Statistics of the flow without the lengths of its queues, for its end.
     pub(crate) fn last_stats(&self, now: Instant) -> FlowStats {
         let direction = |direction: &Direction| DirectionStats {
             moved: direction.carried(),
@@ -438,12 +459,12 @@ impl Connection {
         }
     }
 
-    /// The flow as it is now.
+    /// Statistics of the flow.
     pub(crate) fn stats(&self, now: Instant) -> FlowStats {
         let queues = |stats: &mut DirectionStats, source: BorrowedFd<'_>, destination: BorrowedFd<'_>| {
             let memory = sys::receive_memory(source).unwrap_or_default();
             stats.received = sys::received(source);
-            // Data in order can be read. Only packets beyond a hole take memory and cannot.
+            // Data in order is readable: memory without readable data holds packets beyond a hole.
             stats.has_hole = stats.received == 0 && memory.used > 0;
             stats.unsent = sys::unsent(destination).unwrap_or(0);
             memory.drops
@@ -461,7 +482,8 @@ impl Connection {
     }
 }
 
-/// Tells a SOCKS client that its far end was not reached; its leg is closed, not reset.
+/// Sends a SOCKS client the reply that its server was not reached. Its leg is then closed, not
+/// reset.
 pub(crate) fn refuse_socks(near: &Socket, ending: Ending) {
     let code = if let Ending::FarNotReached(why) = ending { socks_code(why) } else { 1 };
     let _ = rustix::net::send(near, &socks_reply(code), rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL);

@@ -1,48 +1,49 @@
-//! Why a proxy did not start, and why a running one did not do what it was asked.
+//! Errors of starting a proxy and of changing a running one.
 
-use crate::config::ConfigError;
+use crate::config::ProxyConfigError;
 use intercept::{EgressError, OpenError, RulesError};
 
 /// Why a proxy did not start: what was attempted, on what, why it failed, the cure.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The configuration can't work on any machine, or not on this one.
+pub enum ProxyStartError {
+    /// The configuration cannot be used, on any machine or on this one.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] ProxyConfigError),
     /// A listener, a rule or a link could not be set up.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Something else the system refused.
+    /// Another system call failed.
     #[error("cannot {what}: {why}")]
     System {
         /// What was attempted.
         what: &'static str,
-        /// The system's reason.
+        /// Error of the system call.
         why: std::io::Error,
     },
 }
 
-/// Why a running proxy did not do what it was asked.
+/// Why a running proxy did not carry out a change.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// The new configuration can't work.
+    /// The new configuration cannot be used.
     #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// Listeners and threads are there already.
-    #[error("{0} can't be changed while the proxy runs: restart it for that; nothing has been changed")]
+    Config(#[from] ProxyConfigError),
+    /// The new configuration changes something that is fixed at start, such as a listener.
+    #[error("{0} cannot be changed while the proxy runs: restart the proxy; nothing has been changed")]
     NeedsRestart(&'static str),
-    /// The firewall did not follow.
+    /// The firewall's rules could not be changed.
     #[error(transparent)]
     Rules(#[from] RulesError),
-    /// A link could not be shaped or watched as it is to be now.
+    /// A link could not be shaped or watched as the new configuration says.
     #[error(transparent)]
     Egress(#[from] EgressError),
-    /// There are no rules of ours.
+    /// The proxy has no firewall rules.
     #[error(
-        "this proxy has no rules in the firewall that could let connections bypass: it has no transparent listener, or runs with --no-rules"
+        "cannot change the bypass list: this proxy has no firewall rules, because it has no transparent listener or runs with --no-rules; \
+         let connections bypass by rules of your own"
     )]
     NoRules,
-    /// The gate's thread is gone.
-    #[error("the proxy is ending")]
+    /// The gate's thread has ended.
+    #[error("the proxy is stopping")]
     Ending,
 }

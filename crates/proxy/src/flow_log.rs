@@ -1,6 +1,6 @@
-//! One line for each flow at its end, on standard error, as `key=value` pairs. Workers hand over
-//! lines in batches to the log's own thread, so that a slow reader of the log stalls no traffic.
-//! Batches that it cannot take are dropped, and counted in the log itself.
+//! The flow log: one line of `key=value` pairs on standard error for each flow that ends. Workers
+//! send batches of lines to the log's own thread, so that a slow reader of the log does not stall
+//! traffic. Batches that do not fit into its queue are dropped and counted in the log.
 
 use relay::FlowRecord;
 use std::{
@@ -12,18 +12,19 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// Batches that may wait to be written.
-const WAITING: usize = 256;
-/// A batch is handed over when it is so long, or so old.
-const LENGTH: usize = 8 * 1024;
-pub(crate) const AGE: Duration = Duration::from_millis(100);
+/// Length of the queue, batches.
+const QUEUE: usize = 256;
+/// A batch is sent when it has reached this length, bytes.
+const MAX_LENGTH: usize = 8 * 1024;
+/// A batch is sent when its first line has reached this age.
+pub(crate) const MAX_AGE: Duration = Duration::from_millis(100);
 
-/// Where batches go.
+/// Channel for batches of lines.
 pub(crate) type Batches = SyncSender<String>;
 
-/// Starts the thread that writes; it ends when all senders of batches are gone.
+/// Starts the thread that writes. It ends when all senders of batches have been dropped.
 pub(crate) fn start() -> io::Result<(Batches, thread::JoinHandle<()>)> {
-    let (batches, waiting) = mpsc::sync_channel::<String>(WAITING);
+    let (batches, waiting) = mpsc::sync_channel::<String>(QUEUE);
     let write = move || {
         for batch in waiting {
             let _ = io::stderr().write_all(batch.as_bytes());
@@ -32,12 +33,13 @@ pub(crate) fn start() -> io::Result<(Batches, thread::JoinHandle<()>)> {
     Ok((batches, thread::Builder::new().name("tandem-log".into()).spawn(write)?))
 }
 
-/// A worker's lines that have not been handed over yet.
+/// A worker's present batch. The worker calls [`add`](Self::add) for each flow that ends and
+/// [`hand_over_old`](Self::hand_over_old) once in each turn; dropping it sends the rest.
 #[derive(Debug)]
 pub(crate) struct Lines {
     batches: Batches,
     lines: String,
-    /// A time, and its text.
+    /// The time of the last line, and its text.
     time: (Instant, String),
     since: Instant,
     dropped: u64,
@@ -46,7 +48,7 @@ pub(crate) struct Lines {
 impl Lines {
     pub(crate) fn new(batches: Batches) -> Self {
         let now = Instant::now();
-        Lines { batches, lines: String::new(), time: (now, written(SystemTime::now())), since: now, dropped: 0 }
+        Lines { batches, lines: String::new(), time: (now, rfc3339(SystemTime::now())), since: now, dropped: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -57,13 +59,13 @@ impl Lines {
         if self.lines.is_empty() {
             self.since = now;
         }
-        // Many flows end in the same turn: their time is formatted once.
+        // Flows that end in the same turn share the formatted time.
         if now != self.time.0 {
-            self.time = (now, written(SystemTime::now()));
+            self.time = (now, rfc3339(SystemTime::now()));
         }
         let last = &record.last;
         let ms = |us: u32| f64::from(us) / 1000.0;
-        // Writing to a string can't fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             self.lines,
             "{} flow client={} server={} up={} down={} seconds={:.3} near_rtt_ms={:.3} far_rtt_ms={:.3} near_retrans={} \
@@ -80,14 +82,14 @@ impl Lines {
             last.far.total_retrans,
             record.ending
         );
-        if self.lines.len() > LENGTH {
+        if self.lines.len() > MAX_LENGTH {
             self.hand_over();
         }
     }
 
-    /// Hands over what has waited long enough.
+    /// Sends the batch if it is old enough.
     pub(crate) fn hand_over_old(&mut self, now: Instant) {
-        if !self.lines.is_empty() && now - self.since >= AGE {
+        if !self.lines.is_empty() && now - self.since >= MAX_AGE {
             self.hand_over();
         }
     }
@@ -103,7 +105,7 @@ impl Lines {
     }
 }
 
-fn written(time: SystemTime) -> String {
+fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 

@@ -1,26 +1,26 @@
-//! What the fuzz targets try of this crate that is private to it. Not an API.
+//! Entry points of the fuzz targets into private parts of this crate. Not an API.
 
 use crate::{
     config::ProxyVersion,
-    greeting::{Greeting, GreetingStep, LONGEST, RequestedServer, proxy_header},
+    greeting::{Greeting, GreetingStep, MAX_GREETING, RequestedServer, proxy_header},
 };
 use intercept::fuzz_api::{name, take};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What a greeting comes to.
+/// Result of a greeting.
 #[derive(Debug, PartialEq)]
-enum Outcome {
-    /// It never ends; this was said meanwhile.
-    More(Vec<u8>),
-    /// What was said in all.
+enum GreetingOutcome {
+    /// Incomplete; the replies so far.
+    Incomplete(Vec<u8>),
+    /// Refused; all replies.
     Refused(Vec<u8>),
-    /// What was said, where to, for whom, and the data behind it.
-    Over(Vec<u8>, Option<RequestedServer>, Option<SocketAddr>, Vec<u8>),
+    /// Complete; the replies, the destination, the client's address, and the data after it.
+    Complete(Vec<u8>, Option<RequestedServer>, Option<SocketAddr>, Vec<u8>),
 }
 
-/// Greets with `bytes` in pieces of `step`.
-fn greet(mut greeting: Greeting, bytes: &[u8], step: usize) -> Outcome {
-    let mut said = Vec::new();
+/// Passes `bytes` to the parser in pieces of `step` bytes.
+fn greet(mut greeting: Greeting, bytes: &[u8], step: usize) -> GreetingOutcome {
+    let mut replies = Vec::new();
     let mut pieces = bytes.chunks(step);
     while let Some(piece) = pieces.next() {
         let mut piece = piece;
@@ -28,33 +28,33 @@ fn greet(mut greeting: Greeting, bytes: &[u8], step: usize) -> Outcome {
             match greeting.receive(std::mem::take(&mut piece)) {
                 Ok(GreetingStep::More) => break,
                 Ok(GreetingStep::Reply(bytes)) => {
-                    said.extend(bytes);
-                    assert!(said.len() <= 2, "it says more than which method it takes");
+                    replies.extend(bytes);
+                    assert!(replies.len() <= 2, "more was sent than the choice of a method");
                 }
                 Ok(GreetingStep::Done(target)) => {
                     let client = greeting.client;
-                    let mut rest = greeting.rest();
+                    let mut rest = greeting.into_rest();
                     pieces.for_each(|piece| rest.extend(piece));
-                    assert!(bytes.ends_with(&rest), "data are not what came behind the greeting");
-                    return Outcome::Over(said, target, client, rest);
+                    assert!(bytes.ends_with(&rest), "the data differ from the bytes after the greeting");
+                    return GreetingOutcome::Complete(replies, target, client, rest);
                 }
                 Err(refusal) => {
-                    said.extend(refusal.say);
-                    return Outcome::Refused(said);
+                    replies.extend(refusal.reply);
+                    return GreetingOutcome::Refused(replies);
                 }
             }
         }
     }
-    assert!(greeting.rest().len() <= LONGEST, "a greeting without end");
-    Outcome::More(said)
+    assert!(greeting.into_rest().len() <= MAX_GREETING, "an endless greeting was accepted");
+    GreetingOutcome::Incomplete(replies)
 }
 
-/// Greetings of SOCKS5 and the PROXY protocol. The first byte says which are expected and how long
-/// the pieces are that the rest comes in.
+/// Parses greetings of SOCKS5 and the PROXY protocol. The first byte chooses which are expected and
+/// the length of the pieces in which the other bytes arrive.
 ///
 /// # Panics
-/// When the outcome depends on how the bytes are divided, or when a header or a request that says
-/// something is understood as something else.
+/// When the outcome depends on how the bytes are divided, or a valid header or request is parsed
+/// wrongly.
 pub fn greeting(data: &[u8]) {
     let Some((&first, bytes)) = data.split_first() else { return };
     let (proxy, socks) = (first & 1 != 0, first & 2 != 0);
@@ -63,13 +63,13 @@ pub fn greeting(data: &[u8]) {
     for step in [1, 1 + usize::from(first >> 2)] {
         assert_eq!(greet(new(), bytes, step), whole, "in pieces of {step} bytes");
     }
-    if let Outcome::Over(_, target, client, _) = whole {
+    if let GreetingOutcome::Complete(_, target, client, _) = whole {
         assert!(socks == target.is_some() && (proxy || client.is_none()));
     }
     round_trip(bytes, 1 + usize::from(first >> 2));
 }
 
-/// What is said in the words of a client is heard.
+/// Checks that a valid greeting made from `choices` is parsed correctly.
 fn round_trip(mut choices: &[u8], step: usize) {
     let rest = &mut choices;
     let address = |rest: &mut &[u8]| {
@@ -87,7 +87,7 @@ fn round_trip(mut choices: &[u8], step: usize) {
     }
     request.extend(server.port().to_be_bytes());
     let to = match target {
-        // Some clients write addresses as names.
+        // Some clients send addresses as names.
         Some(name) => name
             .parse()
             .map_or(RequestedServer::Name(name, server.port()), |ip| RequestedServer::Address(SocketAddr::new(ip, server.port()))),
@@ -95,12 +95,12 @@ fn round_trip(mut choices: &[u8], step: usize) {
     };
     for version in [ProxyVersion::V1, ProxyVersion::V2] {
         let bytes = [proxy_header(version, client, server), request.clone(), rest.to_vec()].concat();
-        let Outcome::Over(said, target, heard, data) = greet(Greeting::new(true, true), &bytes, step) else {
+        let GreetingOutcome::Complete(replies, target, named_client, data) = greet(Greeting::new(true, true), &bytes, step) else {
             panic!("{version:?} for {client} and {server} is refused");
         };
-        assert_eq!((said, target, data), (vec![5, 0], Some(to.clone()), rest.to_vec()));
-        // Of two families IPv4 is written as IPv6.
+        assert_eq!((replies, target, data), (vec![5, 0], Some(to.clone()), rest.to_vec()));
+        // With addresses of two families, the IPv4 address is written as IPv6.
         let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-        assert_eq!(heard.map(canonical), Some(canonical(client)));
+        assert_eq!(named_client.map(canonical), Some(canonical(client)));
     }
 }

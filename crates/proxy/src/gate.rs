@@ -1,8 +1,8 @@
-//! Opens and shuts the way from the firewall to the proxy: shut, new connections pass unsplit. It
-//! has a thread of its own, because the firewall takes its time to answer; workers only send a
-//! command.
+//! The gate between the firewall and the proxy. While it is open, the firewall's rules deliver new
+//! connections to the proxy; while it is shut, new connections are forwarded unsplit. It has a
+//! thread of its own, because changing the rules blocks; workers only send commands.
 
-use crate::{config::Config, failure::Failure};
+use crate::{config::ProxyConfig, failure::ProxyFailure};
 use intercept::{
     Prefix, Rule,
     rules::{Counted, Installed, RulesError, RulesLost},
@@ -14,102 +14,109 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the gate may be told to do, or asked.
+/// A command to the gate's thread.
 #[derive(Debug)]
 pub(crate) enum GateCommand {
-    /// A worker has no room for more flows, or has it again.
+    /// A worker has reached its soft limit (true), or is below it again (false).
     Full(bool),
-    /// No new connections from now on; answered when none can arrive any more.
+    /// Shut for good. The reply follows when no new connection can arrive any more.
     Shut(mpsc::Sender<()>),
-    /// Another limit of TCP memory.
+    /// Set the limit of TCP memory, bytes.
     Memory(Option<u64>),
-    /// Another policy.
+    /// Replace the policy's rules.
     Policy(Vec<Rule>, mpsc::Sender<Result<(), RulesError>>),
-    /// What the firewall has counted.
+    /// Report the firewall's counters.
     Counted(mpsc::Sender<Result<Counted, RulesError>>),
-    /// A change of the prefixes that bypass, and what the list then is.
-    Bypass(Change, mpsc::Sender<Result<Vec<Prefix>, RulesError>>),
+    /// Change the prefixes that bypass, and report the resulting list.
+    Bypass(BypassChange, mpsc::Sender<Result<Vec<Prefix>, RulesError>>),
 }
 
-/// A change of a list of prefixes.
+/// A change of the prefixes whose connections bypass the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// These too.
+pub enum BypassChange {
+    /// Adds these prefixes; those that are listed already stay.
     Add(Vec<Prefix>),
-    /// Without these.
+    /// Removes these prefixes.
     Remove(Vec<Prefix>),
-    /// None.
+    /// Changes nothing, to read the list.
     Nothing,
 }
 
-/// How often memory is looked at.
-const LOOK: Duration = Duration::from_secs(1);
-/// How often the rules are looked at. Until a loss is noticed, new connections pass unsplit, and
-/// packets of split ones may be forwarded instead of delivered.
-const CHECK: Duration = Duration::from_millis(100);
+/// How often TCP memory is compared with its limit.
+const MEMORY_CHECK: Duration = Duration::from_secs(1);
+/// How often the rules are checked for loss. Until a loss is noticed, new connections pass unsplit,
+/// and packets of split ones may be forwarded instead of delivered.
+const RULES_CHECK: Duration = Duration::from_millis(100);
 
-/// The thread's work.
+/// The state of the gate's thread.
 pub(crate) struct Gate {
     rules: Installed,
     /// TCP memory above which connections pass unsplit.
     memory_limit: Option<u64>,
     short_of_memory: bool,
+    /// How many workers are at their soft limit.
     full_workers: usize,
+    /// Shut for good: the proxy drains or stops.
     shut: bool,
 }
 
 impl Gate {
-    /// Starts it. It ends, and removes the rules, when all senders of commands are gone. When the
-    /// rules are lost and cannot be installed again, it reports that to `failures`, and ends.
+    /// Starts the thread. It ends, and removes the rules, when all senders of commands have been
+    /// dropped. When the rules are lost and cannot be installed again, it reports that to
+    /// `failures` and ends.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
     pub(crate) fn start(
         rules: Installed,
         memory_limit: Option<u64>,
-        notes: mpsc::Receiver<GateCommand>,
-        failures: mpsc::Sender<Failure>,
+        commands: mpsc::Receiver<GateCommand>,
+        failures: mpsc::Sender<ProxyFailure>,
     ) -> std::io::Result<thread::JoinHandle<()>> {
         let gate = Gate { rules, memory_limit, short_of_memory: false, full_workers: 0, shut: false };
         thread::Builder::new().name("tandem-gate".into()).spawn(move || {
-            // After a panic the rules are gone with the gate: connections pass unsplit.
-            let failure = match panic::catch_unwind(panic::AssertUnwindSafe(|| gate.run(&notes))) {
+            // A panic drops the gate and removes its rules: connections then pass unsplit.
+            let failure = match panic::catch_unwind(panic::AssertUnwindSafe(|| gate.run(&commands))) {
                 Ok(Ok(())) => return,
-                Ok(Err(error)) => Failure::Rules(error),
-                Err(_) => Failure::Gate,
+                Ok(Err(error)) => ProxyFailure::Rules(error),
+                Err(_) => ProxyFailure::Gate,
             };
             let _ = failures.send(failure);
         })
     }
 
-    fn run(mut self, notes: &mpsc::Receiver<GateCommand>) -> Result<(), RulesLost> {
-        let (mut looked, mut checked) = (Instant::now(), Instant::now());
+    fn run(mut self, commands: &mpsc::Receiver<GateCommand>) -> Result<(), RulesLost> {
+        let mut memory_checked = Instant::now();
+        let mut rules_checked = memory_checked;
         loop {
-            match notes.recv_timeout(CHECK.saturating_sub(checked.elapsed())) {
-                Ok(note) => self.handle(note),
+            match commands.recv_timeout(RULES_CHECK.saturating_sub(rules_checked.elapsed())) {
+                Ok(command) => self.handle(command),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            if checked.elapsed() >= CHECK {
-                // What could not be changed while the rules were lost is changed now.
+            if rules_checked.elapsed() >= RULES_CHECK {
+                // The rules are installed again: apply what could not be changed meanwhile.
                 if self.rules.check()? {
-                    self.turn();
+                    self.apply();
                 }
-                checked = Instant::now();
+                rules_checked = Instant::now();
             }
-            if looked.elapsed() >= LOOK {
-                looked = Instant::now();
-                self.look_at_memory();
+            if memory_checked.elapsed() >= MEMORY_CHECK {
+                memory_checked = Instant::now();
+                self.check_memory();
                 self.rules.settle();
             }
         }
     }
 
-    fn handle(&mut self, note: GateCommand) {
-        // The asking thread may be gone; then nobody needs the answer.
-        match note {
+    fn handle(&mut self, command: GateCommand) {
+        // Sending a reply fails when the requesting thread has given up.
+        match command {
             GateCommand::Full(true) => self.full_workers += 1,
             GateCommand::Full(false) => self.full_workers = self.full_workers.saturating_sub(1),
             GateCommand::Shut(done) => {
                 self.shut = true;
-                self.turn();
+                self.apply();
                 let _ = done.send(());
                 return;
             }
@@ -121,69 +128,70 @@ impl Gate {
             GateCommand::Counted(answer) => return drop(answer.send(self.rules.counted())),
             GateCommand::Bypass(change, answer) => return drop(answer.send(self.change_bypass(change))),
         }
-        self.turn();
+        self.apply();
     }
 
-    fn change_bypass(&mut self, change: Change) -> Result<Vec<Prefix>, RulesError> {
+    fn change_bypass(&mut self, change: BypassChange) -> Result<Vec<Prefix>, RulesError> {
         let mut list = self.rules.bypass().to_vec();
         match change {
-            Change::Add(more) => more.into_iter().for_each(|prefix| {
+            BypassChange::Add(more) => more.into_iter().for_each(|prefix| {
                 if !list.contains(&prefix) {
                     list.push(prefix);
                 }
             }),
-            Change::Remove(gone) => list.retain(|prefix| !gone.contains(prefix)),
-            Change::Nothing => return Ok(list),
+            BypassChange::Remove(gone) => list.retain(|prefix| !gone.contains(prefix)),
+            BypassChange::Nothing => return Ok(list),
         }
         self.rules.set_bypass(list.clone())?;
         Ok(list)
     }
 
-    fn look_at_memory(&mut self) {
-        // Hysteresis: open again only when there is some room.
+    fn check_memory(&mut self) {
+        // Hysteresis: open again only when usage is 1/16 below the limit.
         let short = self
             .memory_limit
             .zip(tcp_memory())
             .is_some_and(|(limit, used)| used > if self.short_of_memory { limit / 16 * 15 } else { limit });
         if short != self.short_of_memory {
             self.short_of_memory = short;
-            self.turn();
+            self.apply();
         }
     }
 
-    fn turn(&mut self) {
+    /// Opens or shuts the gate as the state demands.
+    fn apply(&mut self) {
         let open = !self.shut && self.full_workers == 0 && !self.short_of_memory;
         match self.rules.set_open(open) {
             Ok(true) if self.shut => {}
-            Ok(true) if open => tracing::info!("room again: new connections are split"),
-            Ok(true) if self.short_of_memory => tracing::warn!("TCP memory is short: new connections pass unsplit"),
-            Ok(true) => tracing::warn!("as many flows as there is room for: new connections pass unsplit"),
+            Ok(true) if open => tracing::info!("below the limits again: new connections are split"),
+            Ok(true) if self.short_of_memory => tracing::warn!("TCP memory is above its limit (memory): new connections pass unsplit"),
+            Ok(true) => tracing::warn!("the limit of flows is reached (max_flows, open files): new connections pass unsplit"),
             Ok(false) => {}
-            Err(error) => tracing::error!("cannot open or shut the way to the proxy: {error}"),
+            Err(error) => tracing::error!("cannot change whether new connections are split: {error}"),
         }
     }
 }
 
-/// TCP memory in use on this host, in bytes: of all its network namespaces, as the kernel accounts
-/// it.
+/// TCP memory in use on this host, bytes, in all its network namespaces, as the kernel accounts it.
+/// None if it cannot be read.
 pub(crate) fn tcp_memory() -> Option<u64> {
     let text = fs::read_to_string("/proc/net/sockstat").ok()?;
     let words: Vec<&str> = text.lines().find(|line| line.starts_with("TCP:"))?.split_whitespace().collect();
     let at = words.iter().position(|word| *word == "mem")?;
-    Some(words.get(at + 1)?.parse::<u64>().ok()? * page())
+    Some(words.get(at + 1)?.parse::<u64>().ok()? * page_size())
 }
 
-/// The TCP memory above which connections are to pass unsplit.
-pub(crate) fn memory_limit(config: &Config) -> Option<u64> {
+/// The TCP memory above which connections pass unsplit, bytes; none: no limit is known.
+pub(crate) fn memory_limit(config: &ProxyConfig) -> Option<u64> {
     config.memory.map(|bytes| bytes.0).or_else(memory_pressure)
 }
 
-/// Where the kernel itself begins to save TCP memory.
+/// The kernel's own pressure threshold of TCP memory (second value of `net.ipv4.tcp_mem`), bytes.
 fn memory_pressure() -> Option<u64> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").ok()?;
-    Some(text.split_whitespace().nth(1)?.parse::<u64>().ok()? * page())
+    Some(text.split_whitespace().nth(1)?.parse::<u64>().ok()? * page_size())
 }
 
-fn page() -> u64 {
+fn page_size() -> u64 {
     rustix::param::page_size() as u64
 }

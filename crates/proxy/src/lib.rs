@@ -1,17 +1,21 @@
 //! Splits TCP connections.
 //!
-//! The way of a byte: the crate `intercept` brings a connection to one of the `listeners` → a
-//! `greeting`, where the client names its destination → the crate `relay` (splice, bounded,
-//! back-pressured) between the legs that `intercept` dials and tunes → `connection` (its life and
-//! its close); `meter` looks on. `gate` lets the firewall pass connections by when there is no
-//! room. One worker a thread, each with its own listeners and its own epoll; workers share nothing
-//! on the data path.
-//!
-//! A far leg may be a *bond*, one stream over several connections, and so may the near leg where
-//! such streams come out: the crate `multipath` has them, and a worker drives them as a `carrier`.
-//!
 //! The accepted connection is the *near leg*, the dialled one the *far leg*, whichever way the data
-//! flows.
+//! flows. Each *worker* is a thread with an event loop, listeners and connections of its own;
+//! workers share nothing on the data path.
+//!
+//! The way of a byte: the crate `intercept` brings a connection to one of the `listeners` → a
+//! `greeting`, where the client names its destination → `connection` (the state machine of the
+//! connection and its close), which relays between the legs that `intercept` dials and tunes, by
+//! the crate `relay` (zero-copy or copied, bounded, with backpressure); `meter` derives statistics.
+//! `gate` has the firewall forward new connections unsplit while the proxy is full.
+//!
+//! A far leg may be a *bond*, one stream over several connections, and so may a near leg at the
+//! other end of the bond: the crate `multipath` implements bonds, and a worker drives them as its
+//! `carrier`.
+//!
+//! A program calls [`Proxy::start`] with a [`ProxyConfig`], which [`Service::read`] reads from a
+//! file, and watches [`Proxy::failures`]. Other processes use [`control::Remote`].
 
 mod bonds;
 mod carrier;
@@ -35,13 +39,13 @@ mod resolver;
 mod running;
 mod worker;
 
-pub use config::{BufferSetting, Config, ConfigError, Listen, ListenMode, ProxyVersion, Service, config_schema};
-pub use error::{ChangeError, StartError};
-pub use failure::Failure;
-pub use gate::Change;
+pub use config::{BufferSetting, ListenMode, ListenerConfig, ProxyConfig, ProxyConfigError, ProxyVersion, Service, config_schema};
+pub use error::{ChangeError, ProxyStartError};
+pub use failure::ProxyFailure;
+pub use gate::BypassChange;
 pub use liveness::Liveness;
 pub use meter::{DirectionView, FlowView, LegView, Limiter, NetworkTotals, Totals};
-pub use multipath::{BondConfig, BondError, Network, NetworkSpec};
+pub use multipath::{BondConfig, BondError, BondNetwork, NetworkSpec};
 pub use relay::{DirectionStats, Ending, FlowRecord, FlowStats, MultipathView, PathView};
 pub use running::Proxy;
 pub use units::Phase;

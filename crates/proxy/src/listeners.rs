@@ -1,6 +1,6 @@
-//! A worker's listeners: those of interception, with what the configuration says of each.
+//! A worker's listeners: the sockets of `intercept`, each with its configuration.
 
-use crate::config::{Config, Listen};
+use crate::config::{ListenerConfig, ProxyConfig};
 use intercept::{Arrival, Listener, ListenerOptions, OpenError, leg::Shares, listener::BACKLOG};
 use std::io;
 
@@ -8,22 +8,25 @@ use std::io;
 #[derive(Debug)]
 pub(crate) struct WorkerListener {
     pub(crate) socket: Listener,
-    pub(crate) listen: Listen,
+    pub(crate) listen: ListenerConfig,
 }
 
-/// Opens one worker's listeners; all workers share the ports.
-pub(crate) fn open(config: &Config, worker: usize) -> Result<Vec<WorkerListener>, OpenError> {
+/// Opens the listeners of one worker. All workers share the ports (SO_REUSEPORT).
+///
+/// # Errors
+/// When a listener cannot be opened.
+pub(crate) fn open(config: &ProxyConfig, worker: usize) -> Result<Vec<WorkerListener>, OpenError> {
     let mut listeners = Vec::new();
-    // The connections of a stream have to meet: the first worker alone takes them.
+    // All connections of a bond's stream must reach the same worker: only the first one listens.
     for listen in config.listen.iter().filter(|listen| worker == 0 || !listen.takes_streams()) {
         for socket in Listener::open(&listen.at(), &options(config, listen))? {
-            listeners.push(WorkerListener { listen: Listen { at: socket.listen.at, ..listen.clone() }, socket });
+            listeners.push(WorkerListener { listen: ListenerConfig { at: socket.listen.at, ..listen.clone() }, socket });
         }
     }
     Ok(listeners)
 }
 
-fn options(config: &Config, listen: &Listen) -> ListenerOptions {
+fn options(config: &ProxyConfig, listen: &ListenerConfig) -> ListenerOptions {
     ListenerOptions {
         shares_port: config.threads > 1,
         shares: config.buffer.filter(|_| !listen.takes_streams()).map(|buffer| Shares::of(buffer.0 as usize)),
@@ -39,15 +42,18 @@ fn options(config: &Config, listen: &Listen) -> ListenerOptions {
 }
 
 impl WorkerListener {
-    /// Takes the users that a configuration has for it, for clients from now on.
-    pub(crate) fn take_users(&mut self, config: &Config) {
-        let same = |listen: &&Listen| (listen.at, listen.mode) == (self.listen.at, self.listen.mode);
+    /// Takes its users from another configuration, for clients from now on.
+    pub(crate) fn take_users(&mut self, config: &ProxyConfig) {
+        let same = |listen: &&ListenerConfig| (listen.at, listen.mode) == (self.listen.at, self.listen.mode);
         if let Some(listen) = config.listen.iter().find(same) {
             self.listen.users = listen.users.clone();
         }
     }
 
-    /// The next connection, or none when there is none now.
+    /// Accepts a connection; none: the backlog is empty.
+    ///
+    /// # Errors
+    /// When accepting fails, for example for lack of descriptors.
     pub(crate) fn accept(&self) -> io::Result<Option<Arrival>> {
         self.socket.accept()
     }

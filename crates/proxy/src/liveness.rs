@@ -1,4 +1,4 @@
-//! Whether the event loop of each worker still turns: what a watchdog asks.
+//! Liveness of the workers' event loops, for a watchdog.
 
 use rustix::fd::OwnedFd;
 use std::sync::{
@@ -6,52 +6,52 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
-/// What a worker shows of its event loop.
+/// Progress of a worker's event loop.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
-    /// How often it has turned.
+pub(crate) struct LoopProgress {
+    /// Number of turns so far.
     count: AtomicU64,
-    /// The worker has ended as it was told to.
+    /// The worker has ended by a command.
     ended: AtomicBool,
 }
 
-impl Turns {
-    /// The loop turns once more. Only the worker itself calls this.
-    pub(crate) fn turn(&self) {
+impl LoopProgress {
+    /// Counts a turn. Only the worker itself calls this.
+    pub(crate) fn count_turn(&self) {
         self.count.store(self.count.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// The worker has ended as it was told to, and will turn no more.
+    /// Notes that the worker has ended by a command.
     pub(crate) fn end(&self) {
         self.ended.store(true, Relaxed);
     }
 }
 
-/// Watches the event loops of the workers of a proxy. Without a call nothing is woken, so that a
-/// proxy without a watchdog pays nothing.
+/// Checks the event loops of a proxy's workers. A watchdog calls [`check`](Self::check) at
+/// intervals; without calls it costs nothing.
 #[derive(Debug)]
-pub struct Liveness(Vec<Watched>);
+pub struct Liveness(Vec<WatchedWorker>);
 
 #[derive(Debug)]
-struct Watched {
-    turns: Arc<Turns>,
+struct WatchedWorker {
+    progress: Arc<LoopProgress>,
     waker: Arc<OwnedFd>,
-    /// The count at the last check.
+    /// Number of turns at the last check.
     seen: Option<u64>,
 }
 
 impl Liveness {
-    pub(crate) fn of(workers: impl Iterator<Item = (Arc<Turns>, Arc<OwnedFd>)>) -> Self {
-        Liveness(workers.map(|(turns, waker)| Watched { turns, waker, seen: None }).collect())
+    pub(crate) fn of(workers: impl Iterator<Item = (Arc<LoopProgress>, Arc<OwnedFd>)>) -> Self {
+        Liveness(workers.map(|(progress, waker)| WatchedWorker { progress, waker, seen: None }).collect())
     }
 
-    /// Whether every worker that has not ended has turned its event loop since the last check;
-    /// wakes them all, so that idle ones turn theirs before the next.
+    /// Whether the event loop of every worker has turned since the last check, or has ended by a
+    /// command. Wakes all workers, so that idle ones turn before the next check.
     pub fn check(&mut self) -> bool {
         let mut all = true;
-        for Watched { turns, waker, seen } in &mut self.0 {
-            let count = turns.count.load(Relaxed);
-            all &= *seen != Some(count) || turns.ended.load(Relaxed);
+        for WatchedWorker { progress, waker, seen } in &mut self.0 {
+            let count = progress.count.load(Relaxed);
+            all &= *seen != Some(count) || progress.ended.load(Relaxed);
             *seen = Some(count);
             let _ = rustix::io::write(&**waker, &1u64.to_ne_bytes());
         }

@@ -1,4 +1,4 @@
-//! What is known of a flow: both legs, both directions.
+//! Statistics of flows as they are shown: both legs and both directions of each, and their totals.
 
 use intercept::sys::TcpInfo;
 use relay::{DirectionStats, Ending, FlowRecord, FlowStats, MultipathView};
@@ -6,28 +6,29 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::SocketAddr};
 use units::Phase;
 
-/// Who keeps a direction from going faster.
+/// What limits the throughput of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limiter {
-    /// The end that sends has nothing to send.
+    /// The sender has no data.
     Sender,
-    /// The accepted leg.
+    /// The near leg: its path or its congestion control.
     NearLeg,
-    /// The proxy's buffer: the sender is held back though nothing waits to be sent on.
+    /// The proxy's buffer: backpressure stops the sender although the other leg has nothing to
+    /// send.
     ProxyBuffer,
-    /// The dialled leg.
+    /// The far leg: its path or its congestion control.
     FarLeg,
-    /// The end that receives does not read, or its window is too small for the leg.
+    /// The receiver: it does not read fast enough, or its window is below the BDP of its leg.
     Receiver,
 }
 
-/// Who keeps a direction from going faster; `legs` are what the source's and the destination's leg
-/// are called.
+/// What limits the throughput of a direction. `legs` are the values for the source's and the
+/// destination's leg.
 fn limiter(direction: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs: [Limiter; 2]) -> Limiter {
     let in_flight = u64::from(destination.unacked) * u64::from(destination.snd_mss);
     if direction.unsent > 0 || direction.in_hand > 0 {
-        // No room for another segment in the window that the receiver announced.
+        // The receiver's window has no room for another segment.
         let window_full = in_flight + u64::from(destination.snd_mss) > u64::from(destination.snd_wnd);
         return if window_full { Limiter::Receiver } else { legs[1] };
     }
@@ -35,22 +36,22 @@ fn limiter(direction: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, 
         return Limiter::ProxyBuffer;
     }
     if direction.has_hole {
-        // The sender waits for its own recovery from the loss, however long that takes.
+        // The sender recovers from a loss.
         return legs[0];
     }
-    // Nothing for two round trips: its sender has nothing to say.
+    // The source has been silent for two round trips.
     let quiet_ms = source.last_data_recv_ms;
     if u64::from(quiet_ms) > (u64::from(source.rtt_us) / 500).max(50) { Limiter::Sender } else { legs[0] }
 }
 
-/// A leg as it is shown.
+/// A leg, for display.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LegView {
     /// Congestion controller.
     pub control: String,
-    /// Smoothed round trip time, seconds.
+    /// Smoothed round-trip time, seconds.
     pub rtt_s: f64,
-    /// Least round trip time seen, seconds.
+    /// Minimum round-trip time, seconds; 0 before the first sample.
     pub min_rtt_s: f64,
     /// Congestion window, segments.
     pub cwnd_pkt: u32,
@@ -58,29 +59,29 @@ pub struct LegView {
     pub ssthresh_pkt: Option<u32>,
     /// Segment size, bytes.
     pub mss_bytes: u32,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmits: u32,
-    /// Retransmission timeouts; absent where the kernel does not count them (before Linux 6.7), and
-    /// of a bond.
+    /// Retransmission timeouts; absent if the kernel does not count them (before Linux 6.7), and
+    /// for a bond.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<u16>,
-    /// Segments that this leg's socket has dropped: duplicates, outside of its window, or for lack
-    /// of room in its receive buffer.
+    /// Segments that this leg's socket has dropped: duplicates, those outside its window, and those
+    /// for which its receive buffer had no space.
     #[serde(default)]
     pub drops: u32,
-    /// What the peer acknowledged lately, bit/s.
+    /// Recent delivery rate, by the peer's acknowledgements, bit/s.
     pub delivery_bps: f64,
 }
 
 impl LegView {
     fn of(info: &TcpInfo, control: &str, drops: u32) -> Self {
-        // The kernel's "none yet" (TCP_INFINITE_SSTHRESH).
+        // TCP_INFINITE_SSTHRESH: the kernel's value before the first loss.
         const INFINITE: u32 = 0x7fff_ffff;
         let seconds = |us: u32| f64::from(us) / 1e6;
         LegView {
             control: control.into(),
             rtt_s: seconds(info.rtt_us),
-            // All ones until there is one.
+            // The kernel's value before the first sample is all ones.
             min_rtt_s: if info.min_rtt_us == u32::MAX { 0.0 } else { seconds(info.min_rtt_us) },
             cwnd_pkt: info.snd_cwnd,
             ssthresh_pkt: (info.snd_ssthresh < INFINITE).then_some(info.snd_ssthresh),
@@ -93,43 +94,44 @@ impl LegView {
     }
 }
 
-/// A direction as it is shown.
+/// A direction, for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionView {
-    /// Payload given to the destination's socket.
+    /// Payload written to the destination's socket, bytes.
     pub bytes: u64,
-    /// What the proxy holds: the Q that B bounds.
+    /// Payload that the proxy holds, bytes: Q, which B bounds.
     pub held_bytes: u64,
-    /// What it is doing.
+    /// Its phase.
     pub phase: Phase,
-    /// Who keeps it from going faster.
+    /// What limits its throughput.
     pub limited_by: Limiter,
 }
 
-/// A flow as it is shown, and as `tandem flows --json` prints it.
+/// A flow, for display; `tandem flows --json` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlowView {
-    /// Who opened it.
+    /// Address of the client.
     pub client: SocketAddr,
-    /// Where it goes.
+    /// Address of the server.
     pub server: SocketAddr,
-    /// How long it has been here, seconds.
+    /// Time since the connection was accepted, seconds.
     pub age_s: f64,
-    /// The accepted leg.
+    /// The near leg.
     pub near: LegView,
-    /// The dialled leg.
+    /// The far leg.
     pub far: LegView,
     /// From client to server.
     pub up: DirectionView,
     /// From server to client.
     pub down: DirectionView,
-    /// The bond, where a leg is one; that leg then stands for all its connections together.
+    /// The bond, if a leg is one. The statistics of that leg are then the sums over its
+    /// connections.
     #[serde(rename = "bond", default, skip_serializing_if = "Option::is_none")]
     pub multipath: Option<MultipathView>,
 }
 
 impl FlowView {
-    /// Of a flow as it is now.
+    /// From the present state of a flow.
     pub fn of(flow: &FlowStats) -> Self {
         let direction = |stats: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs| DirectionView {
             bytes: stats.moved,
@@ -151,10 +153,10 @@ impl FlowView {
     }
 }
 
-/// What flows came to, all together.
+/// Totals of all flows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Flows at present, those too that have not said yet where they go.
+    /// Open flows, including clients that have not named their destination yet.
     pub flows: u64,
     /// Flows that have ended, by [`Ending::KINDS`].
     pub ended: [u64; Ending::KINDS.len()],
@@ -162,40 +164,40 @@ pub struct Totals {
     pub up: u64,
     /// Bytes carried from servers to clients.
     pub down: u64,
-    /// Segments sent again on near legs of flows that have ended.
+    /// Segments retransmitted on near legs of flows that have ended.
     pub near_retransmits: u64,
-    /// Segments sent again on far legs of flows that have ended.
+    /// Segments retransmitted on far legs of flows that have ended.
     pub far_retransmits: u64,
-    /// Connections to listeners for a bond that have not shown that they have its key.
+    /// Connections to listeners for a bond that failed to authenticate.
     #[serde(default)]
     pub refused: u64,
-    /// What went over each network of a bond: at the end that dials by its name, at the other by
-    /// its number.
+    /// Totals of each network of a bond: by its name at the end that dials, by its number at the
+    /// other end.
     #[serde(default)]
     pub networks: BTreeMap<String, NetworkTotals>,
 }
 
-/// What went over a network of a bond.
+/// Totals of a network of a bond.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct NetworkTotals {
-    /// Connections of streams at present.
+    /// Open connections of streams.
     pub connections: u64,
-    /// Payload given to its connections.
+    /// Payload sent over it, bytes.
     pub sent: u64,
-    /// Payload that came over them.
+    /// Payload received over it, bytes.
     pub received: u64,
-    /// For how long what came over other networks waited for what came over this one, seconds, of
-    /// all streams together.
+    /// Head-of-line blocking: how long data of other networks waited for data of this one, seconds,
+    /// summed over all streams.
     pub waited_s: f64,
 }
 
 impl Totals {
-    /// Flows that have ended in this way, one of [`Ending::KINDS`].
+    /// Number of flows that ended in this way, one of [`Ending::KINDS`].
     pub fn ended_as(&self, kind: &str) -> u64 {
         Ending::KINDS.iter().zip(self.ended).find(|(name, _)| **name == kind).map_or(0, |(_, count)| count)
     }
 
-    /// Counts a flow that has ended.
+    /// Adds a flow that has ended.
     pub(crate) fn add(&mut self, record: &FlowRecord) {
         self.ended[record.ending.index()] += 1;
         self.up += record.last.up.moved;
@@ -207,11 +209,11 @@ impl Totals {
         }
     }
 
-    /// Counts what went over the networks of a flow's bond, and its connections where it goes on.
-    pub(crate) fn add_paths(&mut self, multipath: &MultipathView, goes_on: bool) {
+    /// Adds the networks of a flow's bond. Connections count only while the flow `is_open`.
+    pub(crate) fn add_paths(&mut self, multipath: &MultipathView, is_open: bool) {
         for path in &multipath.paths {
             *self.networks.entry(path.network.clone()).or_default() += NetworkTotals {
-                connections: u64::from(goes_on && path.up),
+                connections: u64::from(is_open && path.up),
                 sent: path.sent_bytes,
                 received: path.received_bytes,
                 waited_s: path.waited_s,

@@ -1,7 +1,7 @@
-//! What flows came to, for Prometheus: base units, no label a flow.
+//! Metrics for Prometheus: totals of all flows, in base units. No label has a flow as its value.
 
 use crate::{
-    control::Status,
+    control::ProxyStatus,
     gate,
     meter::{NetworkTotals, Totals},
     running::Proxy,
@@ -25,29 +25,29 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-/// The labels of a counter, few and fixed.
+/// The label of a counter; its values are few and fixed.
 type Labels = [(&'static str, &'static str); 1];
 
-/// Serves metrics at `http://AT/metrics` until what it returns is dropped.
+/// Serves metrics at `http://AT/metrics` until the returned server is dropped.
 ///
 /// # Errors
 /// [`OpenError::Listen`] when the address cannot be used.
 pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, OpenError> {
     let proxy = Arc::downgrade(proxy);
-    // The proxy is held no longer than the page takes to make: it ends when its last reference is
-    // dropped.
+    // The reference to the proxy is kept only while the page is made: the proxy ends when its last
+    // reference is dropped.
     Server::start(at, move || Some(text(&proxy.upgrade()?.status()))).map_err(|why| OpenError::metrics(at, why))
 }
 
-/// The page of a proxy with a bond that has carried nothing yet, for the reference of its metrics.
+/// The metrics page of an idle proxy with a bond, for the reference documentation.
 pub fn reference() -> String {
     let totals = Totals { networks: [("wlan0".to_owned(), NetworkTotals::default())].into(), ..Totals::default() };
     let (counted, receive) = (Some(Counted::default()), Some(ReceiveCounters::default()));
-    text(&Status { totals, counted, links: Vec::new(), receive })
+    text(&ProxyStatus { totals, counted, links: Vec::new(), receive })
 }
 
-/// A status as Prometheus reads it.
-fn text(status: &Status) -> String {
+/// A status in Prometheus' text format.
+fn text(status: &ProxyStatus) -> String {
     let mut registry = Registry::with_prefix("tandem");
     let totals = &status.totals;
     registry.register("build", "The program", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
@@ -104,21 +104,24 @@ fn text(status: &Status) -> String {
         counters(&mut registry, "receive_buffer_overruns", help, None, counts);
     }
     let mut text = String::new();
-    // Writing to a string can't fail.
+    // Writing to a string cannot fail.
     let _ = encode(&mut text, &registry);
     text
 }
 
-/// What went over the networks of a bond: few, and named by the operator, or by the other end,
-/// which has the key.
+/// Registers the totals of a bond's networks. Their names, which become label values, are few and
+/// trusted: the operator or the authenticated other end chooses them.
 fn networks(registry: &mut Registry, networks: &BTreeMap<String, NetworkTotals>) {
-    type Labels = Vec<(&'static str, String)>;
-    let (carried, waited, connections) =
-        (Family::<Labels, Counter>::default(), Family::<Labels, Counter<f64, AtomicU64>>::default(), Family::<Labels, Gauge>::default());
+    type NetworkLabels = Vec<(&'static str, String)>;
+    let (carried, waited, connections) = (
+        Family::<NetworkLabels, Counter>::default(),
+        Family::<NetworkLabels, Counter<f64, AtomicU64>>::default(),
+        Family::<NetworkLabels, Gauge>::default(),
+    );
     for (network, totals) in networks {
         let of = |more: &[(&'static str, &str)]| {
             let more = more.iter().map(|(key, value)| (*key, (*value).to_owned()));
-            std::iter::once(("network", network.clone())).chain(more).collect::<Labels>()
+            std::iter::once(("network", network.clone())).chain(more).collect::<NetworkLabels>()
         };
         carried.get_or_create(&of(&[("direction", "sent")])).inc_by(totals.sent);
         carried.get_or_create(&of(&[("direction", "received")])).inc_by(totals.received);
@@ -138,6 +141,7 @@ fn networks(registry: &mut Registry, networks: &BTreeMap<String, NetworkTotals>)
     }
 }
 
+/// Registers a counter with one label.
 fn counters(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, values: impl IntoIterator<Item = (Labels, u64)>) {
     let family = Family::<Labels, Counter>::default();
     for (labels, value) in values {
@@ -154,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_reads_as_metrics() {
+    fn a_status_is_written_as_metrics() {
         let network = NetworkTotals { connections: 2, sent: 5, received: 8, waited_s: 0.5 };
         let totals = Totals {
             flows: 3,
@@ -167,7 +171,7 @@ mod tests {
             networks: [("wlan0".to_string(), network)].into(),
         };
         let counted = Counted { split: 9, bypassed: 4, unsplit: 2, not_yet_allowed: 8, quic_bytes: 6000, ..Counted::default() };
-        let text = text(&Status { totals, counted: Some(counted), links: Vec::new(), receive: None });
+        let text = text(&ProxyStatus { totals, counted: Some(counted), links: Vec::new(), receive: None });
         for line in [
             "tandem_flows 3",
             "tandem_flows_ended_total{ending=\"finished\"} 5",

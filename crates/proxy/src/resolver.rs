@@ -1,4 +1,4 @@
-//! Looks names up, off the workers' threads: the system's resolver takes as long as it likes.
+//! Name lookups. They have threads of their own, since the system's resolver blocks.
 
 use std::{
     io,
@@ -7,48 +7,56 @@ use std::{
     thread,
 };
 
-/// Names looked up at once.
+/// Number of parallel lookups.
 const THREADS: usize = 4;
 
-/// Whose question it is.
+/// What a lookup is for, within its worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asker {
-    /// The client in this slot of the worker.
+pub(crate) enum LookupOrigin {
+    /// The pending client in this slot of the worker.
     Client(usize),
     /// The stream in this slot of the worker's carrier.
     Stream(usize),
 }
 
-/// A name to look up.
+/// A request to look up a name.
 #[derive(Debug)]
-pub(crate) struct Question {
+pub(crate) struct NameLookup {
     pub(crate) name: String,
     pub(crate) port: u16,
+    /// Number of the worker that gets the result.
     pub(crate) worker: usize,
-    pub(crate) asker: Asker,
-    /// Tells this asker from a later one in the same slot.
+    pub(crate) origin: LookupOrigin,
+    /// Distinguishes the present user of the slot from later ones; unchanged in the result.
     pub(crate) serial: u64,
 }
 
-/// What a name came to.
+/// The result of a [`NameLookup`].
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) asker: Asker,
+pub(crate) struct LookupResult {
+    pub(crate) origin: LookupOrigin,
     pub(crate) serial: u64,
     pub(crate) addresses: io::Result<Vec<SocketAddr>>,
 }
 
-/// Answers questions until nobody can ask any; `tell` brings an answer to the worker that asked.
-pub(crate) fn start(questions: mpsc::Receiver<Question>, tell: impl Fn(usize, Answer) + Clone + Send + 'static) -> io::Result<()> {
-    let questions = Arc::new(Mutex::new(questions));
+/// Starts the threads. They end when all senders of lookups have been dropped. `send_result` passes
+/// a result to the worker with this number.
+///
+/// # Errors
+/// When a thread cannot be started.
+pub(crate) fn start(
+    lookups: mpsc::Receiver<NameLookup>,
+    send_result: impl Fn(usize, LookupResult) + Clone + Send + 'static,
+) -> io::Result<()> {
+    let lookups = Arc::new(Mutex::new(lookups));
     for _ in 0..THREADS {
-        let (questions, tell) = (questions.clone(), tell.clone());
+        let (lookups, send_result) = (lookups.clone(), send_result.clone());
         let work = move || {
             loop {
-                let question = questions.lock().map(|questions| questions.recv());
-                let Ok(Ok(Question { name, port, worker, asker, serial })) = question else { return };
+                let lookup = lookups.lock().map(|lookups| lookups.recv());
+                let Ok(Ok(NameLookup { name, port, worker, origin, serial })) = lookup else { return };
                 let addresses = (name.as_str(), port).to_socket_addrs().map(Iterator::collect);
-                tell(worker, Answer { asker, serial, addresses });
+                send_result(worker, LookupResult { origin, serial, addresses });
             }
         };
         thread::Builder::new().name("tandem-names".into()).spawn(work)?;

@@ -1,16 +1,16 @@
-//! A running proxy: its workers, and the threads beside them.
+//! A running proxy: its workers, and its other threads (gate, log, name lookups).
 
 use crate::{
     bonds,
-    config::{Config, ListenMode},
-    error::{ChangeError, StartError},
-    failure::Failure,
+    config::{ListenMode, ProxyConfig},
+    error::{ChangeError, ProxyStartError},
+    failure::ProxyFailure,
     flow_log,
-    gate::{self, Change, Gate, GateCommand},
-    liveness::{Liveness, Turns},
+    gate::{self, BypassChange, Gate, GateCommand},
+    liveness::{Liveness, LoopProgress},
     meter::Totals,
     resolver,
-    worker::{Command, Mailbox, OnEnd, Worker, WorkerContext, sys},
+    worker::{Mailbox, OnEnd, Worker, WorkerCommand, WorkerContext, sys},
 };
 use intercept::{
     Controllers, Counted, Egress, LinkView, OpenError, Prefix,
@@ -29,88 +29,104 @@ use std::{
     time::Duration,
 };
 
-/// A running proxy. Dropping it resets what it still carries and takes its rules away.
+/// Time limit for the answer of a worker.
+const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A running proxy.
+///
+/// The caller calls [`start`](Self::start), then watches [`failures`](Self::failures). To end
+/// gracefully it calls [`begin_drain`](Self::begin_drain) and waits until
+/// [`is_idle`](Self::is_idle), or calls [`drain`](Self::drain), which does both. Dropping it resets
+/// the remaining connections and removes its firewall rules.
 #[derive(Debug)]
 pub struct Proxy {
-    workers: Vec<Handle>,
-    config: Mutex<Arc<Config>>,
-    /// What the legs need of the kernel: controllers, and the shaped or watched links.
+    workers: Vec<WorkerHandle>,
+    config: Mutex<Arc<ProxyConfig>>,
+    /// Loaded controllers, and the shaped or watched links.
     kernel: Mutex<(Controllers, Option<Egress>)>,
-    /// The gate's channel and thread, where the firewall's rules are ours.
+    /// The gate's channel and thread; none: the proxy has no firewall rules.
     gate: Option<(mpsc::Sender<GateCommand>, thread::JoinHandle<()>)>,
     log: Option<thread::JoinHandle<()>>,
-    failures: Mutex<Option<mpsc::Receiver<Failure>>>,
+    failures: Mutex<Option<mpsc::Receiver<ProxyFailure>>>,
     _mtu_probing: Option<Changed>,
 }
 
+/// A worker thread, from outside.
 #[derive(Debug)]
-struct Handle {
+struct WorkerHandle {
     mailbox: Mailbox,
-    turns: Arc<Turns>,
+    progress: Arc<LoopProgress>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Handle {
-    /// Starts a worker, and returns when it listens. When it ends later without having been told
-    /// to, it reports that to `failures`.
+impl WorkerHandle {
+    /// Starts a worker, and returns when its listeners are open. If it ends later without a
+    /// command, it reports that to `failures`.
+    ///
+    /// # Errors
+    /// When the worker cannot be set up, or its thread cannot be started.
     fn start(
-        config: &Arc<Config>,
-        failures: mpsc::Sender<Failure>,
-        context: impl FnOnce(mpsc::Receiver<Command>, Arc<Turns>) -> WorkerContext,
-    ) -> Result<Self, StartError> {
-        let failed = |what| move |why| StartError::System { what, why };
+        config: &Arc<ProxyConfig>,
+        failures: mpsc::Sender<ProxyFailure>,
+        context: impl FnOnce(mpsc::Receiver<WorkerCommand>, Arc<LoopProgress>) -> WorkerContext,
+    ) -> Result<Self, ProxyStartError> {
+        let failed = |what| move |why| ProxyStartError::System { what, why };
         let waker = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
-            .map_err(|errno| StartError::System { what: "make an eventfd", why: errno.into() })?;
+            .map_err(|errno| ProxyStartError::System { what: "make an eventfd", why: errno.into() })?;
         let (commands, inbox) = mpsc::channel();
-        let (tell, started) = mpsc::channel();
-        let turns = Arc::new(Turns::default());
-        let (config, at, context) = (config.clone(), waker.as_raw_fd(), context(inbox, turns.clone()));
-        let (number, ended) = (context.number, turns.clone());
+        let (report, started) = mpsc::channel();
+        let progress = Arc::new(LoopProgress::default());
+        let (config, waker_fd, context) = (config.clone(), waker.as_raw_fd(), context(inbox, progress.clone()));
+        let (number, ended) = (context.number, progress.clone());
         let name = format!("tandem-{number}");
         let work = move || {
-            let worker = sys::own_descriptors(at)
+            let worker = sys::own_descriptors(waker_fd)
                 .map_err(failed("give a worker thread a descriptor table of its own"))
                 .and_then(|waker| Worker::new(config, waker, context));
             match worker {
                 Ok(worker) => {
-                    let _ = tell.send(Ok(()));
-                    // A panic drops the worker, so that no inconsistent state survives.
+                    let _ = report.send(Ok(()));
+                    // A panic drops the worker and with it any inconsistent state.
                     let why = match panic::catch_unwind(panic::AssertUnwindSafe(|| worker.run())) {
                         Ok(Ok(())) => return ended.end(),
                         Ok(Err(why)) => format!("cannot wait for events: {why}"),
                         Err(_) => "it panicked".into(),
                     };
-                    let _ = failures.send(Failure::Worker { number, why });
+                    let _ = failures.send(ProxyFailure::Worker { number, why });
                 }
-                Err(error) => drop(tell.send(Err(error))),
+                Err(error) => drop(report.send(Err(error))),
             }
         };
         let thread = thread::Builder::new().name(name).spawn(work).map_err(failed("start a worker thread"))?;
-        let handle = Handle { mailbox: Mailbox { commands, waker: Arc::new(waker) }, turns, thread: Some(thread) };
+        let handle = WorkerHandle { mailbox: Mailbox { commands, waker: Arc::new(waker) }, progress, thread: Some(thread) };
         match started.recv() {
             Ok(outcome) => outcome.map(|()| handle),
-            Err(_) => Err(StartError::System { what: "start a worker thread", why: std::io::Error::other("it panicked") }),
+            Err(_) => Err(ProxyStartError::System { what: "start a worker thread", why: std::io::Error::other("it panicked") }),
         }
     }
 }
 
 impl Proxy {
-    /// Starts in the network namespace of the calling thread; returns when every listener listens
-    /// and every rule is in place. `on_end` is called for each flow that ends, on the worker's
-    /// thread: it must not block.
-    pub fn start(mut config: Config, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, StartError> {
+    /// Starts a proxy in the network namespace of the calling thread; returns when all listeners
+    /// are open and all firewall rules are installed. Each flow that ends is passed to `on_end` on
+    /// its worker's thread, which `on_end` must not block.
+    ///
+    /// # Errors
+    /// [`ProxyStartError`] when the configuration cannot be used, or a listener, a rule, a link or
+    /// a thread cannot be set up. Everything that was set up before is removed again.
+    pub fn start(mut config: ProxyConfig, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, ProxyStartError> {
         leg::raise_open_files();
         config.without_absent_families();
         let kernel = Mutex::new((config.prepare()?, Egress::of(config.profiles()).map_err(OpenError::from)?));
         config.rename_controllers();
-        let failed = |what| move |why| StartError::System { what, why };
+        let failed = |what| move |why| ProxyStartError::System { what, why };
         let config = Arc::new(config);
         let on_end: OnEnd = Arc::new(on_end);
         let rules = config.rules();
-        let (failed_parts, failures) = mpsc::channel();
+        let (failure_sender, failures) = mpsc::channel();
         let failures = Mutex::new(Some(failures));
-        // Dropped when a later step fails, which stops what has been started. Declared before the
-        // channels, so that it outlives what its threads receive from.
+        // Dropped when a later step fails, which stops the threads that have been started. Declared
+        // before the channels, so that it is dropped after the senders that its threads wait for.
         let mut proxy = Proxy {
             workers: Vec::new(),
             config: Mutex::new(config.clone()),
@@ -122,97 +138,110 @@ impl Proxy {
         };
         let (log, log_thread) = flow_log::start().map_err(failed("start the log's thread"))?;
         proxy.log = Some(log_thread);
-        let (names, questions) = mpsc::channel();
-        let (notes, gate_inbox) = mpsc::channel();
+        let (lookups, lookup_inbox) = mpsc::channel();
+        let (gate_commands, gate_inbox) = mpsc::channel();
         for number in 0..config.threads.max(1) {
-            let context = |inbox, turns| WorkerContext {
+            let context = |inbox, progress| WorkerContext {
                 number,
                 inbox,
-                turns,
+                progress,
                 on_end: on_end.clone(),
-                gate: rules.is_some().then(|| notes.clone()),
+                gate: rules.is_some().then(|| gate_commands.clone()),
                 log: Some(log.clone()),
-                names: names.clone(),
+                lookups: lookups.clone(),
                 open_carrier: bonds::open,
             };
-            proxy.workers.push(Handle::start(&config, failed_parts.clone(), context)?);
+            proxy.workers.push(WorkerHandle::start(&config, failure_sender.clone(), context)?);
         }
         if config.listen.iter().any(|listen| matches!(listen.mode, ListenMode::Socks5 | ListenMode::Bond)) {
             let mailboxes: Vec<Mailbox> = proxy.workers.iter().map(|worker| worker.mailbox.clone()).collect();
-            let tell = move |worker: usize, answer| mailboxes[worker].send(Command::Resolved(answer));
-            resolver::start(questions, tell).map_err(failed("start the threads that look names up"))?;
+            let send_result = move |worker: usize, result| mailboxes[worker].send(WorkerCommand::Resolved(result));
+            resolver::start(lookup_inbox, send_result).map_err(failed("start the threads that look names up"))?;
         }
-        // Rules come last: until the listeners listen, connections pass unsplit.
+        // The rules come last: connections pass unsplit until all listeners are open.
         if let Some(rules) = rules {
             let limit = gate::memory_limit(&config);
-            let gate = Gate::start(rules::Installed::install(rules).map_err(OpenError::from)?, limit, gate_inbox, failed_parts)
+            let gate = Gate::start(rules::Installed::install(rules).map_err(OpenError::from)?, limit, gate_inbox, failure_sender)
                 .map_err(failed("start the thread that opens and shuts the gate"))?;
-            proxy.gate = Some((notes, gate));
+            proxy.gate = Some((gate_commands, gate));
         }
         Ok(proxy)
     }
 
-    /// Receives when a part of the proxy has failed for good: the process should then end.
-    /// Disconnected once the proxy has ended. None when it was taken before.
-    pub fn failures(&self) -> Option<mpsc::Receiver<Failure>> {
+    /// The channel on which the proxy reports that a part of it has failed for good; the process
+    /// should then end. It is disconnected once the proxy has ended. None: it was taken before.
+    pub fn failures(&self) -> Option<mpsc::Receiver<ProxyFailure>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// What a watchdog asks whether the workers still turn their event loops.
+    /// Checks the workers' event loops, for a watchdog.
     pub fn liveness(&self) -> Liveness {
-        Liveness::of(self.workers.iter().map(|worker| (worker.turns.clone(), worker.mailbox.waker.clone())))
+        Liveness::of(self.workers.iter().map(|worker| (worker.progress.clone(), worker.mailbox.waker.clone())))
     }
 
-    fn send_all(&self, command: impl Fn() -> Command) {
+    /// Sends a command to every worker.
+    fn send_all(&self, command: impl Fn() -> WorkerCommand) {
         self.workers.iter().for_each(|worker| worker.mailbox.send(command()));
     }
 
-    /// Every flow as it is now.
-    pub fn flows(&self) -> Vec<FlowStats> {
+    /// Collects the answers of all workers to a command; leaves out those that do not answer in
+    /// time.
+    fn collect<T>(&self, command: impl Fn(mpsc::Sender<T>) -> WorkerCommand, mut add: impl FnMut(T)) {
         let (reply, answers) = mpsc::channel();
-        self.send_all(|| Command::Flows(reply.clone()));
+        self.send_all(|| command(reply.clone()));
         drop(reply);
-        let mut flows = Vec::new();
-        while let Ok(part) = answers.recv_timeout(Duration::from_secs(5)) {
-            flows.extend(part);
+        while let Ok(answer) = answers.recv_timeout(WORKER_TIMEOUT) {
+            add(answer);
         }
+    }
+
+    /// The present state of every flow.
+    pub fn flows(&self) -> Vec<FlowStats> {
+        let mut flows = Vec::new();
+        self.collect(WorkerCommand::Flows, |part| flows.extend(part));
         flows
     }
 
-    /// The totals of all flows, those that are not over too.
+    /// The totals of all flows, open ones too.
     pub fn totals(&self) -> Totals {
-        let (reply, answers) = mpsc::channel();
-        self.send_all(|| Command::Totals(reply.clone()));
-        drop(reply);
         let mut totals = Totals::default();
-        while let Ok(part) = answers.recv_timeout(Duration::from_secs(5)) {
-            totals += part;
-        }
+        self.collect(WorkerCommand::Totals, |part| totals += part);
         totals
     }
 
-    /// Asks the gate; none: there is none.
-    fn ask<T>(&self, note: impl FnOnce(mpsc::Sender<T>) -> GateCommand) -> Option<Result<T, ChangeError>> {
-        let (notes, _) = self.gate.as_ref()?;
+    /// Sends a command to the gate and waits for its reply; none: there is no gate.
+    fn ask_gate<T>(&self, command: impl FnOnce(mpsc::Sender<T>) -> GateCommand) -> Option<Result<T, ChangeError>> {
+        let (commands, _) = self.gate.as_ref()?;
         let (reply, answer) = mpsc::channel();
-        let asked = notes.send(note(reply));
-        Some(asked.map_err(|_| ChangeError::Ending).and_then(|()| answer.recv().map_err(|_| ChangeError::Ending)))
+        let sent = commands.send(command(reply));
+        Some(sent.map_err(|_| ChangeError::Ending).and_then(|()| answer.recv().map_err(|_| ChangeError::Ending)))
     }
 
-    /// What the firewall has counted; none when its rules are not ours.
+    /// The firewall's counters; none: the proxy has no firewall rules.
+    ///
+    /// # Errors
+    /// When the firewall cannot be read, or the proxy is stopping.
     pub fn counted(&self) -> Option<Result<Counted, ChangeError>> {
-        Some(self.ask(GateCommand::Counted)?.and_then(|counted| Ok(counted?)))
+        Some(self.ask_gate(GateCommand::Counted)?.and_then(|counted| Ok(counted?)))
     }
 
-    /// Changes the prefixes whose connections bypass, whichever end is in them; returns the list as
-    /// it then is.
-    pub fn bypass(&self, change: Change) -> Result<Vec<Prefix>, ChangeError> {
-        let answer = self.ask(|reply| GateCommand::Bypass(change, reply)).ok_or(ChangeError::NoRules)?;
+    /// Changes the prefixes that bypass: connections with either end in one of them pass unsplit.
+    /// Returns the resulting list.
+    ///
+    /// # Errors
+    /// [`ChangeError::NoRules`] without firewall rules, [`ChangeError::Rules`] when they cannot be
+    /// changed, [`ChangeError::Ending`] while the proxy stops.
+    pub fn bypass(&self, change: BypassChange) -> Result<Vec<Prefix>, ChangeError> {
+        let answer = self.ask_gate(|reply| GateCommand::Bypass(change, reply)).ok_or(ChangeError::NoRules)?;
         Ok(answer??)
     }
 
-    /// Takes another configuration for new flows: all of it, or nothing and an error.
-    pub fn reload(&self, mut config: Config) -> Result<(), ChangeError> {
+    /// Applies another configuration to new flows, wholly or, with an error, not at all.
+    ///
+    /// # Errors
+    /// [`ChangeError`] when the configuration cannot be used, needs a restart, or the firewall or a
+    /// link cannot be changed.
+    pub fn reload(&self, mut config: ProxyConfig) -> Result<(), ChangeError> {
         config.without_absent_families();
         let controllers = config.prepare()?;
         let mut present = self.config.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,39 +253,39 @@ impl Proxy {
             Some(egress) => egress.change(config.profiles())?,
             none => *none = Egress::of(config.profiles())?,
         }
-        // Connections keep a controller that is removed.
+        // Open connections keep a controller that is unloaded.
         kernel.0 = controllers;
         config.rename_controllers();
-        if let Some(answer) = self.ask(|reply| GateCommand::Policy(config.policy.rules.clone(), reply)) {
+        if let Some(answer) = self.ask_gate(|reply| GateCommand::Policy(config.policy.rules.clone(), reply)) {
             answer??;
         }
-        if let Some((notes, _)) = &self.gate {
-            let _ = notes.send(GateCommand::Memory(gate::memory_limit(&config)));
+        if let Some((commands, _)) = &self.gate {
+            let _ = commands.send(GateCommand::Memory(gate::memory_limit(&config)));
         }
         let config = Arc::new(config);
         *present = config.clone();
-        self.send_all(|| Command::Reload(config.clone()));
+        self.send_all(|| WorkerCommand::Reload(config.clone()));
         Ok(())
     }
 
-    /// Takes no new connections (they pass unsplit), and returns when the present ones have ended.
+    /// As [`begin_drain`](Self::begin_drain), then waits until all connections have ended.
     pub fn drain(&mut self) {
         self.begin_drain();
         self.join();
     }
 
-    /// Takes no new connections from now on; the present ones continue.
+    /// Accepts no new connections from now on: they pass unsplit. Open ones continue.
     pub fn begin_drain(&self) {
-        self.ask(GateCommand::Shut);
-        self.send_all(|| Command::Drain);
+        self.ask_gate(GateCommand::Shut);
+        self.send_all(|| WorkerCommand::Drain);
     }
 
-    /// Whether every worker has ended, as it does when drained.
+    /// Whether every worker has ended, as it does after a drain.
     pub fn is_idle(&self) -> bool {
         self.workers.iter().all(|worker| worker.thread.as_ref().is_none_or(thread::JoinHandle::is_finished))
     }
 
-    /// What is known of the links whose capacity is.
+    /// State of the links whose capacity is configured.
     pub fn links(&self) -> Vec<LinkView> {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner).1.as_mut().map_or(Vec::new(), Egress::look)
     }
@@ -267,10 +296,10 @@ impl Proxy {
             // A panic has been reported as a failure.
             let _ = thread.join();
         }
-        // The senders of commands and lines are gone, so that these threads end; the gate removes
+        // All other senders ended with the workers, so that these threads end too. The gate removes
         // the rules.
-        let gate = self.gate.take().map(|(notes, gate)| {
-            drop(notes);
+        let gate = self.gate.take().map(|(commands, gate)| {
+            drop(commands);
             gate
         });
         for thread in gate.into_iter().chain(self.log.take()) {
@@ -281,8 +310,8 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.ask(GateCommand::Shut);
-        self.send_all(|| Command::Stop);
+        self.ask_gate(GateCommand::Shut);
+        self.send_all(|| WorkerCommand::Stop);
         self.join();
     }
 }

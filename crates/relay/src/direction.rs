@@ -1,12 +1,18 @@
 //! Moves bytes one way through a connection, never more than the bound allows.
 //!
-//! A direction copies while what comes is small, which is cheapest for messages. When a read fills
-//! its room it is *bulk* and is spliced: in large lengths, through a pipe borrowed for the moment,
-//! or for as long as the destination leaves bytes in it. Small bounds are always copied, since a
-//! pipe and a 64 KiB segment are too coarse for them, and so is urgent data, which splice never
-//! passes (it goes on as ordinary data). What the destination can't take stays in the source's
-//! receive queue, so that the source is held by its advertised window. Whether an end of file is
-//! passed on, and when, is the connection's business.
+//! A direction copies while reads are short, which is cheapest for messages. A read that fills the
+//! buffer is *bulk* data and switches the direction to the zero-copy path: `splice` through a
+//! borrowed pipe, which the direction keeps only while the destination leaves bytes in it. Two
+//! kinds of data are always copied: those of a direction with a small bound, for which a pipe and a
+//! 64 KiB segment are too coarse, and urgent data, which splice never passes (it goes on as
+//! ordinary data).
+//!
+//! Backpressure: data that the destination does not take stays in the source's receive queue, so
+//! that the advertised window closes and stops the sender.
+//!
+//! The caller calls [`Direction::pump`] after each event of either leg and whenever the last call
+//! returned [`Pumped::Again`]. It passes the end of file on itself, once [`Direction::finished`],
+//! and calls [`Direction::release`] before it drops a direction.
 
 use crate::{
     pipe::{Filled, Pipe},
@@ -20,44 +26,46 @@ use rustix::{
 };
 use std::{io, mem};
 
-/// How many bytes, in how many rounds, a direction may move in a turn.
+/// The most bytes that a direction moves in a turn of the event loop, and the most rounds. Other
+/// connections get theirs in between.
 const TURN_BYTES: u64 = 2 << 20;
 const TURN_ROUNDS: usize = 64;
-/// A splice of fewer bytes is a message.
+/// A splice of fewer bytes counts as a message, bytes.
 const SMALL: usize = 4096;
-/// Once a direction has moved so many bytes, its sockets are tuned for bulk data.
+/// After this many bytes a direction tunes its sockets for bulk data.
 const TUNE_FROM: u64 = 32 * 1024;
 
 /// Which socket an error came from.
 #[derive(Debug)]
-pub enum Fault {
+pub enum RelayFault {
     /// The socket that is read.
     Source(io::Error),
     /// The socket that is written to.
     Destination(io::Error),
-    /// Neither: the process could not make a pipe.
+    /// Neither: the process could not open a pipe.
     Own,
 }
 
-/// What a pump came to.
+/// Result of [`Direction::pump`]: when to call it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pumped {
-    /// It waits for an event.
+    /// After the next event of either leg.
     Waits,
-    /// It waits for room in the destination's send queue, which epoll announces only once rearmed.
+    /// When the destination's send queue has room. Epoll reports that only after
+    /// [`Reactor::rearm`](crate::Reactor::rearm).
     WaitsForRoom,
-    /// There is more to do in another turn.
+    /// In the next turn of the event loop: there is more to move.
     Again,
 }
 
 /// How a direction moves its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
-    /// Copied, until a read fills its room.
+enum RelayMode {
+    /// Copied, until a read fills the buffer.
     Messages,
-    /// Spliced, until there is little to splice.
+    /// Spliced, until a splice moves few bytes.
     Bulk,
-    /// Copied in pieces that keep to a small bound.
+    /// Copied in pieces that fit into a small bound.
     Small,
 }
 
@@ -65,72 +73,76 @@ enum Manner {
 #[derive(Debug)]
 pub struct Direction {
     shares: Option<Shares>,
-    /// Bytes of the preface, which no source has sent.
+    /// Length of the preface, which the proxy itself sends, bytes.
     preface: usize,
-    manner: Manner,
+    mode: RelayMode,
     /// The sockets have been tuned for bulk data.
     tuned: bool,
     /// The source has sent its last byte, and it has been read.
     pub ended: bool,
     /// The end of file has been passed on to the destination.
     pub passed: bool,
-    /// Bytes given to the destination, the preface included.
+    /// Bytes written to the destination, the preface included.
     moved: u64,
     pipe: Option<Pipe>,
     in_pipe: usize,
-    /// Copied bytes that the destination did not take at once.
+    /// Copied bytes that the destination has not taken yet.
     rest: Vec<u8>,
 }
 
 impl Direction {
-    /// A direction that first gives the destination `preface`, which no source has sent, and then
-    /// `heard`, which was read from the source already.
-    pub fn new(shares: Option<Shares>, preface: Vec<u8>, heard: Vec<u8>) -> Self {
-        let manner = if shares.is_some_and(|shares| shares.pipe == 0) { Manner::Small } else { Manner::Messages };
+    /// A direction that first writes `preface`, which the proxy itself sends, and then
+    /// `already_read`, bytes that were read from the source before. `shares` is how its bound B is
+    /// divided; none: it has no bound.
+    pub fn new(shares: Option<Shares>, preface: Vec<u8>, already_read: Vec<u8>) -> Self {
+        let mode = if shares.is_some_and(|shares| shares.pipe == 0) { RelayMode::Small } else { RelayMode::Messages };
         Direction {
             shares,
             preface: preface.len(),
-            manner,
+            mode,
             tuned: false,
             ended: false,
             passed: false,
             moved: 0,
             pipe: None,
             in_pipe: 0,
-            rest: [preface, heard].concat(),
+            rest: [preface, already_read].concat(),
         }
     }
 
-    /// Bytes of the source given to the destination.
+    /// Bytes of the source that were written to the destination.
     pub fn carried(&self) -> u64 {
         self.moved.saturating_sub(self.preface as u64)
     }
 
-    /// Whether the destination has been given nothing yet, not even a preface.
+    /// Whether nothing was written to the destination yet, not even a preface.
     pub fn has_moved_nothing(&self) -> bool {
         self.moved == 0
     }
 
-    /// Bytes that are in neither socket.
+    /// Bytes that the process holds, in a pipe or a buffer: they are in neither socket.
     pub fn in_hand(&self) -> usize {
         self.in_pipe + self.rest.len()
     }
 
-    /// Whether all bytes up to the source's end have been given to the destination.
+    /// Whether all bytes up to the source's end of file were written to the destination.
     pub fn finished(&self) -> bool {
         self.ended && self.in_hand() == 0
     }
 
-    /// Gives its pipe back; bytes that are still in it are lost.
+    /// Gives up its pipe, and the bytes that are still in it. To be called before it is dropped.
     pub fn release(&mut self, scratch: &mut Scratch) {
         if self.pipe.take().is_some() {
-            // It is not empty, and cannot be used again.
+            // The pipe is not empty, so that it is closed instead of reused.
             scratch.lent -= 1;
         }
     }
 
-    /// Moves what can be moved.
-    pub fn pump(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<Pumped, Fault> {
+    /// Moves bytes from `source` to `destination` until one of them blocks or the turn is used up.
+    ///
+    /// # Errors
+    /// [`RelayFault`]: an error of either socket, or no descriptor was left for a pipe.
+    pub fn pump(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<Pumped, RelayFault> {
         if !destination.writable || (self.in_hand() == 0 && (self.ended || !source.readable)) {
             self.leave(source, destination)?;
             return Ok(Pumped::Waits);
@@ -141,19 +153,19 @@ impl Direction {
                 self.send_rest(destination)?;
             } else if self.in_pipe == 0 && (self.ended || !source.readable) {
                 break;
-            } else if self.manner == Manner::Small {
+            } else if self.mode == RelayMode::Small {
                 if !self.copy_within_bound(source, destination, scratch)? {
                     self.leave(source, destination)?;
                     return Ok(Pumped::WaitsForRoom);
                 }
-            } else if self.in_pipe == 0 && (self.manner == Manner::Messages || source.urgent) {
+            } else if self.in_pipe == 0 && (self.mode == RelayMode::Messages || source.urgent) {
                 let room = scratch.buffer.len();
                 if self.copy(source, destination, &mut scratch.buffer[..room])? == room && !source.urgent {
-                    self.manner = Manner::Bulk;
+                    self.mode = RelayMode::Bulk;
                 }
             } else {
-                // Once a turn: a later splice moves more bytes at once. (SO_RCVLOWAT would wait for
-                // them, but has the kernel acknowledge every packet until then.)
+                // Once a turn: a later splice moves more bytes at once. (SO_RCVLOWAT would also
+                // wait for more, but makes the kernel acknowledge every packet until then.)
                 self.splice(source, destination, scratch)?;
                 spliced = true;
             }
@@ -173,43 +185,44 @@ impl Direction {
         Ok(if destination.writable && (could_read || self.in_hand() > 0) { Pumped::Again } else { Pumped::Waits })
     }
 
-    /// Leaves in the source's receive queue what the destination does not take.
-    fn leave(&mut self, source: &mut PlainLeg, destination: &PlainLeg) -> Result<(), Fault> {
+    /// Backpressure: leaves data in the source's receive queue while the destination is full.
+    fn leave(&mut self, source: &mut PlainLeg, destination: &PlainLeg) -> Result<(), RelayFault> {
         if destination.writable || self.ended {
             return Ok(());
         }
-        source.pause_receive().map_err(Fault::Source)
+        source.pause_receive().map_err(RelayFault::Source)
     }
 
-    /// Bounds what the destination takes unsent. Short connections are spared the system calls.
-    fn tune(&mut self, source: &mut PlainLeg, destination: &PlainLeg) -> Result<(), Fault> {
+    /// Bounds the source's receive queue and the destination's unsent data. It runs only once a
+    /// direction has moved bulk data, so that short connections cost no system call.
+    fn tune(&mut self, source: &mut PlainLeg, destination: &PlainLeg) -> Result<(), RelayFault> {
         self.tuned = true;
-        let Some(shares) = self.shares.filter(|_| self.manner != Manner::Small) else { return Ok(()) };
-        source.bound_receive(shares).map_err(Fault::Source)?;
-        destination.bound_unsent(shares).map_err(Fault::Destination)
+        let Some(shares) = self.shares.filter(|_| self.mode != RelayMode::Small) else { return Ok(()) };
+        source.bound_receive(shares).map_err(RelayFault::Source)?;
+        destination.bound_unsent(shares).map_err(RelayFault::Destination)
     }
 
-    fn splice(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<(), Fault> {
+    fn splice(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {
         let kept = self.pipe.take();
         scratch.lent -= usize::from(kept.is_some());
         let pipe = match kept {
             Some(pipe) => pipe,
-            None => scratch.take_pipe().map_err(|_| Fault::Own)?,
+            None => scratch.take_pipe().map_err(|_| RelayFault::Own)?,
         };
         if self.in_pipe == 0 {
-            source.resume_receive().map_err(Fault::Source)?;
+            source.resume_receive().map_err(RelayFault::Source)?;
             match pipe.fill(&*source, self.shares.map_or(Pipe::ROOM, |shares| shares.pipe)) {
                 Ok(Filled::AtUrgentMark) => source.urgent = true,
                 Ok(Filled::Ended) => self.ended = true,
                 Ok(Filled::Bytes(count)) => {
                     self.in_pipe = count;
                     if count < SMALL {
-                        self.manner = Manner::Messages;
+                        self.mode = RelayMode::Messages;
                     }
                 }
                 Err(Errno::AGAIN) => source.readable = false,
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(Fault::Source(errno.into())),
+                Err(errno) => return Err(RelayFault::Source(errno.into())),
             }
         }
         while self.in_pipe > 0 {
@@ -223,7 +236,7 @@ impl Direction {
                     break;
                 }
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(Fault::Destination(errno.into())),
+                Err(errno) => return Err(RelayFault::Destination(errno.into())),
             }
         }
         if self.in_pipe > 0 && scratch.lent < Scratch::LENT {
@@ -233,18 +246,18 @@ impl Direction {
         }
         if self.in_pipe > 0 {
             self.rest.resize(mem::take(&mut self.in_pipe), 0);
-            pipe.read(&mut self.rest).map_err(|_| Fault::Own)?;
+            pipe.read(&mut self.rest).map_err(|_| RelayFault::Own)?;
         }
         scratch.give_back(pipe);
         Ok(())
     }
 
-    /// Copies what fits into `buffer`; returns how many bytes.
-    fn copy(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, buffer: &mut [u8]) -> Result<usize, Fault> {
+    /// Copies one read of at most `buffer.len()` bytes; returns how many were read.
+    fn copy(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, buffer: &mut [u8]) -> Result<usize, RelayFault> {
         // Only a FIN reported before this read is known to follow the bytes read; a later one
         // raises another event.
         let hung_up = source.hung_up;
-        source.resume_receive().map_err(Fault::Source)?;
+        source.resume_receive().map_err(RelayFault::Source)?;
         match recv(&*source, &mut *buffer, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => {
                 self.ended = true;
@@ -252,8 +265,8 @@ impl Direction {
             }
             Ok((_, count)) => {
                 if count < buffer.len() && !source.urgent {
-                    // A short read means that there is no more: a read stops early only at an
-                    // urgent mark, of which an event tells.
+                    // A short read means that the receive queue is empty: otherwise a read stops
+                    // early only at an urgent mark, which an event reports.
                     source.readable = false;
                     self.ended = hung_up;
                 }
@@ -263,18 +276,18 @@ impl Direction {
             }
             Err(Errno::AGAIN) => {
                 source.readable = false;
-                // Behind the urgent mark splice works again.
+                // After the urgent mark splice works again.
                 source.urgent = false;
                 Ok(0)
             }
             Err(Errno::INTR) => Ok(0),
-            Err(errno) => Err(Fault::Source(errno.into())),
+            Err(errno) => Err(RelayFault::Source(errno.into())),
         }
     }
 
-    /// Copies as much as the bound leaves room for; false: there is none.
-    fn copy_within_bound(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<bool, Fault> {
-        let unsent = sys::unsent(&*destination).map_err(Fault::Destination)?;
+    /// Copies as much as the bound leaves room for; false: it leaves none.
+    fn copy_within_bound(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<bool, RelayFault> {
+        let unsent = sys::unsent(&*destination).map_err(RelayFault::Destination)?;
         let most_unsent = self.shares.map_or(usize::MAX, |shares| shares.unsent);
         let room = most_unsent.saturating_sub(unsent).min(scratch.buffer.len());
         if room == 0 {
@@ -285,7 +298,7 @@ impl Direction {
         Ok(true)
     }
 
-    fn send_rest(&mut self, destination: &mut PlainLeg) -> Result<(), Fault> {
+    fn send_rest(&mut self, destination: &mut PlainLeg) -> Result<(), RelayFault> {
         let rest = mem::take(&mut self.rest);
         let sent = self.send(destination, &rest)?;
         self.rest = rest;
@@ -293,8 +306,9 @@ impl Direction {
         Ok(())
     }
 
-    /// Sends what the destination takes; clears `writable` when it takes no more.
-    fn send(&mut self, destination: &mut PlainLeg, bytes: &[u8]) -> Result<usize, Fault> {
+    /// Writes as many bytes as the destination takes, and returns how many. Clears `writable` when
+    /// the send queue is full.
+    fn send(&mut self, destination: &mut PlainLeg, bytes: &[u8]) -> Result<usize, RelayFault> {
         match send(&*destination, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(count) => {
                 self.moved += count as u64;
@@ -306,7 +320,7 @@ impl Direction {
                 destination.writable = false;
                 Ok(0)
             }
-            Err(errno) => Err(Fault::Destination(errno.into())),
+            Err(errno) => Err(RelayFault::Destination(errno.into())),
         }
     }
 }

@@ -5,19 +5,19 @@ use std::{fmt, io};
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// Both ends closed, and all was delivered.
+    /// Both ends closed, and everything was delivered.
     Finished,
-    /// The near end reset it, or fell silent.
+    /// The near leg was reset, or its peer fell silent.
     NearFailed(io::ErrorKind),
-    /// The far end could not be reached, or refused.
+    /// The far end was not reached, or refused the connection.
     FarNotReached(io::ErrorKind),
-    /// The far end reset it, or fell silent.
+    /// The far leg was reset, or its peer fell silent.
     FarFailed(io::ErrorKind),
-    /// Nothing moved for as long as that is allowed.
+    /// No byte moved for longer than the idle timeout.
     Idle,
-    /// The client did not say where to, or said it wrong.
+    /// The client did not name its destination, or its greeting was malformed.
     NoGreeting,
-    /// The proxy had no descriptor, or no memory, left for it.
+    /// No descriptor or memory was left for it.
     NoRoom,
     /// The proxy stopped.
     Stopped,
@@ -39,22 +39,22 @@ impl fmt::Display for Ending {
 }
 
 impl Ending {
-    /// How a connection ends whose far leg could not be dialled.
+    /// The ending of a connection whose far leg could not be dialled.
     pub fn undialled(why: &io::Error) -> Self {
         let out_of_descriptors = matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
         if out_of_descriptors { Ending::NoRoom } else { Ending::FarNotReached(why.kind()) }
     }
 
-    /// Its kind, as metrics name it.
+    /// Name of its kind, as in metrics.
     pub fn kind(&self) -> &'static str {
         Self::KINDS[self.index()]
     }
 
-    /// All kinds.
+    /// Names of all kinds.
     pub const KINDS: [&'static str; 9] =
         ["finished", "near_failed", "far_not_reached", "far_timed_out", "far_failed", "idle", "no_greeting", "no_room", "stopped"];
 
-    /// The place of its kind in [`KINDS`](Self::KINDS).
+    /// Index of its kind in [`KINDS`](Self::KINDS).
     pub fn index(&self) -> usize {
         match self {
             Ending::Finished => 0,

@@ -1,4 +1,4 @@
-//! What is known of a flow: its two legs, its two directions, and how it ended.
+//! Statistics of a flow: its two legs, its two directions, and how it ended.
 
 use crate::ending::Ending;
 use intercept::sys::TcpInfo;
@@ -9,23 +9,23 @@ use std::{
 };
 use units::{Bytes, Phase};
 
-/// Stands for an address that is not known.
+/// Placeholder for an unknown address.
 pub const UNKNOWN_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
 
-/// A flow as it is now.
+/// The present state of a flow.
 #[derive(Debug, Clone)]
 pub struct FlowStats {
-    /// Who opened it.
+    /// Address of the client.
     pub client: SocketAddr,
-    /// Where it goes.
+    /// Address of the server.
     pub server: SocketAddr,
-    /// How long it has been here.
+    /// Time since the connection was accepted.
     pub age: Duration,
     /// The accepted connection.
     pub near: TcpInfo,
     /// The dialled one.
     pub far: TcpInfo,
-    /// Their congestion controllers; empty of a flow that has ended.
+    /// Congestion controllers, near and far; empty for a flow that has ended.
     pub control: [String; 2],
     /// From client to server.
     pub up: DirectionStats,
@@ -39,7 +39,7 @@ pub struct FlowStats {
 }
 
 impl FlowStats {
-    /// A flow whose far leg could not even be dialled.
+    /// A flow whose far leg could not be dialled.
     pub fn unbegun(client: SocketAddr, server: SocketAddr) -> Self {
         let (near, far) = (TcpInfo::default(), TcpInfo::default());
         let (up, down) = (DirectionStats::default(), DirectionStats::default());
@@ -50,25 +50,26 @@ impl FlowStats {
 /// One direction of a flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DirectionStats {
-    /// Bytes given to the destination's socket.
+    /// Bytes written to the destination's socket.
     pub moved: u64,
-    /// Payload in the receive queue of the source.
+    /// Payload in the receive queue of the source, bytes.
     pub received: usize,
-    /// What the source has sent beyond a segment that is missing waits for its retransmission.
+    /// The receive queue has only data beyond a missing segment, which waits for the
+    /// retransmission.
     pub has_hole: bool,
-    /// Payload in the proxy's own hands.
+    /// Payload in the proxy's pipes and buffers, bytes.
     pub in_hand: usize,
-    /// Payload in the send queue of the destination, not sent yet.
+    /// Unsent payload in the send queue of the destination, bytes.
     pub unsent: usize,
 }
 
 impl DirectionStats {
-    /// What the proxy holds: the Q that B bounds.
+    /// Payload that the proxy holds: Q, which B bounds.
     pub fn held(&self) -> Bytes {
         Bytes((self.received + self.in_hand + self.unsent) as u64)
     }
 
-    /// What this direction is doing, `source` being the leg that brings its bytes.
+    /// Phase of this direction, by the state of the leg that its bytes come from.
     pub fn phase(&self, source: &TcpInfo) -> Phase {
         if source.holds_back() {
             Phase::Backpressure
@@ -89,26 +90,25 @@ pub struct FlowRecord {
     pub ending: Ending,
 }
 
-/// The paths of a leg that consists of several connections, as they are shown.
+/// The paths of a leg that consists of several connections.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MultipathView {
     /// One for each network.
     pub paths: Vec<PathView>,
-    /// What has come before its turn and waits, bytes, and the most that ever did.
+    /// Bytes received out of order that wait for earlier ones.
     pub waiting_bytes: u64,
-    /// See `waiting_bytes`.
+    /// The largest `waiting_bytes` so far.
     pub most_waiting_bytes: u64,
 }
 
-/// What went over one network of a leg that consists of several connections.
+/// One path of a leg that consists of several connections: what went over one network.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathView {
-    /// What it is called: at the end that dials by its name, at the other by its number there, from
-    /// 1.
+    /// Name of the network at the end that dials; at the other end its number, from 1.
     pub network: String,
-    /// Whether a connection is there.
+    /// Whether it has a connection.
     pub up: bool,
-    /// It has something, and nothing of it arrives.
+    /// It has data to deliver, and makes no progress.
     pub stalled: bool,
     /// The score, Hoekstra (7), seconds; absent without a connection.
     pub score_s: Option<f64>,
@@ -116,16 +116,16 @@ pub struct PathView {
     pub throughput_bps: Option<f64>,
     /// sRTT, the smoothed round trip time, seconds.
     pub srtt_s: f64,
-    /// Q, what was given to it and waits to be sent, bytes.
+    /// Q, bytes assigned to it that wait to be sent.
     pub queued_bytes: u64,
-    /// Payload given to it.
+    /// Payload assigned to it, bytes.
     pub sent_bytes: u64,
-    /// Payload that came over it.
+    /// Payload received over it, bytes.
     pub received_bytes: u64,
-    /// For how long what came over other networks waited for what came over this one, seconds.
+    /// Head-of-line blocking: how long data of other networks waited for data of this one, seconds.
     pub waited_s: f64,
     /// Congestion controller.
     pub control: String,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmits: u32,
 }

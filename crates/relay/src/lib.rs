@@ -1,12 +1,13 @@
 //! Moves bytes between two sockets and bounds how many it holds.
 //!
-//! [`Direction`] relays one way, by `splice` through a [`Pipe`] or by copying, with the pipes and
-//! the buffer in [`Scratch`] that all connections of an event loop share. [`Reactor`] is the epoll
-//! of such a loop, [`Slab`] has what its events belong to. The split connections of the crate
-//! `proxy` and the bonded ones of the crate `multipath` both build on these.
+//! [`Direction`] relays one way: zero-copy, by `splice` through a [`Pipe`], or by copying. Its
+//! bound exerts backpressure on the sender. [`Scratch`] has the pipes and the buffer that all
+//! connections of an event loop share. [`Reactor`] wraps the epoll of an event loop, [`Slab`] holds
+//! the objects that its events refer to. The split connections of the crate `proxy` and the bonded
+//! ones of the crate `multipath` both build on these.
 //!
-//! When an end of file is passed on, what a failure of a leg means, and which connections exist is
-//! left to them.
+//! These crates decide when an end of file is passed on, what the failure of a leg means, and which
+//! connections exist.
 
 mod direction;
 mod ending;
@@ -19,7 +20,7 @@ mod readiness;
 mod scratch;
 mod slab;
 
-pub use direction::{Direction, Fault, Pumped};
+pub use direction::{Direction, Pumped, RelayFault};
 pub use ending::Ending;
 pub use flow::{DirectionStats, FlowRecord, FlowStats, MultipathView, PathView, UNKNOWN_ADDRESS};
 pub use leg_side::LegSide;

@@ -14,18 +14,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A leg that is one TCP connection: its socket, and what is known of its state.
+/// A leg that is one TCP connection: its socket, and its state as far as it is known.
 ///
-/// What is known starts with "ready for everything" and is corrected by calls that find otherwise;
-/// events, told to [`take_in`](Self::take_in), set it again.
+/// `readable` and `writable` start as true. A system call that would block clears them, and events,
+/// which the caller passes to [`take_in`](Self::take_in), set them again.
 #[derive(Debug)]
 pub struct PlainLeg {
     socket: Socket,
-    /// There is something to read, as far as is known.
+    /// The receive queue may have data.
     pub readable: bool,
-    /// The send queue has room, as far as is known.
+    /// The send queue may have room.
     pub writable: bool,
-    /// The peer's FIN has come: what is in the receive queue is all there will be.
+    /// The peer's FIN has arrived: no data follows what is in the receive queue.
     pub hung_up: bool,
     /// The peer has sent urgent data, at which a splice or a read stops early.
     pub urgent: bool,
@@ -62,7 +62,7 @@ impl PlainLeg {
         &self.socket
     }
 
-    /// Takes in what epoll told of the socket; returns the socket's error, if it has one.
+    /// Applies an event of the socket; returns the socket's error, if it has one.
     pub fn take_in(&mut self, readiness: Readiness) -> Option<io::Error> {
         self.readable |= readiness.readable || readiness.failed;
         self.writable |= readiness.writable || readiness.failed;
@@ -71,26 +71,27 @@ impl PlainLeg {
         if readiness.failed { self.socket.take_error().unwrap_or_else(Some) } else { None }
     }
 
-    /// Has the kernel ask the peer now and then whether it is still there (SO_KEEPALIVE), so that a
-    /// peer that vanished is found out some day.
+    /// Switches keepalive probes on (SO_KEEPALIVE), so that the kernel detects a peer that has
+    /// vanished.
     pub fn keep_alive(&mut self) {
         if !mem::replace(&mut self.kept_alive, true) {
-            // A leg that has just ended will say so by itself.
+            // Fails only on a socket that has just failed, which an event reports.
             let _ = self.socket.set_keepalive(true);
         }
     }
 
-    /// How often [`is_silent`](Self::is_silent) is to be called; none: its profile has no limit.
+    /// Interval at which to call [`is_silent`](Self::is_silent); none: its profile has no limit.
     pub fn silence_interval(&self) -> Option<Duration> {
         self.silence.interval()
     }
 
-    /// Whether the peer has left what it was sent unanswered for longer than the profile allows.
+    /// Whether the peer has not acknowledged data for longer than the profile allows.
     pub fn is_silent(&mut self, now: Instant) -> bool {
         self.silence.is_too_long(&self.socket, now)
     }
 
-    /// Lets the receive queue hold all that its window admitted, while it is not read.
+    /// Lets the receive queue hold all data that its window has admitted. To be called when reading
+    /// pauses.
     ///
     /// # Errors
     /// The socket's.
@@ -98,7 +99,7 @@ impl PlainLeg {
         self.receive_bound.pause(self.socket.as_fd())
     }
 
-    /// Brings the receive queue back to its bound. To be called before the socket is read.
+    /// Restores the bound of the receive queue. To be called before the socket is read again.
     ///
     /// # Errors
     /// The socket's.
@@ -138,7 +139,7 @@ impl PlainLeg {
         sys::unacknowledged(&self.socket)
     }
 
-    /// Whether the peer's FIN has come, by an event or by a look at the socket.
+    /// Whether the peer's FIN has arrived, by the events so far or else by the socket's state.
     ///
     /// # Errors
     /// The socket's.
@@ -149,7 +150,7 @@ impl PlainLeg {
     /// Sends a FIN.
     ///
     /// # Errors
-    /// The socket's, unless it is that it is not connected.
+    /// The socket's, except that it is not connected.
     pub fn shut_down(&self) -> io::Result<()> {
         match self.socket.shutdown(Shutdown::Write) {
             Err(why) if why.kind() != io::ErrorKind::NotConnected => Err(why),
@@ -157,7 +158,7 @@ impl PlainLeg {
         }
     }
 
-    /// Has the socket closed in the background when it is dropped, instead of reset.
+    /// Makes dropping the socket close it in the background instead of resetting it.
     pub fn close_gracefully(&self) {
         let _ = self.socket.set_linger(None);
     }
@@ -169,11 +170,11 @@ impl AsFd for PlainLeg {
     }
 }
 
-/// Dials the first of these servers that can be dialled, and returns its address and what `dial`
-/// made. It and the servers before it are taken off the list.
+/// Calls `dial` for one server after the other until it succeeds; returns the address and the
+/// result of `dial`. Removes the servers that it tried from the list.
 ///
 /// # Errors
-/// Why the last one could not be dialled.
+/// The last failure of `dial`.
 pub fn dial_first<T>(
     servers: &mut Vec<SocketAddr>,
     mut dial: impl FnMut(SocketAddr) -> Result<T, Ending>,

@@ -1,4 +1,5 @@
-//! The epoll of an event loop: which sockets it watches, and what the events of each belong to.
+//! The epoll instance of an event loop: the sockets that it watches, and a token for each, which
+//! says what an event belongs to.
 
 use crate::leg_side::LegSide;
 use rustix::{
@@ -14,13 +15,13 @@ use std::time::Duration;
 /// What an event belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
-    /// Other threads wake the event loop by it.
+    /// The eventfd by which other threads wake the event loop.
     Waker,
     /// The listener with this index.
     Listener(usize),
     /// A leg of the connection in this slot.
     Leg(usize, LegSide),
-    /// The socket in this slot of what carries connections over several sockets each.
+    /// The socket in this slot of a carrier (a bond), whose connections have several sockets each.
     Carrier(usize),
 }
 
@@ -56,30 +57,32 @@ impl Token {
     }
 }
 
-/// The epoll of an event loop, shared by all that it drives.
+/// The epoll instance of an event loop, shared by everything that the loop drives.
+///
+/// It has no timers: their owners compute the timeout of [`wait`](Self::wait).
 #[derive(Debug)]
 pub struct Reactor {
     epoll: OwnedFd,
 }
 
 impl Reactor {
-    /// Without sockets.
+    /// A reactor that watches no socket yet.
     ///
     /// # Errors
-    /// When there is no descriptor or memory left.
+    /// When no descriptor or memory is left.
     pub fn new() -> Result<Self, Errno> {
         Ok(Reactor { epoll: epoll::create(CreateFlags::CLOEXEC)? })
     }
 
-    /// Watches a socket. Its first event tells how things stand.
+    /// Watches a socket. The first event reports its present state.
     ///
     /// # Errors
-    /// When there is no memory left, or the user watches too many.
+    /// When no memory is left, or the user watches too many sockets.
     pub fn watch(&self, socket: impl AsFd, token: Token, interest: EventFlags) -> Result<(), Errno> {
         epoll::add(&self.epoll, socket, token.pack(), interest)
     }
 
-    /// Watches for something else, and reports again what holds already.
+    /// Changes what a socket is watched for, and has its present state reported again.
     ///
     /// # Errors
     /// When the socket is not watched.
@@ -87,7 +90,7 @@ impl Reactor {
         epoll::modify(&self.epoll, socket, token.pack(), interest)
     }
 
-    /// Watches a socket no longer.
+    /// Stops watching a socket.
     ///
     /// # Errors
     /// When the socket is not watched.
@@ -95,11 +98,10 @@ impl Reactor {
         epoll::delete(&self.epoll, socket)
     }
 
-    /// Waits for events, for `timeout` at the most; none: without a limit. A signal ends the wait
-    /// too.
+    /// Waits for events, at most for `timeout`; none: without a limit. A signal also ends the wait.
     ///
     /// # Errors
-    /// When epoll fails: no event of any socket will be told of any more.
+    /// When epoll fails: the event loop cannot go on.
     pub fn wait(&self, events: &mut EventBatch, timeout: Option<Duration>) -> Result<(), Errno> {
         events.buffer.clear();
         let timeout = timeout.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) });
@@ -116,12 +118,12 @@ pub struct EventBatch {
 }
 
 impl EventBatch {
-    /// Room for so many; more are told by the next wait.
+    /// Room for `events` events; the next wait returns the others.
     pub fn with_capacity(events: usize) -> Self {
         EventBatch { buffer: Vec::with_capacity(events) }
     }
 
-    /// Each event: what it belongs to, and what it tells.
+    /// Each event: the token of its socket, and its flags.
     pub fn iter(&self) -> impl Iterator<Item = (Token, EventFlags)> {
         self.buffer.iter().map(|event| (Token::unpack(event.data), event.flags))
     }
@@ -132,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_tells_what_it_belongs_to() {
+    fn a_token_survives_packing() {
         let most = ((1u64 << TAG_SHIFT) - 1) as usize;
         for index in [0, 1, most] {
             for token in [Token::Listener(index), Token::Leg(index, LegSide::Near), Token::Leg(index, LegSide::Far), Token::Carrier(index)]

@@ -1,28 +1,28 @@
-//! What epoll tells of a socket.
+//! The readiness of a socket, as an epoll event reports it.
 
 use rustix::event::epoll::EventFlags;
 
-/// What epoll told of a socket.
+/// The readiness of a socket, as an epoll event reports it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Readiness {
-    /// There is something to read, an end of file or an error.
+    /// A read returns data, end of file or an error.
     pub readable: bool,
-    /// There is room in the send queue.
+    /// The send queue has room.
     pub writable: bool,
-    /// The peer's FIN has come.
+    /// The peer's FIN has arrived.
     pub hung_up: bool,
-    /// The socket has an error, which `SO_ERROR` tells.
+    /// The socket has an error, which `SO_ERROR` returns.
     pub failed: bool,
-    /// Urgent data has come.
+    /// Urgent data has arrived.
     pub urgent: bool,
 }
 
 impl Readiness {
-    /// What to ask epoll to tell of a socket that is relayed: every change, once (edge-triggered).
+    /// Events of a relayed socket: every change, once (edge-triggered).
     pub const INTEREST: EventFlags =
         EventFlags::IN.union(EventFlags::PRI).union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
-    /// What the flags of an event mean.
+    /// From the flags of an event.
     pub fn of(flags: EventFlags) -> Self {
         Readiness {
             readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP),

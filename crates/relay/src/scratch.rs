@@ -11,7 +11,7 @@ pub struct Scratch {
     /// Pipes that hold bytes which a destination did not take.
     pub(crate) lent: usize,
     pub(crate) buffer: Vec<u8>,
-    /// When this turn of the event loop began.
+    /// Time at which this turn of the event loop began.
     pub now: Instant,
 }
 
@@ -24,18 +24,18 @@ impl Default for Scratch {
 impl Scratch {
     /// Idle pipes kept for reuse; more are closed.
     const KEPT: usize = 8;
-    /// Pipes that may stay with stalled directions. The bytes of further ones are copied out, so
-    /// that stalled flows do not cost descriptors.
+    /// The most pipes that stalled directions keep. Beyond that their bytes are copied out, so that
+    /// stalled flows do not use up descriptors.
     pub(crate) const LENT: usize = 64;
-    /// Size of the buffer, bytes. A read that fills it is bulk data, no message.
+    /// Size of the buffer, bytes. A read that fills it counts as bulk data.
     const BUFFER: usize = 16 * 1024;
 
-    /// Without pipes; they are made when they are first needed.
+    /// Without pipes, which are opened on demand.
     pub fn new() -> Self {
         Scratch { pipes: Vec::new(), lent: 0, buffer: vec![0; Self::BUFFER], now: Instant::now() }
     }
 
-    /// Lends the buffer for the time of a call.
+    /// Calls `work` with the buffer.
     pub fn with_buffer<T>(&mut self, work: impl FnOnce(&mut [u8]) -> T) -> T {
         work(&mut self.buffer)
     }
@@ -45,7 +45,7 @@ impl Scratch {
     }
 
     pub(crate) fn give_back(&mut self, pipe: Pipe) {
-        // A small pipe is closed: its successor may be large, once others leave their share.
+        // A small pipe is closed: a later one may be large again.
         if self.pipes.len() < Self::KEPT && pipe.is_large() {
             self.pipes.push(pipe);
         }

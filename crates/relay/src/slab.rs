@@ -1,8 +1,7 @@
-//! Values by index, for what events refer to.
+//! Values by index, for the objects that events refer to.
 
-/// Values by index. The index of a value that was removed is given to another only after
-/// [`end_turn`](Self::end_turn): events that were fetched in the same turn may still carry it, and
-/// then find nothing.
+/// Values by index. The index of a removed value is reused only after [`end_turn`](Self::end_turn):
+/// later events of the same turn may still carry it, and must not find another value.
 ///
 /// ```
 /// use relay::Slab;
@@ -39,12 +38,12 @@ impl<T> Slab<T> {
         self.len() == 0
     }
 
-    /// All indices there can be are below this.
+    /// All indices are below this.
     pub fn bound(&self) -> usize {
         self.slots.len()
     }
 
-    /// Takes a value in; returns its index.
+    /// Inserts a value; returns its index.
     pub fn insert(&mut self, value: T) -> usize {
         match self.free.pop() {
             Some(index) => {
@@ -65,18 +64,18 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Takes a value out and keeps its index: [`put`](Self::put) or [`release`](Self::release) is
-    /// to be called next. Until then the value counts as there.
+    /// Takes a value out and reserves its index. The caller calls [`put`](Self::put) or
+    /// [`release`](Self::release) next; until then [`len`](Self::len) counts the value.
     pub fn take(&mut self, index: usize) -> Option<T> {
         self.slots.get_mut(index)?.take()
     }
 
-    /// Puts a value in the place of the one that has this index, or was taken out of it.
+    /// Stores a value at an index that is in use or reserved.
     pub fn put(&mut self, index: usize, value: T) {
         self.slots[index] = Some(value);
     }
 
-    /// Frees the index of a value that was taken out.
+    /// Frees an index that [`take`](Self::take) has reserved.
     pub fn release(&mut self, index: usize) {
         debug_assert!(self.slots[index].is_none(), "the value is still there");
         self.freed.push(index);
@@ -87,7 +86,7 @@ impl<T> Slab<T> {
         self.slots.get(index)?.as_ref()
     }
 
-    /// The same, to be changed.
+    /// Mutable access to the same.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.slots.get_mut(index)?.as_mut()
     }
@@ -97,12 +96,13 @@ impl<T> Slab<T> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| Some((index, slot.as_ref()?)))
     }
 
-    /// The same, to be changed.
+    /// Mutable access to the same.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
         self.slots.iter_mut().enumerate().filter_map(|(index, slot)| Some((index, slot.as_mut()?)))
     }
 
-    /// All events of this turn have been handled: indices that were freed in it may be used again.
+    /// Makes the indices that were freed in this turn available. To be called after all events of a
+    /// turn have been handled.
     pub fn end_turn(&mut self) {
         self.free.append(&mut self.freed);
     }

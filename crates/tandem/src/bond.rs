@@ -7,7 +7,10 @@ use crate::{
 };
 use clap::{Args, Subcommand};
 use intercept::{Destinations, LegProfile, Prefix, parse_address};
-use proxy::{BondConfig, BufferSetting, Config, ConfigError, Listen, Network, NetworkSpec, ProxyVersion, Service, check::try_start};
+use proxy::{
+    BondConfig, BondNetwork, BufferSetting, ListenerConfig, NetworkSpec, ProxyConfig, ProxyConfigError, ProxyVersion, Service,
+    check::try_start,
+};
 use std::{net::SocketAddr, path::PathBuf};
 use units::{Bytes, Span};
 
@@ -29,7 +32,7 @@ pub(crate) struct Connect {
         required = true,
         help = "Where connections come in: socks5=HERE:PORT, forward=HERE:PORT=THERE:PORT or transparent=[::]:5000, as for `tandem proxy`"
     )]
-    listen: Vec<Listen>,
+    listen: Vec<ListenerConfig>,
     /// A network: the interface, or the source address, of its connections, and after it ,tier=1 (dearer), ,to=ADDRESS:PORT, ,name=NAME and
     /// keys of a leg's profile such as ,control=bbr
     #[arg(long, value_name = "NETWORK", required = true)]
@@ -121,12 +124,12 @@ struct Both {
 }
 
 impl Both {
-    fn service(&self) -> Result<Service, ConfigError> {
+    fn service(&self) -> Result<Service, ProxyConfigError> {
         let mut bond = BondConfig { key_file: self.key.clone(), tls: self.tls, window: self.window, ..BondConfig::default() };
         bond.outage = self.outage.duration();
         bond.schedule_by(&self.scheduler)?;
         bond.read_key()?;
-        let mut config = Config { bond: Some(bond), log_flows: true, max_flows: self.max_flows, ..Config::default() };
+        let mut config = ProxyConfig { bond: Some(bond), log_flows: true, max_flows: self.max_flows, ..ProxyConfig::default() };
         config.buffer = self.buffer.map_or(config.buffer, BufferSetting::limit);
         config.connect_timeout = self.connect_timeout.duration();
         config.idle_timeout = self.idle_timeout.map(Span::duration);
@@ -156,7 +159,7 @@ impl Connect {
     fn run(self) -> Result<(), Failure> {
         let mut service = self.both.service().map_err(usage)?;
         let network = |spec: &NetworkSpec| spec.clone().network(self.to).map_err(|why| Failure::Usage(format!("--network: {why}")));
-        let networks: Vec<Network> = self.network.iter().map(network).collect::<Result<_, _>>()?;
+        let networks: Vec<BondNetwork> = self.network.iter().map(network).collect::<Result<_, _>>()?;
         let config = &mut service.config;
         config.listen.clone_from(&self.listen);
         config.read_users().map_err(usage)?;
@@ -175,7 +178,7 @@ impl Serve {
     fn run(self) -> Result<(), Failure> {
         let mut service = self.both.service().map_err(usage)?;
         let config = &mut service.config;
-        config.listen = self.listen.iter().map(|at| Listen { send_proxy: self.send_proxy, ..Listen::bond(*at) }).collect();
+        config.listen = self.listen.iter().map(|at| ListenerConfig { send_proxy: self.send_proxy, ..ListenerConfig::bond(*at) }).collect();
         config.policy.far = self.far.clone().unwrap_or_default();
         config.policy.near = self.near.clone().unwrap_or_default();
         if let Some(bond) = &mut config.bond {

@@ -69,7 +69,7 @@ impl Doctor {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let mut needs = needs();
         needs.extend(self.findings().into_iter().map(|finding| {
-            let (ok, found, cure) = match finding.said {
+            let (ok, found, cure) = match finding.result {
                 Ok(found) => (true, found, String::new()),
                 Err(cure) => (false, String::new(), cure),
             };
@@ -177,8 +177,8 @@ fn needs() -> Vec<Need> {
         "interception (nftables TPROXY, routing rules)",
         false,
         in_host(&|host| {
-            let listen = vec![proxy::Listen::transparent((Ipv6Addr::UNSPECIFIED, 5000).into())];
-            let config = proxy::Config { listen, ..proxy::Config::default() };
+            let listen = vec![proxy::ListenerConfig::transparent((Ipv6Addr::UNSPECIFIED, 5000).into())];
+            let config = proxy::ProxyConfig { listen, ..proxy::ProxyConfig::default() };
             let tried = host.enter(|| proxy::Proxy::start(config, |_| {}).map(drop)).map_err(|error| error.to_string())?;
             tried.map(|()| "installed and removed in a namespace".into()).map_err(|error| error.to_string())
         }),

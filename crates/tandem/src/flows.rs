@@ -4,8 +4,8 @@ use crate::{Failure, output};
 use clap::{Args, Subcommand};
 use intercept::{LinkView, Prefix};
 use proxy::{
-    Change, DirectionView, FlowView, LegView, Limiter, MultipathView, PathView, Phase,
-    control::{AskError, Remote, Status},
+    BypassChange, DirectionView, FlowView, LegView, Limiter, MultipathView, PathView, Phase,
+    control::{ControlError, ProxyStatus, Remote},
 };
 use report::{Alignment, TextColumn, TextStyle, TextTable};
 use std::{
@@ -57,7 +57,7 @@ enum What {
     },
 }
 
-fn failed(error: AskError) -> Failure {
+fn failed(error: ControlError) -> Failure {
     Failure::Failed(error.to_string())
 }
 
@@ -83,9 +83,9 @@ impl Flows {
 impl Bypass {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let change = match self.what {
-            None | Some(What::List) => Change::Nothing,
-            Some(What::Add { prefixes }) => Change::Add(prefixes),
-            Some(What::Remove { prefixes }) => Change::Remove(prefixes),
+            None | Some(What::List) => BypassChange::Nothing,
+            Some(What::Add { prefixes }) => BypassChange::Add(prefixes),
+            Some(What::Remove { prefixes }) => BypassChange::Remove(prefixes),
         };
         let list = Remote::named(&self.name).bypass(change).map_err(failed)?;
         if self.json {
@@ -101,7 +101,7 @@ impl Bypass {
 
 /// The flows that carried most first, and a line about all of them, for a terminal of `width`
 /// characters.
-fn table(flows: &[FlowView], status: &Status, width: Option<usize>) -> String {
+fn table(flows: &[FlowView], status: &ProxyStatus, width: Option<usize>) -> String {
     let mut sorted: Vec<&FlowView> = flows.iter().collect();
     sorted.sort_by_key(|flow| std::cmp::Reverse(flow.up.bytes + flow.down.bytes));
     let both = flow_table(&sorted, false);

@@ -7,7 +7,7 @@ use crate::{
 };
 use clap::Args;
 use intercept::{Action, ForwardPolicy, LegProfile, Prefix, Rule, parse_address};
-use proxy::{BufferSetting, ConfigError, Listen, Service, check::try_start};
+use proxy::{BufferSetting, ListenerConfig, ProxyConfigError, Service, check::try_start};
 use std::{net::SocketAddr, path::PathBuf};
 use units::{Bytes, Span};
 
@@ -25,7 +25,7 @@ pub(crate) struct Proxy {
         help = "Where connections come in: transparent=[::]:5000, forward=HERE:PORT=THERE:PORT or socks5=HERE:PORT; the last two \
                 with ,accept-proxy and ,send-proxy=v2 where the PROXY protocol is spoken, socks5 with ,allow=PREFIX and ,deny=PREFIX (where clients may go) and ,users=FILE (who may use it, NAME:PASSWORD a line); bonds come in by `tandem bond serve`"
     )]
-    listen: Vec<Listen>,
+    listen: Vec<ListenerConfig>,
     /// Profile of the accepted leg, as KEY=VALUE,…: control=cubic,keepalive=10min
     #[arg(long, value_name = "PROFILE")]
     near: Option<LegProfile>,
@@ -94,7 +94,7 @@ impl Proxy {
     }
 
     /// What the file says, and what is said here before it.
-    fn service(&self) -> Result<Service, ConfigError> {
+    fn service(&self) -> Result<Service, ProxyConfigError> {
         let mut service = self.config.as_deref().map_or_else(|| Ok(Service::default()), Service::read)?;
         let config = &mut service.config;
         if !self.listen.is_empty() {

@@ -1,7 +1,7 @@
 //! A proxy as a service: it runs until it is told to end, and reads its configuration again when it is told to.
 
 use crate::{Failure, watchdog};
-use proxy::{Config, ConfigError, Failure as Failed, Proxy as Running, Service, StartError, control, metrics};
+use proxy::{Proxy as Running, ProxyConfig, ProxyConfigError, ProxyFailure, ProxyStartError, Service, control, metrics};
 use sd_notify::NotifyState;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -14,7 +14,7 @@ use std::{
 };
 
 /// Runs it. `again` reads the configuration again, where there is a file to read.
-pub(crate) fn serve(service: &Service, again: impl Fn() -> Result<Option<Service>, ConfigError>) -> Result<(), Failure> {
+pub(crate) fn serve(service: &Service, again: impl Fn() -> Result<Option<Service>, ProxyConfigError>) -> Result<(), Failure> {
     let mut signals =
         Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|why| Failure::Failed(format!("cannot listen for signals: {why}")))?;
     let proxy = Arc::new(Running::start(service.config.clone(), |_| {}).map_err(start_failure)?);
@@ -53,7 +53,7 @@ pub(crate) fn serve(service: &Service, again: impl Fn() -> Result<Option<Service
 }
 
 /// Waits until the proxy has ended what it carries, a second signal comes, or a part of it fails.
-fn drain(proxy: &Running, signals: &mut Signals, failed: &OnceLock<Failed>) {
+fn drain(proxy: &Running, signals: &mut Signals, failed: &OnceLock<ProxyFailure>) {
     tracing::info!(flows = proxy.totals().flows, "no new connections from now on; waiting for these to end (a second signal resets them)");
     proxy.begin_drain();
     while !proxy.is_idle() && failed.get().is_none() && !signals.pending().any(|signal| signal != SIGHUP) {
@@ -62,7 +62,7 @@ fn drain(proxy: &Running, signals: &mut Signals, failed: &OnceLock<Failed>) {
 }
 
 /// Ends the wait for signals when a part of the proxy fails for good, and keeps why.
-fn end_on_failure(proxy: &Running, signals: signal_hook::iterator::Handle) -> std::io::Result<Arc<OnceLock<Failed>>> {
+fn end_on_failure(proxy: &Running, signals: signal_hook::iterator::Handle) -> std::io::Result<Arc<OnceLock<ProxyFailure>>> {
     let failed = Arc::new(OnceLock::new());
     if let Some(failures) = proxy.failures() {
         let first = failed.clone();
@@ -77,7 +77,7 @@ fn end_on_failure(proxy: &Running, signals: signal_hook::iterator::Handle) -> st
 }
 
 /// Reads the configuration again. What is wrong with it is told, and changes nothing.
-fn reload(proxy: &Running, present: &Service, again: impl Fn() -> Result<Option<Service>, ConfigError>) {
+fn reload(proxy: &Running, present: &Service, again: impl Fn() -> Result<Option<Service>, ProxyConfigError>) {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let now_us = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
     tell_manager(&[NotifyState::Reloading, NotifyState::MonotonicUsec(now_us)]);
@@ -103,7 +103,7 @@ pub(crate) fn tell_manager(state: &[NotifyState<'_>]) {
 }
 
 /// Says what works but is likely not meant.
-fn warn(config: &Config) {
+fn warn(config: &ProxyConfig) {
     config.open_listeners().iter().for_each(|(at, why, cure)| tracing::warn!("listener at {at}: {why}; {cure}"));
     let missing = config.rules().map_or(Vec::new(), |rules| rules.sysctls());
     for setting in missing {
@@ -119,14 +119,14 @@ fn no_thread(why: std::io::Error) -> Failure {
     Failure::Failed(format!("cannot start a thread: {why}"))
 }
 
-fn start_failure(error: StartError) -> Failure {
+fn start_failure(error: ProxyStartError) -> Failure {
     match error {
-        StartError::Config(error) => usage(error),
+        ProxyStartError::Config(error) => usage(error),
         other => Failure::Failed(other.to_string()),
     }
 }
 
 /// What can't work anywhere is wrong usage; what this machine lacks is a failure.
-pub(crate) fn usage(error: ConfigError) -> Failure {
+pub(crate) fn usage(error: ProxyConfigError) -> Failure {
     Failure::Usage(error.to_string())
 }

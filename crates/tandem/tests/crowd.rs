@@ -8,7 +8,7 @@ mod common;
 
 use common::{Daemon, PATIENCE, TANDEM, skip, wait_until};
 use lab::Host;
-use proxy::control::{Remote, Status};
+use proxy::control::{ProxyStatus, Remote};
 use rustix::{
     event::epoll::{self, CreateFlags, EventData, EventFlags},
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -243,11 +243,11 @@ impl Crowd {
         counted.unsplit
     }
 
-    fn try_status(&self) -> Option<Status> {
+    fn try_status(&self) -> Option<ProxyStatus> {
         self.router.enter(|| Remote::named("default").status().ok()).unwrap()
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> ProxyStatus {
         self.try_status().expect("the proxy answers")
     }
 

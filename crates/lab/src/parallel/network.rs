@@ -14,7 +14,7 @@ use crate::{
 };
 use bond::{BondSettings, PresharedKey};
 use intercept::{LegProfile, Policy};
-use proxy::{BondConfig, Config, FlowRecord, FlowStats, Listen, Network as Path, Proxy};
+use proxy::{BondConfig, BondNetwork as Path, FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
 use scenario::{Opens, Parallel, Purpose, stream};
@@ -127,12 +127,12 @@ impl Networks {
             spares: 4,
             ..BondConfig::default()
         };
-        let accepts = Config {
-            listen: vec![Listen::bond((Ipv4Addr::UNSPECIFIED, BOND_PORT).into())],
+        let accepts = ProxyConfig {
+            listen: vec![ListenerConfig::bond((Ipv4Addr::UNSPECIFIED, BOND_PORT).into())],
             policy: Policy { near: profile.clone(), ..Policy::default() },
             bond: Some(bond.clone()),
             buffer: None,
-            ..Config::default()
+            ..ProxyConfig::default()
         };
         let path = |index: usize| Path {
             name: (index + 1).to_string(),
@@ -142,14 +142,14 @@ impl Networks {
             tier: index as u8,
             profile: profile.clone(),
         };
-        let dials = Config {
-            listen: vec![Listen::forward(entrance(), (Ipv4Addr::LOCALHOST, OUT_PORT).into())],
+        let dials = ProxyConfig {
+            listen: vec![ListenerConfig::forward(entrance(), (Ipv4Addr::LOCALHOST, OUT_PORT).into())],
             networks: (0..parallel.networks.len()).map(path).collect(),
             bond: Some(bond),
             buffer: None,
-            ..Config::default()
+            ..ProxyConfig::default()
         };
-        let start = |config: Config, end: usize, place: usize| {
+        let start = |config: ProxyConfig, end: usize, place: usize| {
             let (host, on_end) = (&self.hosts[place], on_end.clone());
             let started = host.enter(|| Proxy::start(config, move |record| on_end(end, &record)))?;
             started.map_err(|why| LabError::Proxy { host: host.name().into(), why: Box::new(why) })

@@ -1,4 +1,4 @@
-//! Connections until they belong to a stream: their handshakes, the pool of ready ones, and the
+//! Connections before they belong to a stream: handshakes, the pool of ready connections, and the
 //! frame by which an accepted one joins its stream.
 
 use super::{BondSocket, Bonds, HandshakeOrigin};
@@ -22,14 +22,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Most accepted connections that have completed their handshake and have not joined a stream yet.
+/// The most authenticated connections that have not joined a stream yet.
 const MOST_PENDING: usize = 4096;
-/// Most connections of a stream: twice as many as there can be networks.
+/// The most connections of a stream: two for each of the most networks.
 const MOST_MEMBERS: usize = 2 * BondConfig::MOST_NETWORKS;
 
 impl Bonds {
-    /// Takes a connection that was accepted at a listener for bonds; `preface` is what servers get
-    /// before the bytes of its streams.
+    /// Takes a connection of a listener for bonds. `preface` makes the bytes that servers get
+    /// before those of its streams.
     pub fn accept(&mut self, socket: Socket, preface: Option<Preface>) {
         if self.draining {
             return;
@@ -90,7 +90,7 @@ impl Bonds {
         }
     }
 
-    /// Carries a handshake on.
+    /// Continues a handshake.
     pub(crate) fn on_handshake(&mut self, index: usize, scratch: &mut Scratch) {
         let Some(BondSocket::Handshake(handshake, origin)) = self.entries.take(index) else { return };
         let since = handshake.since;
@@ -127,18 +127,18 @@ impl Bonds {
         }
     }
 
-    /// Gives a connection that was accepted the profile of where it leads.
+    /// Tunes an accepted connection by the profile of its peer's address.
     pub(crate) fn tune(&self, socket: &Socket) {
         let Some(peer) = socket.peer_addr().ok().and_then(|peer| peer.as_socket()) else { return };
-        // A listener for both families tells IPv4 addresses in the form of IPv6.
+        // A listener for both families reports IPv4 addresses mapped to IPv6.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let (profile, _) = self.host.leg_profiles(peer, UNKNOWN_ADDRESS);
         if let Err(why) = leg::apply(socket, profile, || sys::dscp_of_syn(socket)) {
-            tracing::warn!("a connection of the bond is not tuned as its profile says: {why}");
+            tracing::warn!("cannot tune a connection of the bond by its profile: {why}");
         }
     }
 
-    /// Gives a connection that has just become ready to a stream that waits for one.
+    /// Assigns a connection that has just become ready to a stream that waits for one.
     pub(crate) fn hand_out(&mut self, network: usize, scratch: &mut Scratch) {
         while let Some((slot, id)) = self.networks.next_wanting(network) {
             if self.streams.get(slot).is_some_and(|bonded| bonded.id == id)
@@ -180,13 +180,13 @@ impl Bonds {
                 self.admit(member, (stream, known, tier), window, preface, scratch);
             }
             _ => {
-                // It has ended, or has sent another frame first.
+                // It was closed, or its first frame was another.
                 self.entries.release(index);
             }
         }
     }
 
-    /// Adds a connection to its stream, which it begins where it is the first.
+    /// Adds a connection to its stream. The first connection begins the stream.
     pub(crate) fn admit(
         &mut self,
         member: Member,
@@ -223,7 +223,7 @@ impl Bonds {
         self.proceed(slot, scratch);
     }
 
-    /// Dials what the networks lack of connections.
+    /// Dials connections that the networks lack.
     pub(crate) fn dial_networks(&mut self) {
         while let Some((network, socket)) = self.networks.dial(self.now) {
             match socket {
@@ -246,7 +246,7 @@ impl Bonds {
     }
 }
 
-/// Has a connection's other end asked whether it is still there.
+/// Switches keepalive probes on.
 fn keep_alive(socket: &Socket, idle: Duration) {
     let probe = TcpKeepalive::new().with_time(idle).with_interval(Duration::from_secs(10)).with_retries(5);
     let _ = socket.set_tcp_keepalive(&probe);

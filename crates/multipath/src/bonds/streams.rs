@@ -1,4 +1,4 @@
-//! The streams of a bond: how they begin at either end, get their connections, proceed and end.
+//! The streams of a bond: begins them at either end, assigns connections, relays and ends them.
 
 use super::{BondSocket, Bonds};
 use crate::{
@@ -19,29 +19,29 @@ use relay::{Ending, FlowRecord, PlainLeg, Readiness, Scratch, Token, UNKNOWN_ADD
 use std::{cmp::Reverse, io, mem, net::SocketAddr};
 use units::Span;
 
-/// How many ended streams are remembered: a connection that arrives late for one of them must not
-/// begin another.
+/// Number of ended streams that are remembered: a connection that arrives late for one of them must
+/// not begin a new stream.
 const REMEMBERED: usize = 8192;
 
 impl Bonds {
     /// Begins a stream for a client.
     ///
     /// # Errors
-    /// How the connection has ended, when no stream can be begun for it.
+    /// The ending of the connection, when no stream can be begun for it.
     pub fn begin(&mut self, start: StreamStart) -> Result<(), Ending> {
-        let StreamStart { near, client, to, preface, heard, reply } = start;
+        let StreamStart { near, client, to, preface, already_read, reply } = start;
         let server = if let Target::Address(server) = to { server } else { UNKNOWN_ADDRESS };
         let (profile, _) = self.host.leg_profiles(client, server);
         if let Err(why) = leg::apply(&near, profile, || sys::dscp_of_syn(&near)) {
             return Err(Ending::NearFailed(why.kind()));
         }
         let Ok(id) = handshake::unguessable() else { return Err(Ending::NoRoom) };
-        // Until the other end says what its window is, it is taken for no larger than the least.
+        // Until the other end has announced its window, assume the smallest.
         let theirs = self.networks.window().unwrap_or(BondConfig::LEAST_WINDOW.0 as u32);
         let stream = self.stream_over(theirs);
         let call = OpenRequest { client, target: to };
         let near = PlainLeg::new(near, profile, self.host.shares());
-        let bonded = BondedConnection::call(near, &call, [&preface, &heard], id, stream, self.now);
+        let bonded = BondedConnection::call(near, &call, [&preface, &already_read], id, stream, self.now);
         let bonded = bonded.map_err(|NoMemory| Ending::NoRoom)?.with_shares(self.host.shares()).with_reply(reply);
         let slot = self.settle(bonded);
         for network in 0..self.networks.len() {
@@ -60,7 +60,7 @@ impl Bonds {
         slot
     }
 
-    /// Lets epoll watch a stream's plain leg.
+    /// Has the reactor watch a stream's plain leg.
     pub(crate) fn watch_plain(&mut self, slot: usize) {
         let entry = self.entries.insert(BondSocket::Plain(slot));
         let Some(bonded) = self.streams.get_mut(slot) else { return };
@@ -72,8 +72,7 @@ impl Bonds {
         }
     }
 
-    /// A stream is to have a connection over a network: one that is ready, or the next that will
-    /// be.
+    /// Assigns a stream a connection over a network: a ready one, or the next that becomes ready.
     pub(crate) fn want(&mut self, network: usize, slot: usize) {
         match self.networks.take(network) {
             Some(index) => self.join(index, slot),
@@ -85,7 +84,7 @@ impl Bonds {
         }
     }
 
-    /// A connection that is ready becomes one of a stream.
+    /// Adds a ready connection to a stream.
     pub(crate) fn join(&mut self, index: usize, slot: usize) {
         let Some(BondSocket::Pooled(channel, network, window)) = self.entries.take(index) else { return };
         self.entries.put(index, BondSocket::Member(slot));
@@ -101,7 +100,7 @@ impl Bonds {
         old.into_iter().for_each(|old| self.drop_entry(old.entry));
     }
 
-    /// Lets a stream move on, then does what it wants.
+    /// Relays for a stream, then acts on the result.
     pub(crate) fn proceed(&mut self, slot: usize, scratch: &mut Scratch) {
         let now = self.time();
         let Some(bonded) = self.streams.get_mut(slot) else { return };
@@ -114,9 +113,9 @@ impl Bonds {
                 for index in wants.turn.rearm {
                     let stream = self.streams.get(slot).map(|bonded| &bonded.stream);
                     if let Some((_, member)) = stream.and_then(|stream| stream.members().find(|(_, member)| member.entry == index)) {
-                        // Without its event the stream would stand still.
+                        // The stream would stall without this event.
                         if let Err(errno) = self.rearm(index, member.channel.socket()) {
-                            tracing::error!("cannot watch a connection of the bond: {errno}");
+                            tracing::error!("cannot have epoll watch a connection of the bond: {errno}; its stream is reset");
                             return self.end(slot, Ending::NoRoom);
                         }
                     }
@@ -151,11 +150,11 @@ impl Bonds {
         }
     }
 
-    /// Sees to it that a stream has its turn when it is due.
+    /// Sets a stream's timer.
     pub(crate) fn schedule(&mut self, slot: usize) {
         let now = self.time();
         let Some(bonded) = self.streams.get_mut(slot) else { return };
-        // After now: a stream whose turn was always due at once would starve the others.
+        // Later than now: a stream whose timer always expires at once would starve the others.
         if let Some(at) = bonded.wakes(now).map(|at| at.max(now + Span(1)))
             && bonded.scheduled.is_none_or(|scheduled| at < scheduled)
         {
@@ -164,7 +163,7 @@ impl Bonds {
         }
     }
 
-    /// A connection of a stream is gone.
+    /// Handles the loss of a connection of a stream.
     pub(crate) fn on_lost(&mut self, slot: usize, member: Member, why: Lost) {
         let network = usize::from(member.network);
         self.drop_entry(member.entry);
@@ -176,11 +175,12 @@ impl Bonds {
             tracing::debug!(network = self.networks.name(network), "a connection of a stream is lost: {why}");
             self.want(network, slot);
         }
-        // Its replacement has frames to send, and the others may have to carry what it had.
+        // The replacement has frames to send, and the other connections may have to reinject its
+        // data.
         self.give_turn(slot);
     }
 
-    /// *Serve*: a stream has said where it wants to go.
+    /// *Serve*: handles the destination that a stream has named.
     pub(crate) fn dial(&mut self, slot: usize, target: Target) {
         match target {
             Target::Address(server) => self.dial_one_of(slot, vec![server]),
@@ -191,8 +191,8 @@ impl Bonds {
         }
     }
 
-    /// *Serve*: a name has been looked up that [`BondHost::look_up`](crate::BondHost::look_up) was asked
-    /// for.
+    /// *Serve*: takes the result of a name lookup that was requested by
+    /// [`BondHost::look_up`](crate::BondHost::look_up).
     pub fn on_resolved(&mut self, slot: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
         if self.streams.get(slot).is_none_or(|bonded| bonded.id as u64 != serial) {
             return;
@@ -217,7 +217,7 @@ impl Bonds {
         }
     }
 
-    /// *Serve*: dials a server for a client, where that may go there.
+    /// *Serve*: dials a server for a client, if the destination is permitted.
     fn dial_plain(&self, client: SocketAddr, server: SocketAddr) -> Result<PlainLeg, Ending> {
         if let Err(why) = self.host.bond().destinations.check(server) {
             tracing::info!(%client, "a stream of the bond is refused: {why}");
@@ -233,7 +233,7 @@ impl Bonds {
         Ok(PlainLeg::new(far, profile, self.host.shares()))
     }
 
-    /// A stream has ended.
+    /// Ends a stream.
     pub(crate) fn end(&mut self, slot: usize, ending: Ending) {
         if let Some(bonded) = self.streams.get_mut(slot)
             && matches!((bonded.role, ending), (Role::Serve { .. }, Ending::FarNotReached(_)))
@@ -270,7 +270,7 @@ impl Bonds {
         self.after_linger(index, step);
     }
 
-    /// Acts on what a turn of a lingering connection came to.
+    /// Acts on the result of a lingering connection's turn.
     pub(crate) fn after_linger(&mut self, index: usize, step: LingerStep) {
         match step {
             LingerStep::Over => self.drop_entry(index),

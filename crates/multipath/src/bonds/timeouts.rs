@@ -1,4 +1,4 @@
-//! Ends what takes too long or has gone silent.
+//! Timeouts of handshakes, lingering connections and streams; silent peers.
 
 use super::{BondSocket, Bonds, HandshakeOrigin};
 use crate::{
@@ -11,11 +11,11 @@ use relay::Ending;
 use rustix::io::Errno;
 use std::{io, time::Duration};
 
-/// How long a stream waits for another connection when the other end has closed its last one: the
-/// other end is likely gone.
+/// How long a stream waits for another connection after the other end has closed the last one: the
+/// other end has probably ended.
 const CLOSED_GRACE: Duration = Duration::from_secs(5);
 
-/// A stream that has moved nothing for so long gives its pipes back.
+/// A stream without progress for this long returns its pipes.
 const STANDS_STILL: Duration = Duration::from_secs(1);
 
 impl Bonds {
@@ -86,7 +86,7 @@ impl Bonds {
         if !is_over && bonded.stream.unacknowledged() == 0 && bonded.idle(now) > Duration::from_secs(10) {
             bonded.stream.forget();
         }
-        // The end that can dial replaces a connection over which nothing comes back.
+        // The end that dials replaces a silent connection.
         if let Role::Connect { .. } = bonded.role {
             let silent: Vec<usize> = bonded
                 .stream

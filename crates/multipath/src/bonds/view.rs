@@ -1,5 +1,5 @@
-//! What is shown of a bond: its networks, what is believed of each, what went over it, and who
-//! waited for whom.
+//! Statistics of a bond: its streams, and for each network its estimates, byte counts and
+//! head-of-line blocking.
 
 use super::Bonds;
 use crate::life::{BondedConnection, Role};
@@ -7,17 +7,17 @@ use intercept::{leg, sys::TcpInfo};
 use relay::{DirectionStats, FlowStats, MultipathView, PathView};
 
 impl Bonds {
-    /// Every stream as it is now.
+    /// Statistics of every stream.
     pub fn stats(&self) -> Vec<FlowStats> {
         self.streams.iter().map(|(_, bonded)| self.stats_of(bonded, true)).collect()
     }
 
-    /// The bonds of those that are not over, as they are now.
+    /// The paths of every open stream.
     pub fn views(&self) -> impl Iterator<Item = MultipathView> {
         self.streams.iter().filter_map(|(_, bonded)| self.stats_of(bonded, false).multipath)
     }
 
-    /// Bytes carried so far by those that are not over, up and down.
+    /// Bytes carried by open streams, up and down.
     pub fn carried(&self) -> (u64, u64) {
         let both = self.streams.iter().map(|(_, bonded)| match bonded.role {
             Role::Connect { .. } => (bonded.taken, bonded.given),
@@ -26,14 +26,15 @@ impl Bonds {
         both.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
     }
 
-    /// A stream as it is now, or as it was last, without what takes a look at its queues.
-    pub(crate) fn stats_of(&self, bonded: &BondedConnection, looks: bool) -> FlowStats {
+    /// Statistics of a stream. Without `details` it omits controllers and queues, which cost system
+    /// calls.
+    pub(crate) fn stats_of(&self, bonded: &BondedConnection, details: bool) -> FlowStats {
         let plain = bonded.plain.as_ref().and_then(|plain| intercept::sys::tcp_info(plain).ok()).unwrap_or_default();
         let control =
-            if looks { bonded.plain.as_ref().map(|plain| leg::controller_of(plain.socket())).unwrap_or_default() } else { String::new() };
-        let (bond, paths) = self.paths_of(bonded, looks);
+            if details { bonded.plain.as_ref().map(|plain| leg::controller_of(plain.socket())).unwrap_or_default() } else { String::new() };
+        let (bond, paths) = self.paths_of(bonded, details);
         let (waiting, most_waiting) = (bonded.stream.inbound.out_of_order_bytes(), bonded.stream.inbound.max_out_of_order_bytes());
-        let (received, unsent) = if looks { bonded.plain_queues() } else { (0, 0) };
+        let (received, unsent) = if details { bonded.plain_queues() } else { (0, 0) };
         let queued: u64 = paths.iter().map(|path| path.queued_bytes).sum();
         let out = DirectionStats {
             moved: bonded.taken,
@@ -48,7 +49,7 @@ impl Bonds {
             unsent,
             ..DirectionStats::default()
         };
-        let bond_control = if looks { format!("bond of {}", paths.iter().filter(|path| path.up).count()) } else { String::new() };
+        let bond_control = if details { format!("bond of {}", paths.iter().filter(|path| path.up).count()) } else { String::new() };
         let is_near = matches!(bonded.role, Role::Connect { .. });
         let ([near, far], [up, down]) = if is_near { ([plain, bond], [out, back]) } else { ([bond, plain], [back, out]) };
         FlowStats {
@@ -65,8 +66,8 @@ impl Bonds {
         }
     }
 
-    /// The networks of a stream, and all of them as if they were one connection.
-    fn paths_of(&self, bonded: &BondedConnection, looks: bool) -> (TcpInfo, Vec<PathView>) {
+    /// The paths of a stream, and their sum as if they were one connection.
+    fn paths_of(&self, bonded: &BondedConnection, details: bool) -> (TcpInfo, Vec<PathView>) {
         let mut paths: Vec<(u8, PathView)> = Vec::new();
         let mut whole = TcpInfo { min_rtt_us: u32::MAX, last_data_recv_ms: u32::MAX, snd_ssthresh: u32::MAX / 2, ..TcpInfo::default() };
         let name = |network: u8| match bonded.role {
@@ -88,7 +89,7 @@ impl Bonds {
                 sent_bytes: seen.assigned,
                 received_bytes: member.received,
                 waited_s: member.waited.secs(),
-                control: if looks { leg::controller_of(member.channel.socket()) } else { String::new() },
+                control: if details { leg::controller_of(member.channel.socket()) } else { String::new() },
                 retransmits: info.total_retrans,
             };
             paths.push((member.network, view));
@@ -110,8 +111,8 @@ impl Bonds {
     }
 }
 
-/// What one connection more makes of all as if they were one: what goes at the same time adds up,
-/// what is far away is as far as the nearest.
+/// Adds a connection to the sum: rates and windows add up, round-trip times are those of the
+/// nearest.
 fn add(whole: &mut TcpInfo, one: &TcpInfo) {
     whole.rtt_us = if whole.rtt_us == 0 { one.rtt_us } else { whole.rtt_us.min(one.rtt_us) };
     whole.min_rtt_us = whole.min_rtt_us.min(one.min_rtt_us);

@@ -1,103 +1,113 @@
-//! What cannot work of a configuration, and what of it cannot be changed while the proxy runs.
+//! Checks of a configuration: values that cannot work, and changes that need a restart.
 
-use super::types::{Config, Listen, ListenMode};
+use super::types::{ListenMode, ListenerConfig, ProxyConfig};
 use intercept::{Controllers, InterceptionError, ListenerAccess, Users, UsersError, leg};
 use multipath::{BondConfig, BondError};
 use std::{io, net::SocketAddr};
 use toml_file::FileError;
 use units::Bytes;
 
-/// Why a configuration can't be used.
+/// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file can't be read.
-    #[error("cannot read the configuration {path}: {why}")]
+pub enum ProxyConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}: {why}; name another file (-c), or make it readable for this user")]
     Unreadable {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// The system's reason.
+        /// Error of the system call.
         why: io::Error,
     },
-    /// The file is wrong.
+    /// The file has a wrong key or value.
     #[error("{0}")]
     File(Box<FileError>),
-    /// Nothing would ever come in.
+    /// The configuration has no listener.
     #[error("the proxy has no listener: give at least one, such as --listen transparent=[::]:5000")]
     NoListener,
-    /// Interception cannot work so.
+    /// Interception cannot work with this configuration.
     #[error(transparent)]
     Interception(#[from] InterceptionError),
-    /// Users cannot be read, or others can read them too.
+    /// A file of users cannot be used.
     #[error(transparent)]
     Users(#[from] UsersError),
-    /// A bond can't work so.
+    /// The bond cannot work with this configuration.
     #[error(transparent)]
     Bond(#[from] BondError),
-    /// What must be more than nothing is nothing.
-    #[error("{0} is 0, with which nothing would get through: give more, or leave it out")]
+    /// A value that must be more than 0 is 0.
+    #[error("{0} is 0, which would let nothing through: set it to more than 0, or leave it out")]
     Zero(&'static str),
-    /// B is below what the kernel can hold to.
-    #[error("a buffer of {asked} is less than this host can hold to: give at least {least}")]
+    /// B is below the smallest bound that the kernel can enforce.
+    #[error("buffer is {asked}, which is less than the proxy can enforce: give at least {least}")]
     BufferTooSmall {
-        /// What was asked for.
+        /// The configured value.
         asked: Bytes,
-        /// The least that can be kept.
+        /// The smallest possible value.
         least: Bytes,
     },
-    /// More flows than descriptors.
+    /// There are not enough descriptors for the configured number of flows.
     #[error(
-        "{asked} flows need more open files than the {files} that the limit allows each of {threads} threads, enough for \
-         {most}: raise it (ulimit -n, LimitNOFILE=), take more threads, or give less"
+        "max_flows is {asked}, but the limit of {files} open files for each of {threads} threads is enough for {most}: raise the \
+         limit (ulimit -n, LimitNOFILE=), give more threads, or lower max_flows"
     )]
     TooManyFlows {
-        /// What was asked for.
+        /// The configured value.
         asked: usize,
-        /// The limit of open files.
+        /// The limit of open files of a thread.
         files: u64,
-        /// Worker threads.
+        /// Number of worker threads.
         threads: usize,
-        /// What there is room for.
+        /// The largest possible value.
         most: usize,
     },
 }
 
-impl Listen {
+impl ListenerConfig {
+    /// Finds options that do not fit the listener's mode.
+    ///
+    /// # Errors
+    /// What is wrong, and the cure.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.mode == ListenMode::Transparent && (self.accept_proxy || self.send_proxy.is_some()) {
-            return Err("transparent connections keep their addresses and need no PROXY protocol: leave it out".into());
+            return Err("transparent connections keep the client's address: leave accept_proxy and send_proxy out".into());
         }
         if self.mode == ListenMode::Bond && self.accept_proxy {
-            return Err("streams of a bond tell who their client is without the PROXY protocol: leave accept_proxy out".into());
+            return Err("the bond transmits the client's address itself: leave accept_proxy out".into());
         }
         if self.mode == ListenMode::Bond && self.destinations.has_lists() {
-            return Err("destinations of a bond are set for all its listeners: move allow and deny to [bond]".into());
+            return Err("allow and deny of a bond apply to all its listeners: move them to [bond]".into());
         }
         if self.mode != ListenMode::Socks5 && self.destinations.has_lists() {
-            return Err("allow and deny are for clients that name their destination (socks5): leave them out".into());
+            return Err("allow and deny apply only to socks5 listeners, whose clients name their destination: leave them out".into());
         }
         if self.mode != ListenMode::Socks5 && self.users.are_required() {
-            return Err("users are for clients that name their destination (socks5): leave them out".into());
+            return Err("users apply only to socks5 listeners: leave them out".into());
         }
         self.destinations.check_prefixes()
     }
 
-    /// What of it cannot be changed while it listens.
-    fn fixed(&self) -> Listen {
-        Listen { users: Users::default(), ..self.clone() }
+    /// The part of the configuration that cannot change while the listener is open.
+    fn fixed(&self) -> ListenerConfig {
+        ListenerConfig { users: Users::default(), ..self.clone() }
     }
 }
 
-impl Config {
-    /// Finds what can't work before anything is set up.
-    pub fn check(&self) -> Result<(), ConfigError> {
+impl ProxyConfig {
+    /// Finds values that cannot work on this host. It changes nothing.
+    ///
+    /// # Errors
+    /// [`ProxyConfigError`] for the first such value.
+    pub fn check(&self) -> Result<(), ProxyConfigError> {
         self.prepare().map(drop)
     }
 
-    /// As [`Config::check`]; what the profiles need of the kernel is there for as long as the
-    /// result is.
-    pub(crate) fn prepare(&self) -> Result<Controllers, ConfigError> {
+    /// As [`ProxyConfig::check`], and loads the controllers that the profiles need. They stay
+    /// loaded until the result is dropped.
+    ///
+    /// # Errors
+    /// [`ProxyConfigError`] for the first value that cannot work.
+    pub(crate) fn prepare(&self) -> Result<Controllers, ProxyConfigError> {
         if self.listen.is_empty() {
-            return Err(ConfigError::NoListener);
+            return Err(ProxyConfigError::NoListener);
         }
         let zeros = [
             ("max_flows", self.max_flows == Some(0)),
@@ -105,18 +115,18 @@ impl Config {
             ("idle_timeout", self.idle_timeout.is_some_and(|limit| limit.is_zero())),
         ];
         if let Some((key, _)) = zeros.iter().find(|(_, zero)| *zero) {
-            return Err(ConfigError::Zero(key));
+            return Err(ProxyConfigError::Zero(key));
         }
         let interception = self.interception();
         interception.check()?;
         if let Some(asked) = self.buffer.filter(|buffer| *buffer < Self::LEAST_BUFFER) {
-            return Err(ConfigError::BufferTooSmall { asked, least: Self::LEAST_BUFFER });
+            return Err(ProxyConfigError::BufferTooSmall { asked, least: Self::LEAST_BUFFER });
         }
         let most = self.threads.max(1) * self.flows_of_a_worker();
         if let Some(asked) = self.max_flows.filter(|asked| *asked > most) {
-            return Err(ConfigError::TooManyFlows { asked, files: leg::open_files(), threads: self.threads, most });
+            return Err(ProxyConfigError::TooManyFlows { asked, files: leg::open_files(), threads: self.threads, most });
         }
-        // Over a bond it is the other end that connects.
+        // Over a bond, the other end connects.
         if self.networks.is_empty() {
             interception.check_forwards()?;
         }
@@ -128,11 +138,11 @@ impl Config {
     }
 
     /// Listeners for named destinations (SOCKS5, bonds) that are reachable from other hosts and
-    /// limit neither clients (`users`) nor destinations (`allow`): the address of each, why that is
-    /// doubtful, and the cure.
+    /// restrict neither clients (`users`) nor destinations (`allow`): for each its address, the
+    /// risk, and the cure.
     pub fn open_listeners(&self) -> Vec<(SocketAddr, &'static str, &'static str)> {
         let mut found = Vec::new();
-        for Listen { at, mode, destinations, users, .. } in self.listen.iter().filter(|listen| !listen.at.ip().is_loopback()) {
+        for ListenerConfig { at, mode, destinations, users, .. } in self.listen.iter().filter(|listen| !listen.at.ip().is_loopback()) {
             let of_bond = self.bond.as_ref().map(|bond| &bond.destinations);
             match mode {
                 ListenMode::Socks5 if destinations.allow.is_empty() && !users.are_required() => {
@@ -141,7 +151,7 @@ impl Config {
                 ListenMode::Bond if of_bond.is_none_or(|destinations| destinations.allow.is_empty()) => found.push((
                     *at,
                     "every peer that has the bond's key can connect to every host that this one reaches",
-                    "limit its destinations (allow of [bond], --allow PREFIX)",
+                    "restrict its destinations (allow of [bond], --allow PREFIX)",
                 )),
                 _ => {}
             }
@@ -149,11 +159,10 @@ impl Config {
         found
     }
 
-    /// What of this configuration differs from `other` in a way that only a restart can bring
-    /// about.
-    pub fn needs_restart(&self, other: &Config) -> Option<&'static str> {
+    /// The first key that differs from `other` and cannot be changed while the proxy runs.
+    pub fn needs_restart(&self, other: &ProxyConfig) -> Option<&'static str> {
         let differs = [
-            ("listen", !self.listen.iter().map(Listen::fixed).eq(other.listen.iter().map(Listen::fixed))),
+            ("listen", !self.listen.iter().map(ListenerConfig::fixed).eq(other.listen.iter().map(ListenerConfig::fixed))),
             ("threads", self.threads != other.threads),
             ("install_rules", self.install_rules != other.install_rules),
             ("forward_policy", self.forward_policy != other.forward_policy),
@@ -165,7 +174,7 @@ impl Config {
         differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
     }
 
-    /// A buffer so small that listeners have it from the start.
+    /// The buffer, if it is so small that listeners set it on their sockets.
     fn small_buffer(&self) -> Option<Bytes> {
         self.buffer.filter(|bytes| leg::Shares::of(bytes.0 as usize).pipe == 0)
     }
@@ -178,29 +187,29 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_cannot_work_is_refused_at_start() {
-        let listen = vec![Listen::forward("127.0.0.1:80".parse().unwrap(), "[::1]:8080".parse().unwrap())];
-        let good = Config { listen, ..Config::default() };
+    fn values_that_cannot_work_are_refused() {
+        let listen = vec![ListenerConfig::forward("127.0.0.1:80".parse().unwrap(), "[::1]:8080".parse().unwrap())];
+        let good = ProxyConfig { listen, ..ProxyConfig::default() };
         assert!(good.check().is_ok());
-        assert!(matches!(Config::default().check(), Err(ConfigError::NoListener)));
-        assert!(matches!(Config { buffer: Some(Bytes(100)), ..good.clone() }.check(), Err(ConfigError::BufferTooSmall { .. })));
+        assert!(matches!(ProxyConfig::default().check(), Err(ProxyConfigError::NoListener)));
+        assert!(matches!(ProxyConfig { buffer: Some(Bytes(100)), ..good.clone() }.check(), Err(ProxyConfigError::BufferTooSmall { .. })));
         let far = LegProfile { control: Some("cubik".into()), ..LegProfile::default() };
         let policy = Policy { far, ..Policy::default() };
         for zero in [
-            Config { max_flows: Some(0), ..good.clone() },
-            Config { connect_timeout: Duration::ZERO, ..good.clone() },
-            Config { idle_timeout: Some(Duration::ZERO), ..good.clone() },
+            ProxyConfig { max_flows: Some(0), ..good.clone() },
+            ProxyConfig { connect_timeout: Duration::ZERO, ..good.clone() },
+            ProxyConfig { idle_timeout: Some(Duration::ZERO), ..good.clone() },
         ] {
-            assert!(matches!(zero.check(), Err(ConfigError::Zero(_))));
+            assert!(matches!(zero.check(), Err(ProxyConfigError::Zero(_))));
         }
-        let error = Config { policy, ..good.clone() }.check().unwrap_err().to_string();
+        let error = ProxyConfig { policy, ..good.clone() }.check().unwrap_err().to_string();
         assert!(error.starts_with("far leg: there is no congestion controller \"cubik\": the kernel has "), "{error}");
     }
 
     #[test]
     fn more_flows_than_descriptors_are_refused() {
-        let listen = vec![Listen::socks5("127.0.0.1:80".parse().unwrap())];
-        let error = Config { listen, max_flows: Some(100_000_000), ..Config::default() }.check().unwrap_err().to_string();
-        assert!(error.starts_with("100000000 flows need more open files than the "), "{error}");
+        let listen = vec![ListenerConfig::socks5("127.0.0.1:80".parse().unwrap())];
+        let error = ProxyConfig { listen, max_flows: Some(100_000_000), ..ProxyConfig::default() }.check().unwrap_err().to_string();
+        assert!(error.starts_with("max_flows is 100000000, but the limit of "), "{error}");
     }
 }

@@ -1,8 +1,8 @@
 //! The configuration file.
 
 use super::{
-    check::ConfigError,
-    types::{BufferSetting, Config, Listen, ProxyVersion},
+    check::ProxyConfigError,
+    types::{BufferSetting, ListenerConfig, ProxyConfig, ProxyVersion},
 };
 use intercept::{
     Action, AddressSchema, Destinations, ForwardPolicy, Leg, LegProfile, OneOrList, Policy, Prefix, Rule, Users, check_secrecy, list,
@@ -18,7 +18,7 @@ use units::{Bytes, Span};
 /// A configuration file. The comments are the descriptions of its keys in the documentation.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-struct File {
+struct ConfigFile {
     /// Worker threads.
     #[schemars(extend("default" = 1))]
     threads: Option<usize>,
@@ -32,8 +32,8 @@ struct File {
     idle_timeout: Option<Span>,
     /// Connections at once; more pass unsplit. Absent: as many as open files allow.
     max_flows: Option<usize>,
-    /// TCP memory of the host above which connections pass unsplit. Absent: where the kernel begins to
-    /// save (the second value of `net.ipv4.tcp_mem`).
+    /// TCP memory of the host above which connections pass unsplit. Absent: where the kernel begins
+    /// to save (the second value of `net.ipv4.tcp_mem`).
     memory: Option<Bytes>,
     /// Whether the proxy installs the firewall rules that bring it traffic. `false`: the operator's
     /// own do.
@@ -53,16 +53,16 @@ struct File {
     #[schemars(with = "Option<AddressSchema>")]
     metrics: Option<SocketAddr>,
     /// Listeners, at least one.
-    listen: Vec<Listen>,
+    listen: Vec<ListenerConfig>,
     /// Profile of accepted legs for which no `[[leg]]` fits.
     near: LegProfile,
     /// Profile of dialled legs for which no `[[leg]]` fits.
     far: LegProfile,
-    /// Profiles of legs by interface or prefix, or for rules that name them. The first that fits a leg
-    /// is its profile, whichever end opened the connection.
+    /// Profiles of legs by interface or prefix, or for rules that name them. The first that fits a
+    /// leg is its profile, whichever end opened the connection.
     leg: Vec<Leg>,
-    /// What is split, and what is not: the first rule that fits a connection decides. If none fits, it
-    /// is split, over the bond if there are networks for one.
+    /// What is split, and what is not: the first rule that fits a connection decides. If none fits,
+    /// it is split, over the bond if there are networks for one.
     rule: Vec<Rule>,
     /// The bond that far legs are, or whose streams come out of a listener.
     bond: Option<BondKeys>,
@@ -70,34 +70,38 @@ struct File {
 
 /// The JSON Schema of a configuration file.
 pub fn config_schema() -> schemars::Schema {
-    let mut schema = schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<File>();
+    let mut schema = schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<ConfigFile>();
     schema.insert("title".into(), "Configuration file of the proxy".into());
     schema
 }
 
-/// A configuration, and how the program that runs the proxy is reached.
+/// A configuration, with the settings of the program that runs the proxy.
 #[derive(Debug, Clone)]
 pub struct Service {
-    /// What the proxy is to do.
-    pub config: Config,
-    /// What `tandem flows` and the like call this proxy; it is of its network namespace.
+    /// The configuration of the proxy.
+    pub config: ProxyConfig,
+    /// Name of the proxy for `tandem flows` and the like, unique in its network namespace.
     pub name: String,
-    /// Where metrics are served.
+    /// Address at which metrics are served; none: nowhere.
     pub metrics: Option<SocketAddr>,
 }
 
 impl Default for Service {
     fn default() -> Self {
-        Service { config: Config { log_flows: true, ..Config::default() }, name: "default".into(), metrics: None }
+        Service { config: ProxyConfig { log_flows: true, ..ProxyConfig::default() }, name: "default".into(), metrics: None }
     }
 }
 
 impl Service {
-    /// Reads a configuration file.
-    pub fn read(path: &std::path::Path) -> Result<Self, ConfigError> {
+    /// Reads a configuration file, and the files that it names: the bond's key and users.
+    ///
+    /// # Errors
+    /// [`ProxyConfigError`] when one of these files cannot be read or used, or others can read a
+    /// file with secrets.
+    pub fn read(path: &std::path::Path) -> Result<Self, ProxyConfigError> {
         let origin = path.display().to_string();
-        let text = fs::read_to_string(path).map_err(|why| ConfigError::Unreadable { path: origin.clone(), why })?;
-        let mut service = Self::parse(&text, &origin).map_err(|error| ConfigError::File(Box::new(error)))?;
+        let text = fs::read_to_string(path).map_err(|why| ProxyConfigError::Unreadable { path: origin.clone(), why })?;
+        let mut service = Self::parse(&text, &origin).map_err(|error| ProxyConfigError::File(Box::new(error)))?;
         if let Some(bond) = &mut service.config.bond {
             bond.read_key()?;
         };
@@ -108,17 +112,20 @@ impl Service {
         Ok(service)
     }
 
-    /// What of `other`, beyond its configuration, differs in a way that only a restart can bring
-    /// about.
+    /// The first key, besides those of the configuration, that differs from `other` and cannot be
+    /// changed while the proxy runs.
     pub fn needs_restart(&self, other: &Service) -> Option<&'static str> {
         let differs = [("name", self.name != other.name), ("metrics", self.metrics != other.metrics)];
         differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
     }
 
-    /// Reads the text of one; `origin` is what its errors call it. A bond's key and files of users
-    /// are not read.
+    /// Parses the text of a configuration file. `origin` is its name in errors. The bond's key and
+    /// files of users are not read.
+    ///
+    /// # Errors
+    /// [`FileError`] with the line and the key that is wrong.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
-        let file: File = toml_file::read_toml(text, origin, File::check)?;
+        let file: ConfigFile = toml_file::read_toml(text, origin, ConfigFile::check)?;
         let mut service = Service::default();
         let config = &mut service.config;
         config.listen = file.listen;
@@ -141,26 +148,29 @@ impl Service {
     }
 }
 
-impl Config {
-    /// Reads the files of users that listeners have, again if they have been read.
+impl ProxyConfig {
+    /// Reads the listeners' files of users, again if they have been read before.
     ///
     /// # Errors
-    /// When one cannot be read, others can read it too, or it has no users.
-    pub fn read_users(&mut self) -> Result<(), ConfigError> {
+    /// When a file cannot be read, others can read it too, or it has no users.
+    pub fn read_users(&mut self) -> Result<(), ProxyConfigError> {
         Ok(self.listen.iter_mut().try_for_each(|listen| listen.users.read())?)
     }
 }
 
-impl File {
-    /// What is wrong though each key by itself is right.
+impl ConfigFile {
+    /// Finds keys that contradict each other.
+    ///
+    /// # Errors
+    /// The key, and what is wrong with it.
     fn check(&self) -> Result<(), Fault> {
         let need = |ok: bool, path: String, message: &str| if ok { Ok(()) } else { Err(Fault::new(path, message)) };
-        need(self.threads != Some(0), "threads".into(), "is 0: nothing would ever be done; give at least 1")?;
+        need(self.threads != Some(0), "threads".into(), "is 0: give at least 1")?;
         let networks = self.bond.as_ref().map_or(Ok(Vec::new()), |keys| keys.read().map(|(_, networks)| networks));
         let networks = networks.map_err(|(path, why)| Fault::new(path, &why))?;
-        let listens = self.listen.iter().position(Listen::takes_streams);
+        let listens = self.listen.iter().position(ListenerConfig::takes_streams);
         if let Some(index) = listens.filter(|_| self.bond.is_none()) {
-            need(false, format!("listen[{index}]"), "waits for the other end of a bond, and there is no [bond] with the key of both ends")?;
+            need(false, format!("listen[{index}]"), "is a listener for a bond, but the file has no [bond]: add one with key_file")?;
         }
         for (index, leg) in self.leg.iter().enumerate() {
             need(
@@ -171,14 +181,14 @@ impl File {
             need(
                 leg.name.is_none() || self.leg[..index].iter().all(|other| other.name != leg.name),
                 format!("leg[{index}].name"),
-                "is the name of another leg too: give each its own",
+                "is the name of two legs: give each its own",
             )?;
         }
         for (index, rule) in self.rule.iter().enumerate() {
             need(
                 rule.action != Action::Bond || !networks.is_empty(),
                 format!("rule[{index}].action"),
-                "is \"bond\", and there is no [[bond.network]] for one: give some",
+                "is \"bond\", but the file has no [[bond.network]]: add at least one",
             )?;
             for (key, name) in [("near", &rule.near), ("far", &rule.far)] {
                 let Some(name) = name else { continue };
@@ -186,10 +196,10 @@ impl File {
                 need(
                     rule.action == Action::Split,
                     path.clone(),
-                    "is for what is split, and this rule lets connections bypass or refuses them: leave it out",
+                    "applies only to connections that are split, but this rule's action is another: leave it out",
                 )?;
                 let known: Vec<&str> = self.leg.iter().filter_map(|leg| leg.name.as_deref()).collect();
-                let message = format!("no [[leg]] is named {name:?}; those with a name are: {}", known.join(", "));
+                let message = format!("no [[leg]] is named {name:?}: expected one of {}", known.join(", "));
                 need(known.contains(&name.as_str()), path, &message)?;
             }
         }
@@ -197,13 +207,13 @@ impl File {
     }
 }
 
-/// A listener. Exactly one of `transparent`, `forward`, `socks5` and `bond` says where it listens, and
-/// how the destination of a connection is known.
+/// A listener. Exactly one of `transparent`, `forward`, `socks5` and `bond` says where it listens,
+/// and how the destination of a connection is known.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListenKeys {
-    /// Address for connections that are routed through this host: they go on to where they were going,
-    /// from the client's address. `[::]` stands for both families.
+    /// Address for connections that are routed through this host: they go on to where they were
+    /// going, from the client's address. `[::]` stands for both families.
     #[serde(default, deserialize_with = "optional_address")]
     #[schemars(with = "Option<AddressSchema>")]
     transparent: Option<SocketAddr>,
@@ -215,7 +225,8 @@ struct ListenKeys {
     #[serde(default, deserialize_with = "optional_address")]
     #[schemars(with = "Option<AddressSchema>")]
     socks5: Option<SocketAddr>,
-    /// Address for the connections of another host's bond, whose streams come out here. Needs `[bond]`.
+    /// Address for the connections of another host's bond, whose streams come out here. Needs
+    /// `[bond]`.
     #[serde(default, deserialize_with = "optional_address")]
     #[schemars(with = "Option<AddressSchema>")]
     bond: Option<SocketAddr>,
@@ -227,11 +238,11 @@ struct ListenKeys {
     /// version.
     #[serde(default)]
     accept_proxy: bool,
-    /// `forward`, `socks5`, `bond`: version of the PROXY protocol header that far legs begin with. Absent:
-    /// none.
+    /// `forward`, `socks5`, `bond`: version of the PROXY protocol header that far legs begin with.
+    /// Absent: none.
     send_proxy: Option<ProxyVersion>,
-    /// `socks5`: prefixes of the only destinations that clients may name, one or a list. Absent: all but
-    /// this host and link-local addresses.
+    /// `socks5`: prefixes of the only destinations that clients may name, one or a list. Absent:
+    /// all but this host and link-local addresses.
     #[serde(default, deserialize_with = "list")]
     #[schemars(with = "OneOrList<Prefix>")]
     allow: Vec<Prefix>,
@@ -239,13 +250,13 @@ struct ListenKeys {
     #[serde(default, deserialize_with = "list")]
     #[schemars(with = "OneOrList<Prefix>")]
     deny: Vec<Prefix>,
-    /// `socks5`: the users, a file with one `NAME:PASSWORD` a line, or a list of these. Absent: every
-    /// client.
+    /// `socks5`: the users, a file with one `NAME:PASSWORD` a line, or a list of these. Absent:
+    /// every client.
     #[serde(default)]
     users: Users,
 }
 
-impl JsonSchema for Listen {
+impl JsonSchema for ListenerConfig {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Listen".into()
     }
@@ -255,14 +266,14 @@ impl JsonSchema for Listen {
     }
 }
 
-impl<'de> Deserialize<'de> for Listen {
+impl<'de> Deserialize<'de> for ListenerConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let keys = ListenKeys::deserialize(deserializer)?;
         let mut listen = match (keys.transparent, keys.forward, keys.socks5, keys.bond, keys.to) {
-            (Some(at), None, None, None, None) => Listen::transparent(at),
-            (None, Some(at), None, None, Some(to)) => Listen::forward(at, to),
-            (None, None, Some(at), None, None) => Listen::socks5(at),
-            (None, None, None, Some(at), None) => Listen::bond(at),
+            (Some(at), None, None, None, None) => ListenerConfig::transparent(at),
+            (None, Some(at), None, None, Some(to)) => ListenerConfig::forward(at, to),
+            (None, None, Some(at), None, None) => ListenerConfig::socks5(at),
+            (None, None, None, Some(at), None) => ListenerConfig::bond(at),
             _ => {
                 return Err(de::Error::custom(
                     "needs exactly one of transparent = \"[::]:5000\", forward = \"HERE:PORT\" with to = \"THERE:PORT\", socks5 = \"HERE:PORT\" \
@@ -287,12 +298,12 @@ mod tests {
     const FILE: &str = include_str!("../../tests/proxy.toml");
 
     #[test]
-    fn the_documentation_has_the_whole_file() {
-        assert!(include_str!("../../../../docs/operation.md").contains(FILE), "docs/operation.md shows another file than tests/proxy.toml");
+    fn the_documentation_shows_the_example_file() {
+        assert!(include_str!("../../../../docs/operation.md").contains(FILE), "docs/operation.md and tests/proxy.toml differ");
     }
 
     #[test]
-    fn the_whole_file_is_read() {
+    fn every_key_is_read() {
         let Service { config, name, metrics } = Service::parse(FILE, "proxy.toml").unwrap();
         assert_eq!((name.as_str(), metrics), ("gateway", Some("127.0.0.1:9155".parse().unwrap())));
         assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(4 << 20)), Some(9000)));
@@ -308,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_file_is_named_by_line_and_key() {
+    fn errors_name_line_and_key() {
         let wrong = |from: &str, to: &str| {
             assert!(FILE.contains(from), "{from}");
             Service::parse(&FILE.replacen(from, to, 1), "proxy.toml").unwrap_err().to_string()
@@ -316,10 +327,10 @@ mod tests {
         let cases = [
             ("threads         = 2", "treads = 2", "treads: is not a key here: did you mean threads? The keys are threads, "),
             ("\"af21\"", "\"af51\"", "leg[1].dscp: \"af51\" is no code point: write "),
-            ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\"; those with a name are: gentle"),
+            ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\": expected one of gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: cannot be \"bipass\": did you mean \"bypass\"?"),
-            ("\"score\"", "\"scor\"", "bond.scheduler: \"scor\" is no scheduler"),
-            ("interface = \"wlan0\"", "", "bond.network[1]: says neither through which interface"),
+            ("\"score\"", "\"scor\"", "bond.scheduler: unknown scheduler \"scor\""),
+            ("interface = \"wlan0\"", "", "bond.network[1]: has neither an interface nor a source address"),
             ("key_file  = \"/etc/tandem/bond.key\"", "", "bond: has no key_file"),
             ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "\"10.0.0.0/80\" is no address prefix"),
             ("to      = \"192.0.2.10:80\"", "", "listen[2]: needs exactly one of transparent"),
@@ -331,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_listeners_have_needs_a_restart() {
+    fn keys_that_are_fixed_at_start_need_a_restart() {
         let old = Service::parse(FILE, "old").unwrap().config;
         let new = |from: &str, to: &str| Service::parse(&FILE.replacen(from, to, 1), "new").unwrap().config.needs_restart(&old);
         assert_eq!(new("threads         = 2", "threads = 3"), Some("threads"));

@@ -1,6 +1,6 @@
-//! The configuration's parts as flags write them.
+//! Parses parts of the configuration from flags.
 
-use super::types::{BufferSetting, Listen, ProxyVersion};
+use super::types::{BufferSetting, ListenerConfig, ProxyVersion};
 use intercept::{AccessOptions, ListenerAccess, parse_address};
 use std::{fmt, str::FromStr};
 use units::UnitError;
@@ -11,34 +11,37 @@ impl FromStr for ProxyVersion {
         match text {
             "v1" => Ok(ProxyVersion::V1),
             "v2" => Ok(ProxyVersion::V2),
-            _ => Err(format!("{text:?} is no version of the PROXY protocol: it can be v1 or v2")),
+            _ => Err(format!("unknown PROXY protocol version {text:?}: expected v1 or v2")),
         }
     }
 }
 
-impl FromStr for Listen {
+impl FromStr for ListenerConfig {
     type Err = String;
 
-    /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80`, `socks5=127.0.0.1:1080` or
-    /// `bond=[::]:7000`; all but the first with `,send-proxy=v2`, the second and third with
-    /// `,accept-proxy` where wanted, the third with `,allow=PREFIX` and `,deny=PREFIX`, as often as
-    /// wanted, and with `,users=FILE` or `,user=NAME:PASSWORD`.
+    /// A listener and its options, separated by commas:
+    ///
+    /// - `transparent=[::]:5000`, without options;
+    /// - `forward=127.0.0.1:8080=192.0.2.10:80`, with `send-proxy=v2`, `accept-proxy`;
+    /// - `socks5=127.0.0.1:1080`, with these and `allow=PREFIX` and `deny=PREFIX` (repeatable),
+    ///   `users=FILE`, `user=NAME:PASSWORD` (repeatable);
+    /// - `bond=[::]:7000`, with `send-proxy=v2`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
-        let way = parts.next().unwrap_or_default();
-        let mut listen = match way.split_once('=') {
-            Some(("transparent", at)) => Listen::transparent(parse_address(at)?),
+        let listener = parts.next().unwrap_or_default();
+        let mut listen = match listener.split_once('=') {
+            Some(("transparent", at)) => ListenerConfig::transparent(parse_address(at)?),
             Some(("forward", both)) => {
                 let (at, to) = both
                     .split_once('=')
-                    .ok_or_else(|| format!("{way:?} says where to listen but not where to go on to: write forward=HERE=THERE"))?;
-                Listen::forward(parse_address(at)?, parse_address(to)?)
+                    .ok_or_else(|| format!("listener {listener:?} has no destination: write forward=ADDRESS:PORT=ADDRESS:PORT"))?;
+                ListenerConfig::forward(parse_address(at)?, parse_address(to)?)
             }
-            Some(("socks5", at)) => Listen::socks5(parse_address(at)?),
-            Some(("bond", at)) => Listen::bond(parse_address(at)?),
+            Some(("socks5", at)) => ListenerConfig::socks5(parse_address(at)?),
+            Some(("bond", at)) => ListenerConfig::bond(parse_address(at)?),
             _ => {
                 return Err(format!(
-                    "cannot parse listener {way:?}: expected transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT, \
+                    "cannot parse listener {listener:?}: expected transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT, \
                      socks5=ADDRESS:PORT or bond=ADDRESS:PORT"
                 ));
             }
@@ -50,7 +53,7 @@ impl FromStr for Listen {
                 ("send-proxy", version) => listen.send_proxy = Some(version.parse()?),
                 _ if access.take(part)? => {}
                 (option, _) => {
-                    // Without its value, which may be the rest of a password that has a comma.
+                    // Without its value, which may be the rest of a password with a comma.
                     return Err(format!(
                         "unknown listener option {option:?}: expected accept-proxy, send-proxy=v2, {}",
                         AccessOptions::EXPECTED
@@ -70,8 +73,8 @@ impl FromStr for BufferSetting {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "unlimited" => Ok(BufferSetting::Unlimited),
-            // A scenario knows its links; a proxy does not know its own.
-            "auto" => Err("\"auto\" needs a scenario: give a size, or \"unlimited\"".into()),
+            // Valid in scenarios, which describe the links.
+            "auto" => Err("\"auto\" works only in scenarios: give a size, or \"unlimited\"".into()),
             _ => text.parse().map(BufferSetting::Bytes).map_err(|error: UnitError| error.to_string()),
         }
     }
@@ -92,18 +95,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_to_listen() {
-        assert_eq!("transparent=[::]:5000".parse(), Ok(Listen::transparent("[::]:5000".parse().unwrap())));
-        let forward = Listen::forward("127.0.0.1:80".parse().unwrap(), "[::1]:8080".parse().unwrap());
+    fn listeners_are_parsed() {
+        assert_eq!("transparent=[::]:5000".parse(), Ok(ListenerConfig::transparent("[::]:5000".parse().unwrap())));
+        let forward = ListenerConfig::forward("127.0.0.1:80".parse().unwrap(), "[::1]:8080".parse().unwrap());
         assert_eq!("forward=127.0.0.1:80=[::1]:8080".parse(), Ok(forward.clone()));
         assert_eq!(
             "forward=127.0.0.1:80=[::1]:8080,accept-proxy,send-proxy=v2".parse(),
-            Ok(Listen { accept_proxy: true, send_proxy: Some(ProxyVersion::V2), ..forward })
+            Ok(ListenerConfig { accept_proxy: true, send_proxy: Some(ProxyVersion::V2), ..forward })
         );
-        assert_eq!("socks5=[::1]:1080".parse(), Ok(Listen::socks5("[::1]:1080".parse().unwrap())));
+        assert_eq!("socks5=[::1]:1080".parse(), Ok(ListenerConfig::socks5("[::1]:1080".parse().unwrap())));
         let wrong = ["5000", "transparent=5000", "forward=127.0.0.1:80", "socks=[::]:1", "socks5=[::]:1,send-proxy=v3"];
         for wrong in wrong.into_iter().chain(["transparent=[::]:1,accept-proxy"]) {
-            assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ListenerConfig>().is_err(), "{wrong}");
         }
     }
 }

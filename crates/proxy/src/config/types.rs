@@ -1,38 +1,41 @@
-//! What a proxy can be told: the types of its configuration.
+//! The types of the configuration.
 
 use intercept::{Controllers, Destination, Destinations, ForwardPolicy, Interception, ListenAt, NamedProfile, Policy, Rules, Users};
-use multipath::{BondConfig, Network};
+use multipath::{BondConfig, BondNetwork};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{net::SocketAddr, time::Duration};
 use units::Bytes;
 
-/// What a proxy is to do.
+/// The configuration of a proxy. A program reads it with [`Service::read`](super::Service::read),
+/// or sets fields of the default, and lets [`check`](Self::check) find values that cannot work.
 #[derive(Debug, Clone)]
-pub struct Config {
-    /// Where connections come in.
-    pub listen: Vec<Listen>,
-    /// What is split, and as what.
+pub struct ProxyConfig {
+    /// Listeners, at least one.
+    pub listen: Vec<ListenerConfig>,
+    /// Which connections are split, and with which profiles.
     pub policy: Policy,
-    /// The bond that far legs are, or that connections come out of.
+    /// The bond that far legs go over, or whose streams come out of a listener.
     pub bond: Option<BondConfig>,
-    /// The networks over which far legs are bonds; none: all far legs are plain connections.
-    pub networks: Vec<Network>,
-    /// B: payload held in each direction of a connection; none: as much as the kernel's own buffers
-    /// take.
+    /// The networks of the bond at the end that dials; empty: all far legs are plain connections.
+    pub networks: Vec<BondNetwork>,
+    /// B: the most payload that is held in each direction of a connection; none: the kernel's
+    /// buffers are the only limit.
     pub buffer: Option<Bytes>,
-    /// Worker threads.
+    /// Number of worker threads.
     pub threads: usize,
-    /// How long a far leg may take to connect, where its profile does not say.
+    /// Time limit for connecting a far leg, unless its profile has another.
     pub connect_timeout: Duration,
-    /// How long nothing may move in a connection before it is reset; none: for ever.
+    /// Time without progress after which a connection is reset; none: never.
     pub idle_timeout: Option<Duration>,
-    /// Connections at once; more pass unsplit. None: as many as open files allow.
+    /// The most connections at once; further ones pass unsplit. None: as many as the limit of open
+    /// files allows.
     pub max_flows: Option<usize>,
-    /// TCP memory of this host above which connections pass unsplit; none: where the kernel itself
-    /// begins to save (the second value of `net.ipv4.tcp_mem`).
+    /// TCP memory of this host above which new connections pass unsplit; none: the kernel's own
+    /// pressure threshold (the second value of `net.ipv4.tcp_mem`).
     pub memory: Option<Bytes>,
-    /// Whether the proxy installs the rules that bring it traffic; else the operator does.
+    /// Whether the proxy installs the firewall rules that deliver connections to it; else the
+    /// operator does.
     pub install_rules: bool,
     /// Whether other programs' forward chains decide what may be split.
     pub forward_policy: ForwardPolicy,
@@ -40,14 +43,14 @@ pub struct Config {
     pub log_flows: bool,
 }
 
-impl Default for Config {
+impl Default for ProxyConfig {
     fn default() -> Self {
-        Config {
+        ProxyConfig {
             listen: Vec::new(),
             policy: Policy::default(),
             bond: None,
             networks: Vec::new(),
-            // The window of a path of 600 ms, more than half of it, is good for 30 Mbit/s then.
+            // More than half of it is the receive window, enough for 30 Mbit/s at 600 ms.
             buffer: Some(Bytes(4 << 20)),
             threads: 1,
             connect_timeout: Duration::from_secs(30),
@@ -61,12 +64,11 @@ impl Default for Config {
     }
 }
 
-impl Config {
-    /// The least B: two segments in the receive queue and two unsent.
+impl ProxyConfig {
+    /// The smallest B: two segments in the receive queue and two unsent ones.
     pub const LEAST_BUFFER: Bytes = Bytes(4 * 1500);
 
-    /// Listens on 0.0.0.0 in place of `[::]` where this kernel has IPv6 switched off
-    /// (`ipv6.disable=1`).
+    /// Replaces `[::]` by 0.0.0.0 in listeners if the kernel has no IPv6 (`ipv6.disable=1`).
     pub(crate) fn without_absent_families(&mut self) {
         let mut interception = self.interception();
         interception.without_absent_families();
@@ -75,63 +77,63 @@ impl Config {
         }
     }
 
-    /// What interception is to do.
+    /// The part of the configuration for `intercept`.
     pub fn interception(&self) -> Interception {
         Interception {
-            listen: self.listen.iter().map(Listen::at).collect(),
+            listen: self.listen.iter().map(ListenerConfig::at).collect(),
             policy: self.policy.clone(),
             install_rules: self.install_rules,
             forward_policy: self.forward_policy,
         }
     }
 
-    /// Every profile there is, those of a bond's networks too.
+    /// All profiles, those of the bond's networks too.
     pub(crate) fn profiles(&self) -> impl Iterator<Item = NamedProfile<'_>> {
         let networks = self.networks.iter();
         self.policy.profiles().chain(networks.map(|it| (format!("network {}", it.name), &it.profile, it.interface.as_slice())))
     }
 
-    /// Calls controllers of ours what the kernel calls them.
+    /// Replaces the names of Tandem's own controllers by those that they have in the kernel.
     pub(crate) fn rename_controllers(&mut self) {
         Controllers::rename(self.policy.profiles_mut().chain(self.networks.iter_mut().map(|network| &mut network.profile)));
     }
 
-    /// The rules this configuration needs; none when it takes no routed traffic or the operator
-    /// brings it.
+    /// The firewall rules of this configuration; none if it has no transparent listener or the
+    /// operator installs the rules.
     pub fn rules(&self) -> Option<Rules> {
         self.interception().rules()
     }
 }
 
-/// Where connections come in, and how they say where they go.
+/// The configuration of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listen {
-    /// Where. For transparent listening an unspecified IPv6 address stands for both families.
+pub struct ListenerConfig {
+    /// Its address. An unspecified IPv6 address of a transparent listener stands for both families.
     pub at: SocketAddr,
-    /// How it learns where a connection goes on to.
+    /// How it learns the destination of a connection.
     pub mode: ListenMode,
-    /// Each connection begins with a PROXY protocol header, version 1 or 2, that tells who the
-    /// client is.
+    /// Whether each connection begins with a PROXY protocol header, version 1 or 2, with the
+    /// client's address.
     pub accept_proxy: bool,
-    /// Each far leg is to begin with such a header.
+    /// Version of the PROXY protocol header that each far leg begins with; none: no header.
     pub send_proxy: Option<ProxyVersion>,
-    /// Where clients of [`ListenMode::Socks5`] may go. [`BondConfig`] has the same of a bond.
+    /// Permitted destinations of [`ListenMode::Socks5`]. [`BondConfig`] has those of a bond.
     pub destinations: Destinations,
-    /// Who may use a listener of [`ListenMode::Socks5`].
+    /// Users of [`ListenMode::Socks5`]; empty: every client may use it.
     pub users: Users,
 }
 
-/// How a listener learns where its connections go on to.
+/// How a listener learns the destination of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListenMode {
-    /// Connections routed through this machine, taken by TPROXY; they go on to where they were
-    /// going, from where they came.
+    /// Connections that are routed through this host and intercepted by TPROXY. They keep their
+    /// destination and the client's address.
     Transparent,
-    /// To this address.
+    /// Every connection goes on to this address.
     Forward(SocketAddr),
-    /// The client says it (SOCKS version 5, RFC 1928; with users by name and password, RFC 1929).
+    /// The client names it: SOCKS version 5 (RFC 1928), with users by name and password (RFC 1929).
     Socks5,
-    /// The other end of the bond says it, for each of the streams that come out here.
+    /// The other end of the bond names it for each stream.
     Bond,
 }
 
@@ -145,32 +147,32 @@ pub enum ProxyVersion {
     V2,
 }
 
-impl Listen {
-    /// Routed connections, taken here.
+impl ListenerConfig {
+    /// A listener for intercepted connections.
     pub fn transparent(at: SocketAddr) -> Self {
-        Listen::new(at, ListenMode::Transparent)
+        ListenerConfig::new(at, ListenMode::Transparent)
     }
 
     fn new(at: SocketAddr, mode: ListenMode) -> Self {
-        Listen { at, mode, accept_proxy: false, send_proxy: None, destinations: Destinations::default(), users: Users::default() }
+        ListenerConfig { at, mode, accept_proxy: false, send_proxy: None, destinations: Destinations::default(), users: Users::default() }
     }
 
-    /// Connections to `at` go on to `to`.
+    /// A listener at `at` whose connections go on to `to`.
     pub fn forward(at: SocketAddr, to: SocketAddr) -> Self {
-        Listen::new(at, ListenMode::Forward(to))
+        ListenerConfig::new(at, ListenMode::Forward(to))
     }
 
-    /// Clients say where to.
+    /// A listener for SOCKS5 clients.
     pub fn socks5(at: SocketAddr) -> Self {
-        Listen::new(at, ListenMode::Socks5)
+        ListenerConfig::new(at, ListenMode::Socks5)
     }
 
-    /// The other end of a bond.
+    /// A listener for the other end of a bond.
     pub fn bond(at: SocketAddr) -> Self {
-        Listen::new(at, ListenMode::Bond)
+        ListenerConfig::new(at, ListenMode::Bond)
     }
 
-    /// Its address, and where its connections go on to.
+    /// Its address, and how its destination is known, for `intercept`.
     pub fn at(&self) -> ListenAt {
         let to = match self.mode {
             ListenMode::Transparent => Destination::Original,
@@ -180,23 +182,23 @@ impl Listen {
         ListenAt { at: self.at, to }
     }
 
-    /// Whether its connections are parts of streams, which a carrier takes.
+    /// Whether its connections belong to streams of a bond.
     pub(crate) fn takes_streams(&self) -> bool {
         self.mode == ListenMode::Bond
     }
 }
 
-/// The buffer of a direction, as a file or an option gives it.
+/// The value of `buffer` in files and flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BufferSetting {
-    /// At most this much payload.
+    /// The most payload in each direction.
     Bytes(Bytes),
-    /// No bound but the kernel's.
+    /// The kernel's buffers are the only limit.
     Unlimited,
 }
 
 impl BufferSetting {
-    /// As [`Config::buffer`] has it: none is unlimited.
+    /// As in [`ProxyConfig::buffer`]: none is unlimited.
     pub fn limit(self) -> Option<Bytes> {
         match self {
             BufferSetting::Bytes(bytes) => Some(bytes),

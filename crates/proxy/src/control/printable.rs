@@ -1,22 +1,21 @@
-//! Text that a terminal may be given.
+//! Makes text safe for terminals.
 //!
-//! Some of what a proxy tells comes from elsewhere, such as the names that the other end of a bond
-//! gives its networks. An escape sequence in it would be carried out by the terminal of whoever
-//! looks.
+//! Some texts of a proxy come from peers, such as the names that the other end of a bond gives its
+//! networks. The user's terminal would execute an escape sequence in them.
 
 use serde_json::Value;
 
-/// Whether a terminal takes it for a command, or shows what follows in another order.
+/// Whether a terminal takes the character for a command, or it changes the direction of text.
 fn is_unsafe(letter: char) -> bool {
     letter.is_control() || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text with a replacement character for every letter that is unsafe.
+/// The text with every unsafe character replaced.
 pub(super) fn printable(text: &str) -> String {
     text.chars().map(|letter| if is_unsafe(letter) { char::REPLACEMENT_CHARACTER } else { letter }).collect()
 }
 
-/// The same for every text of a value, keys too.
+/// The value with every string and key made [`printable`].
 pub(super) fn printable_value(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(printable(&text)),

@@ -1,4 +1,4 @@
-//! What is said over the control socket: one JSON request in a line, one answer in a line.
+//! The protocol of the control socket: one JSON request on a line, one answer on a line.
 
 use crate::{meter::Totals, running::Proxy};
 use intercept::{Counted, LinkView, Prefix, ReceiveCounters};
@@ -9,42 +9,48 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The longest request, in bytes: some five thousand prefixes.
+/// The longest request, bytes: some five thousand prefixes.
 pub(super) const LONGEST_REQUEST: usize = 256 << 10;
-/// The longest answer, in bytes: some hundred thousand flows.
+/// The longest answer, bytes: some hundred thousand flows.
 pub(super) const LONGEST_ANSWER: usize = 512 << 20;
 
-/// What may be asked.
+/// What a user is told whom the proxy does not serve.
+pub(super) const DENIED: &str =
+    "cannot use the proxy's control socket: only root and the proxy's own user may; run this command as one of them";
+
+/// A request to a running proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {
     Flows,
     Status,
-    /// Prefixes that bypass: the list, or a change of it.
+    /// The prefixes that bypass.
     Bypass,
+    /// Adds to the prefixes that bypass.
     BypassAdd(Vec<Prefix>),
+    /// Removes from the prefixes that bypass.
     BypassRemove(Vec<Prefix>),
 }
 
-/// What all flows came to, and what the firewall counted.
+/// Counts of all flows, of the firewall and of the host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Status {
-    /// Of this proxy's flows.
+pub struct ProxyStatus {
+    /// Totals of this proxy's flows.
     pub totals: Totals,
-    /// None when the rules are the operator's own.
+    /// Connections that the firewall's rules counted; none if the operator installs the rules.
     pub counted: Option<Counted>,
-    /// The links whose capacity is known.
+    /// The links whose capacity is configured.
     #[serde(default)]
     pub links: Vec<LinkView>,
-    /// Of the proxy's network namespace; absent where they cannot be read.
+    /// Receive buffer overruns of the proxy's network namespace; none if they cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receive: Option<ReceiveCounters>,
 }
 
 impl Proxy {
-    /// What all flows came to, and what the firewall counted.
-    pub fn status(&self) -> Status {
-        Status {
+    /// Counts of all flows, of the firewall and of the host.
+    pub fn status(&self) -> ProxyStatus {
+        ProxyStatus {
             totals: self.totals(),
             counted: self.counted().and_then(Result::ok),
             links: self.links(),
@@ -53,29 +59,36 @@ impl Proxy {
     }
 }
 
-/// A name that may be part of a file's name.
+/// Whether a proxy may have this name, which becomes part of a file name.
 pub(super) fn is_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=40).contains(&name.len()) && name.bytes().all(fits)
 }
 
-/// The name of a proxy's socket, beside which there are sockets for other purposes.
+/// File name of a proxy's control socket.
 pub(super) fn socket_name(name: &str) -> String {
     format!("{name}.control")
 }
 
-/// Time that is left until `deadline`.
+/// Time until `deadline`.
+///
+/// # Errors
+/// [`ErrorKind::TimedOut`] when it has passed.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::Error::new(ErrorKind::TimedOut, "it took too long")) } else { Ok(left) }
+    if left.is_zero() { Err(io::Error::new(ErrorKind::TimedOut, "the time limit has passed")) } else { Ok(left) }
 }
 
-/// Whether a call ended because its time was over, which the next call of `left` tells.
+/// Whether a call ended early and is to be repeated. [`left`] then checks the deadline.
 fn is_late(why: &io::Error) -> bool {
     matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// Reads a line, without its end, of at most `longest` bytes. An end of the stream ends it too.
+/// Reads a line of at most `longest` bytes, without its end. End of file also ends a line.
+///
+/// # Errors
+/// [`ErrorKind::InvalidData`] for a longer line, [`ErrorKind::TimedOut`] at the deadline, or an
+/// error of the socket.
 pub(super) fn read_line(mut stream: &UnixStream, longest: usize, deadline: Instant) -> io::Result<Vec<u8>> {
     let (mut line, mut part) = (Vec::new(), vec![0; 64 << 10]);
     loop {
@@ -88,7 +101,7 @@ pub(super) fn read_line(mut stream: &UnixStream, longest: usize, deadline: Insta
         let end = part.iter().position(|byte| *byte == b'\n');
         line.extend_from_slice(&part[..end.unwrap_or(count)]);
         if line.len() > longest {
-            return Err(io::Error::new(ErrorKind::InvalidData, format!("a line of more than {longest} bytes came")));
+            return Err(io::Error::new(ErrorKind::InvalidData, format!("received a line of more than {longest} bytes")));
         }
         if end.is_some() || count == 0 {
             return Ok(line);
@@ -96,7 +109,10 @@ pub(super) fn read_line(mut stream: &UnixStream, longest: usize, deadline: Insta
     }
 }
 
-/// Writes `value` as a line.
+/// Writes `value` as a line of JSON.
+///
+/// # Errors
+/// [`ErrorKind::TimedOut`] at the deadline, or an error of the socket.
 pub(super) fn write_line(mut stream: &UnixStream, value: &impl Serialize, deadline: Instant) -> io::Result<()> {
     let mut text = serde_json::to_vec(value)?;
     text.push(b'\n');

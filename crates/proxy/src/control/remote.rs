@@ -1,10 +1,10 @@
-//! The asking side of the control socket.
+//! The client side of the control socket.
 
 use super::{
     printable::{printable, printable_value},
-    protocol::{LONGEST_ANSWER, Request, Status, is_name, read_line, socket_name, write_line},
+    protocol::{DENIED, LONGEST_ANSWER, ProxyStatus, Request, is_name, read_line, socket_name, write_line},
 };
-use crate::{gate::Change, meter::FlowView};
+use crate::{gate::BypassChange, meter::FlowView};
 use intercept::{
     Prefix,
     runtime_dir::{FindError, Places},
@@ -17,96 +17,106 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the proxy may take to answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit for the answer of the proxy.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why a running proxy could not be asked.
+/// Why a request to a running proxy failed.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// Nobody answers to that name.
+pub enum ControlError {
+    /// No proxy of this name runs in this network namespace, as far as this user can see.
     #[error(
-        "no proxy named {0:?} runs in this network namespace, or it is another user's: start it (tandem proxy), say its name \
-         (--name), or look as the user that runs it"
+        "no proxy named {0:?} runs in this network namespace, or it is another user's: start it (tandem proxy), give its name \
+         (--name), or run this command as its user"
     )]
-    Nobody(String),
-    /// The socket belongs to somebody else.
-    #[error("only root and the proxy's own user may ask it")]
+    NotFound(String),
+    /// The proxy runs as another user.
+    #[error("{}", DENIED)]
     Denied,
-    /// Another user's process has the socket.
+    /// A process of another user listens at the socket.
     #[error(
-        "a process of user {user} listens at {socket}, in another user's directory: it is not asked; remove the socket and restart the proxy"
+        "cannot trust the control socket {socket}: the process that listens there runs as user {user}, who does not own the directory; \
+         remove the socket and restart the proxy"
     )]
     Impostor {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
-        /// The user that runs it.
+        /// User of the process.
         user: u32,
     },
-    /// It broke off.
-    #[error("the proxy did not answer: {0}")]
-    Broken(io::Error),
-    /// It would not.
+    /// The exchange failed.
+    #[error("the proxy did not answer: {0}; try again, or see its log")]
+    Io(io::Error),
+    /// The proxy rejected the request; the text is its reason.
     #[error("{0}")]
     Refused(String),
 }
 
-/// The running proxy of this name in the network namespace of the calling thread.
+/// A running proxy, known by its name, in the network namespace of the calling thread.
 #[derive(Debug, Clone)]
 pub struct Remote {
     name: String,
 }
 
 impl Remote {
-    /// By its name.
+    /// The proxy of this name. Connects only when a request is made.
     pub fn named(name: &str) -> Self {
         Remote { name: name.into() }
     }
 
-    fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, AskError> {
-        let nobody = || AskError::Nobody(self.name.clone());
+    fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ControlError> {
+        let not_found = || ControlError::NotFound(self.name.clone());
         if !is_name(&self.name) {
-            return Err(nobody());
+            return Err(not_found());
         }
-        let places = Places::of_thread().map_err(AskError::Broken)?;
+        let places = Places::of_thread().map_err(ControlError::Io)?;
         let stream = places.connect(&socket_name(&self.name)).map_err(|error| match error {
-            FindError::Absent => nobody(),
-            FindError::Denied => AskError::Denied,
-            FindError::Impostor(socket, user) => AskError::Impostor { socket, user: user.as_raw() },
+            FindError::Absent => not_found(),
+            FindError::Denied => ControlError::Denied,
+            FindError::Impostor(socket, user) => ControlError::Impostor { socket, user: user.as_raw() },
         })?;
         let exchange = || {
-            let deadline = Instant::now() + PATIENCE;
-            // One who may not ask is answered before that.
-            let asked = write_line(&stream, request, deadline);
+            let deadline = Instant::now() + ANSWER_TIMEOUT;
+            // The proxy answers a user that it refuses without reading the request.
+            let sent = write_line(&stream, request, deadline);
             let line = read_line(&stream, LONGEST_ANSWER, deadline);
             if line.as_ref().map_or(true, Vec::is_empty) {
-                asked?;
+                sent?;
             }
             let answer: Result<Value, String> = serde_json::from_slice(&line?)?;
-            // No text reaches the caller that a terminal must not be given.
+            // Callers print these texts on terminals.
             Ok(match answer {
                 Ok(value) => Ok(serde_json::from_value(printable_value(value))?),
                 Err(text) => Err(printable(&text)),
             })
         };
-        exchange().map_err(AskError::Broken)?.map_err(AskError::Refused)
+        exchange().map_err(ControlError::Io)?.map_err(ControlError::Refused)
     }
 
-    /// Every flow as it is now.
-    pub fn flows(&self) -> Result<Vec<FlowView>, AskError> {
+    /// The present state of every flow.
+    ///
+    /// # Errors
+    /// [`ControlError`] when the proxy cannot be reached or rejects the request.
+    pub fn flows(&self) -> Result<Vec<FlowView>, ControlError> {
         self.ask(&Request::Flows)
     }
 
-    /// What all flows came to, and what the firewall counted.
-    pub fn status(&self) -> Result<Status, AskError> {
+    /// Counts of all flows, of the firewall and of the host.
+    ///
+    /// # Errors
+    /// [`ControlError`] when the proxy cannot be reached or rejects the request.
+    pub fn status(&self) -> Result<ProxyStatus, ControlError> {
         self.ask(&Request::Status)
     }
 
-    /// Changes the prefixes that bypass; returns the list as it then is.
-    pub fn bypass(&self, change: Change) -> Result<Vec<Prefix>, AskError> {
+    /// Changes the prefixes that bypass; returns the resulting list.
+    ///
+    /// # Errors
+    /// [`ControlError`] when the proxy cannot be reached or rejects the request.
+    pub fn bypass(&self, change: BypassChange) -> Result<Vec<Prefix>, ControlError> {
         self.ask(&match change {
-            Change::Nothing => Request::Bypass,
-            Change::Add(prefixes) => Request::BypassAdd(prefixes),
-            Change::Remove(prefixes) => Request::BypassRemove(prefixes),
+            BypassChange::Nothing => Request::Bypass,
+            BypassChange::Add(prefixes) => Request::BypassAdd(prefixes),
+            BypassChange::Remove(prefixes) => Request::BypassRemove(prefixes),
         })
     }
 }

@@ -1,9 +1,9 @@
-//! The answering side of the control socket: a thread that accepts, and one for each asker.
+//! The server side of the control socket: a thread that accepts, and one for each client.
 
-use super::protocol::{LONGEST_REQUEST, Request, is_name, read_line, socket_name, write_line};
+use super::protocol::{DENIED, LONGEST_REQUEST, Request, is_name, read_line, socket_name, write_line};
 use crate::{
-    error::{ChangeError, StartError},
-    gate::Change,
+    error::{ChangeError, ProxyStartError},
+    gate::BypassChange,
     meter::FlowView,
     running::Proxy,
     worker::sys,
@@ -26,21 +26,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Askers at once. Others wait until one of these has been answered, or its time is over.
-const ASKERS: usize = 16;
-/// How long an asker may take to send its request.
-const REQUEST: Duration = Duration::from_secs(2);
-/// How long it may take to receive the answer.
-const ANSWER: Duration = Duration::from_secs(20);
-/// The pause while there are no descriptors, or as many askers as may be.
+/// The most clients that are served at once. Others wait in the backlog.
+const MAX_CLIENTS: usize = 16;
+/// Time limit for receiving a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limit for sending the answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Pause of accepting after an error, or at [`MAX_CLIENTS`].
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// A control socket that is served. Dropping it closes and removes it.
+/// An open control socket. Dropping it closes and removes the socket.
 #[derive(Debug)]
 pub struct ControlSocket {
     waker: Arc<OwnedFd>,
     thread: Option<thread::JoinHandle<()>>,
-    /// The name is free when this is dropped, after the thread has ended.
+    /// Dropped after the thread has ended, which frees the name.
     _claim: Arc<Claim>,
 }
 
@@ -53,17 +53,22 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Answers for `proxy`, by this name in the network namespace of the calling thread, until what it
-/// returns is dropped. Where there is no directory for the socket it says so in the log and returns
-/// none: the proxy splits connections without it.
-pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, StartError> {
-    let refused = |why: io::Error, cure| StartError::Open(OpenError::Listen { address: format!("the control socket {name:?}"), cure, why });
+/// Serves the control socket of `proxy` under this name, in the network namespace of the calling
+/// thread, until the result is dropped. None: the socket's directory cannot be made, which is
+/// logged; the proxy works without a control socket.
+///
+/// # Errors
+/// [`ProxyStartError::Open`] when the name is invalid or taken, or the socket cannot be opened;
+/// [`ProxyStartError::System`] when its thread cannot be started.
+pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, ProxyStartError> {
+    let refused =
+        |why: io::Error, cure| ProxyStartError::Open(OpenError::Listen { address: format!("the control socket {name:?}"), cure, why });
     if !is_name(name) {
-        let cure = "give another name (--name): letters, digits, \"-\", \"_\" and \".\", at most 40";
+        let cure = "give another name (--name) of at most 40 letters, digits, \"-\", \"_\" and \".\"";
         return Err(refused(io::ErrorKind::InvalidInput.into(), cure));
     }
-    let unusual = "see that /proc is mounted and that this user may write to its runtime directory";
-    let places = Places::of_thread().map_err(|why| refused(why, unusual))?;
+    let system_cure = "mount /proc, and let this user write to its runtime directory";
+    let places = Places::of_thread().map_err(|why| refused(why, system_cure))?;
     let claim = match places.claim(&socket_name(name), Access::Owner) {
         Ok(claim) => Arc::new(claim),
         Err(ClaimError::NoDirectory(path, why)) => {
@@ -75,9 +80,9 @@ pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, St
             let cure = "another proxy in this network namespace has that name: stop it, or give this one another (--name)";
             return Err(refused(io::ErrorKind::AddrInUse.into(), cure));
         }
-        Err(ClaimError::System(why)) => return Err(refused(why, unusual)),
+        Err(ClaimError::System(why)) => return Err(refused(why, system_cure)),
     };
-    let failed = |what| move |why| StartError::System { what, why };
+    let failed = |what| move |why| ProxyStartError::System { what, why };
     let waker = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| failed("make an eventfd")(errno.into()))?);
     claim.listener.set_nonblocking(true).map_err(failed("watch the control socket"))?;
     let (proxy, socket, stop) = (Arc::downgrade(proxy), claim.clone(), waker.clone());
@@ -86,10 +91,10 @@ pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, St
     Ok(Some(ControlSocket { waker, thread: Some(thread), _claim: claim }))
 }
 
-/// Accepts until `stop` can be read.
+/// Accepts until `stop` becomes readable.
 fn accept(listener: &UnixListener, stop: &OwnedFd, proxy: &Weak<Proxy>) {
-    let mut askers: Vec<thread::JoinHandle<()>> = Vec::new();
-    // Whether it ended for `stop`.
+    let mut clients: Vec<thread::JoinHandle<()>> = Vec::new();
+    // Returns whether `stop` became readable.
     let wait = |on: Option<&UnixListener>, timeout: Option<&Timespec>| {
         let mut polled = vec![PollFd::new(stop, PollFlags::IN)];
         polled.extend(on.map(|listener| PollFd::new(listener, PollFlags::IN)));
@@ -97,17 +102,17 @@ fn accept(listener: &UnixListener, stop: &OwnedFd, proxy: &Weak<Proxy>) {
         !polled[0].revents().is_empty()
     };
     loop {
-        askers.retain(|asker| !asker.is_finished());
-        let ended = if askers.len() < ASKERS { wait(Some(listener), None) } else { wait(None, Some(&PAUSE)) };
-        if ended {
+        clients.retain(|client| !client.is_finished());
+        let stopped = if clients.len() < MAX_CLIENTS { wait(Some(listener), None) } else { wait(None, Some(&PAUSE)) };
+        if stopped {
             return;
         }
-        if askers.len() >= ASKERS {
+        if clients.len() >= MAX_CLIENTS {
             continue;
         }
-        let begun = listener.accept().and_then(|(asker, _)| begin(asker, proxy));
+        let begun = listener.accept().and_then(|(client, _)| begin(client, proxy));
         match begun {
-            Ok(asker) => askers.extend(asker),
+            Ok(client) => clients.extend(client),
             Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
             Err(why) => {
                 tracing::debug!("control socket: {why}");
@@ -119,48 +124,48 @@ fn accept(listener: &UnixListener, stop: &OwnedFd, proxy: &Weak<Proxy>) {
     }
 }
 
-/// Starts the thread of an asker that may ask.
-fn begin(asker: UnixStream, proxy: &Weak<Proxy>) -> io::Result<Option<thread::JoinHandle<()>>> {
-    let user = socket_peercred(&asker)?.uid;
+/// Starts the thread of a client, if its user is permitted.
+fn begin(client: UnixStream, proxy: &Weak<Proxy>) -> io::Result<Option<thread::JoinHandle<()>>> {
+    let user = socket_peercred(&client)?.uid;
     if !user.is_root() && user != geteuid() {
-        // Nothing of it is read. The answer fits into the buffer of a new connection.
-        let answer: Result<(), &str> = Err("only root and the proxy's own user may ask it");
-        let _ = write_line(&asker, &answer, Instant::now() + Duration::from_millis(10));
+        // Its request is not read. The answer fits into the buffer of a new connection.
+        let answer: Result<(), &str> = Err(DENIED);
+        let _ = write_line(&client, &answer, Instant::now() + Duration::from_millis(10));
         return Ok(None);
     }
-    asker.set_nonblocking(false)?;
+    client.set_nonblocking(false)?;
     let proxy = proxy.clone();
     let work = move || {
-        if let Err(why) = answer(&proxy, &asker) {
+        if let Err(why) = answer(&proxy, &client) {
             tracing::debug!("control socket: {why}");
         }
     };
     thread::Builder::new().name("tandem-asker".into()).spawn(work).map(Some)
 }
 
-fn answer(proxy: &Weak<Proxy>, asker: &UnixStream) -> io::Result<()> {
-    let request = read_line(asker, LONGEST_REQUEST, Instant::now() + REQUEST);
+fn answer(proxy: &Weak<Proxy>, client: &UnixStream) -> io::Result<()> {
+    let request = read_line(client, LONGEST_REQUEST, Instant::now() + REQUEST_TIMEOUT);
     let request = match request {
         Ok(line) => serde_json::from_slice::<Request>(&line).map_err(|error| error.to_string()),
         Err(why) if why.kind() == io::ErrorKind::InvalidData => Err(why.to_string()),
         Err(why) => return Err(why),
     };
-    // The proxy is held no longer than the answer takes to make: it ends when its last reference is
-    // dropped.
+    // The reference to the proxy is kept only while the answer is made: the proxy ends when its
+    // last reference is dropped.
     let answer = request.map_err(|error| format!("cannot understand the request: {error}")).and_then(|request| {
-        let proxy = proxy.upgrade().ok_or("the proxy is ending")?;
-        heed(&proxy, request).map_err(|error| error.to_string())
+        let proxy = proxy.upgrade().ok_or("the proxy is stopping")?;
+        carry_out(&proxy, request).map_err(|error| error.to_string())
     });
-    write_line(asker, &answer, Instant::now() + ANSWER)
+    write_line(client, &answer, Instant::now() + ANSWER_TIMEOUT)
 }
 
-fn heed(proxy: &Proxy, request: Request) -> Result<serde_json::Value, ChangeError> {
+fn carry_out(proxy: &Proxy, request: Request) -> Result<serde_json::Value, ChangeError> {
     let json = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
     Ok(match request {
         Request::Flows => json(serde_json::to_value(proxy.flows().iter().map(FlowView::of).collect::<Vec<_>>())),
         Request::Status => json(serde_json::to_value(proxy.status())),
-        Request::Bypass => json(serde_json::to_value(proxy.bypass(Change::Nothing)?)),
-        Request::BypassAdd(prefixes) => json(serde_json::to_value(proxy.bypass(Change::Add(prefixes))?)),
-        Request::BypassRemove(prefixes) => json(serde_json::to_value(proxy.bypass(Change::Remove(prefixes))?)),
+        Request::Bypass => json(serde_json::to_value(proxy.bypass(BypassChange::Nothing)?)),
+        Request::BypassAdd(prefixes) => json(serde_json::to_value(proxy.bypass(BypassChange::Add(prefixes))?)),
+        Request::BypassRemove(prefixes) => json(serde_json::to_value(proxy.bypass(BypassChange::Remove(prefixes))?)),
     })
 }

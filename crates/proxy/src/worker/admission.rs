@@ -1,5 +1,5 @@
-//! How many connections a worker admits. At its soft limit it tells the gate that it is full; at
-//! its hard limit its listeners stop accepting.
+//! Limits the connections of a worker. At its soft limit it tells the gate that it is full; at its
+//! hard limit its listeners stop accepting.
 
 use super::{LISTENER_PAUSE, Worker};
 use crate::gate::GateCommand;
@@ -12,11 +12,12 @@ use rustix::event::epoll::EventFlags;
 use std::{io, mem};
 
 impl Worker {
-    /// Tells the gate when the worker has become full, or no longer is.
+    /// Tells the gate when the worker has become full, or is no longer full. Without a gate it
+    /// pauses its listeners instead.
     pub(super) fn update_full(&mut self) {
-        let (coming, soft_limit) = (self.alive() + self.waiting_connections(), self.soft_limit);
+        let (connections, soft_limit) = (self.alive() + self.waiting_connections(), self.soft_limit);
         // Hysteresis: without it the gate would open and shut with each connection that ends.
-        let full = if self.full { coming > soft_limit - soft_limit.div_ceil(16) } else { coming >= soft_limit };
+        let full = if self.full { connections > soft_limit - soft_limit.div_ceil(16) } else { connections >= soft_limit };
         let changed = full != mem::replace(&mut self.full, full);
         match &self.context.gate {
             Some(gate) if changed => drop(gate.send(GateCommand::Full(full))),
@@ -28,32 +29,32 @@ impl Worker {
         }
     }
 
-    /// The firewall takes its time to shut the gate. Connections that arrive meanwhile are split as
-    /// long as there are descriptors: the backlogs admit no more. At the hard limit the listeners
-    /// stop accepting. Clients retransmit their SYN after one second and are then forwarded
-    /// unsplit.
+    /// Connections that arrive while the gate is being shut are split as long as there are
+    /// descriptors: the backlogs admit no more. At the hard limit the listeners stop accepting.
+    /// Clients retransmit their SYN after one second and are then forwarded unsplit.
     pub(super) fn enforce_hard_limit(&mut self) {
         let (alive, hard_limit) = (self.alive(), self.hard_limit);
         let most = (hard_limit.saturating_sub(alive) / self.listeners.len().max(1)).clamp(LEAST_BACKLOG, BACKLOG);
         if most < self.backlog || most / 2 >= self.backlog {
-            // Somewhat less, so that not every connection changes it.
+            // One eighth less, so that not every connection changes the backlog.
             self.backlog = most - most / 8;
-            self.to_listeners(|listener| listener.set_backlog(self.backlog));
+            self.change_listeners(|listener| listener.set_backlog(self.backlog));
         }
         let accept_paused = self.full && (self.accept_paused || alive + self.waiting_connections() >= hard_limit);
         if accept_paused != mem::replace(&mut self.accept_paused, accept_paused) {
-            self.to_listeners(|listener| listener.set_accepting(!accept_paused));
+            self.change_listeners(|listener| listener.set_accepting(!accept_paused));
         }
     }
 
-    pub(super) fn to_listeners(&self, tell: impl Fn(&Listener) -> io::Result<()>) {
-        if let Err(why) = self.listeners.iter().map(|listener| &listener.socket).try_for_each(tell) {
-            tracing::warn!("cannot keep connections from a full listener, or let them come again: {why}");
+    /// Applies a change to every listener.
+    pub(super) fn change_listeners(&self, change: impl Fn(&Listener) -> io::Result<()>) {
+        if let Err(why) = self.listeners.iter().map(|listener| &listener.socket).try_for_each(change) {
+            tracing::warn!("cannot change how a listener accepts connections: {why}; the worker may run out of descriptors");
         }
     }
 
-    /// Connections whose handshake is complete and that wait to be accepted: they can no longer
-    /// pass unsplit. Counted only when the worker is close to its soft limit, else 0.
+    /// Number of connections in the backlogs, which can no longer pass unsplit. They are counted
+    /// only when the worker is close to its soft limit, else 0.
     pub(super) fn waiting_connections(&self) -> usize {
         if self.context.gate.is_none() || self.alive() + BACKLOG < self.soft_limit {
             return 0;
@@ -61,7 +62,7 @@ impl Worker {
         self.listeners.iter().map(|listener| listener.socket.waiting()).sum()
     }
 
-    /// Has epoll watch the listeners no longer, or again.
+    /// Has epoll stop watching the listeners, or watch them again.
     pub(super) fn pause_listeners(&mut self, pause: bool) {
         self.listeners_paused = pause;
         let flags = if pause { EventFlags::empty() } else { EventFlags::IN };
@@ -69,15 +70,15 @@ impl Worker {
         for (index, listener) in self.listeners.iter().enumerate() {
             changed = changed.and(self.reactor.rearm(&listener.socket.socket, Token::Listener(index), flags));
         }
-        // A listener that stays watched although it is paused only costs turns of the loop.
+        // A listener that stays watched although it is paused only costs turns of the event loop.
         if let (Err(errno), false) = (changed, pause) {
-            tracing::error!("cannot watch a listener: {errno}; this is tried again in a second");
+            tracing::error!("cannot have epoll watch a listener: {errno}; trying again in a second");
             self.listeners_paused = true;
             self.listeners_resume_at = Some(self.scratch.now + LISTENER_PAUSE);
         }
     }
 
-    /// To be called when a connection has ended: there may be room again.
+    /// Resumes what was paused for lack of room. To be called when a connection has ended.
     pub(super) fn after_end(&mut self) {
         if self.full {
             self.update_full();

@@ -1,8 +1,8 @@
-//! Connections that the carrier takes: the worker hands them over, and records those that have
+//! Connections of the carrier (a bond): the worker hands them over, and records those that have
 //! ended.
 
 use super::Worker;
-use crate::{connection::Start, greeting::RequestedServer};
+use crate::{connection::ConnectionStart, greeting::RequestedServer};
 use relay::{FlowRecord, FlowStats, Readiness};
 use rustix::event::epoll::EventFlags;
 use std::net::SocketAddr;
@@ -16,8 +16,8 @@ impl Worker {
         may_dial && self.config.policy.is_bonded(client, server, |address| routes?.interface_to(address))
     }
 
-    /// Begins a connection that the carrier takes.
-    pub(super) fn begin_carried(&mut self, start: Start, to: RequestedServer) {
+    /// Hands a connection over to the carrier.
+    pub(super) fn begin_carried(&mut self, start: ConnectionStart, to: RequestedServer) {
         let (client, server) = (start.client, start.server);
         let Some(carrier) = &mut self.carrier else { return };
         if let Err(ending) = carrier.begin(start, to) {
@@ -25,15 +25,15 @@ impl Worker {
         }
     }
 
-    /// What epoll told of a socket of the carrier.
+    /// Passes an event on to the carrier.
     pub(super) fn on_carrier_event(&mut self, index: usize, flags: EventFlags) {
         if let Some(carrier) = &mut self.carrier {
             carrier.on_event(index, Readiness::of(flags), &mut self.scratch);
         }
     }
 
-    /// Lets the carrier do what is due, and records its connections that have ended.
-    pub(super) fn turn_of_carrier(&mut self) {
+    /// Runs the carrier's turn, and records its connections that have ended.
+    pub(super) fn run_carrier(&mut self) {
         if let Some(carrier) = &mut self.carrier {
             carrier.turn(&mut self.scratch);
         }

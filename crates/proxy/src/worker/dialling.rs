@@ -1,4 +1,4 @@
-//! Far legs that are connecting, and how long that may take.
+//! Connect timeouts of far legs.
 
 use super::{CONNECT_TICK, Worker, WorkerSlot};
 use relay::{Ending, LegSide};
@@ -8,16 +8,16 @@ use std::{
 };
 
 impl Worker {
-    /// Gives up far legs that have been connecting for too long. Once one has been connecting for
-    /// [`CONNECT_TICK`], its near leg is watched too: the client may give up.
+    /// Ends connections whose far leg has been connecting for too long. After [`CONNECT_TICK`] the
+    /// near leg is watched too, since the client may give up.
     pub(super) fn check_dialling(&mut self) {
         let now = self.scratch.now;
         while let Some(&(begun, slot)) = self.dialling.front() {
-            if self.still_dials(begun, slot).is_some() {
+            if self.connect_limit(begun, slot).is_some() {
                 if now - begun < CONNECT_TICK {
                     break;
                 }
-                // With TCP Fast Open the near leg is watched already.
+                // With TCP Fast Open the near leg may be watched already.
                 if self.flows.get(slot).and_then(WorkerSlot::split).is_some_and(|connection| !connection.watches_near) {
                     self.watch_leg(slot, LegSide::Near);
                 }
@@ -25,12 +25,12 @@ impl Worker {
             }
             self.dialling.pop_front();
         }
-        if self.dialling_long.is_empty() || now < self.next_check {
+        if self.dialling_long.is_empty() || now < self.next_dialling_check {
             return;
         }
-        self.next_check = now + CONNECT_TICK;
+        self.next_dialling_check = now + CONNECT_TICK;
         for (begun, slot) in mem::take(&mut self.dialling_long) {
-            let Some(limit) = self.still_dials(begun, slot) else { continue };
+            let Some(limit) = self.connect_limit(begun, slot) else { continue };
             if now - begun < limit {
                 self.dialling_long.push((begun, slot));
             } else {
@@ -39,9 +39,9 @@ impl Worker {
         }
     }
 
-    /// How long the far leg that was dialled then may take to connect; none: it is connected, or
-    /// replaced by a leg to another address.
-    fn still_dials(&self, begun: Instant, slot: usize) -> Option<Duration> {
+    /// Connect timeout of the far leg in this slot that was dialled at `begun`; none: it is connected,
+    /// or was replaced by a leg to another address.
+    fn connect_limit(&self, begun: Instant, slot: usize) -> Option<Duration> {
         let connection = self.flows.get(slot)?.split()?;
         (connection.is_dialling() && connection.dialled_at() == begun).then(|| connection.connect_timeout())
     }

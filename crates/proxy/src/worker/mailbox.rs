@@ -1,39 +1,41 @@
-//! How other threads tell a worker what to do.
+//! Commands from other threads to a worker.
 
 use super::sys;
-use crate::{config::Config, meter::Totals, resolver::Answer};
+use crate::{config::ProxyConfig, meter::Totals, resolver::LookupResult};
 use relay::FlowStats;
 use rustix::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
-/// What a worker may be told to do.
+/// A command to a worker.
 #[derive(Debug)]
-pub(crate) enum Command {
-    /// Report every flow, some at a time.
+pub(crate) enum WorkerCommand {
+    /// Report every flow, in several messages.
     Flows(mpsc::Sender<Vec<FlowStats>>),
-    /// Report the totals of all flows, those that are not over too.
+    /// Report the totals of all flows, open ones too.
     Totals(mpsc::Sender<Totals>),
-    /// Take this configuration for new flows.
-    Reload(Arc<Config>),
-    /// A name has been looked up.
-    Resolved(Answer),
-    /// Take no new connections; end when the last one has.
+    /// Apply this configuration to new flows.
+    Reload(Arc<ProxyConfig>),
+    /// Take the result of a name lookup.
+    Resolved(LookupResult),
+    /// Accept no new connections; end with the last one.
     Drain,
     /// Reset every connection and end.
     Stop,
 }
 
-/// Where a worker gets its commands.
+/// Sends commands to a worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Mailbox {
-    pub(crate) commands: mpsc::Sender<Command>,
-    /// Owned by threads of the main descriptor table: a worker must never hold one.
+    pub(crate) commands: mpsc::Sender<WorkerCommand>,
+    /// The eventfd that wakes the worker. It belongs to the main descriptor table: a worker, which
+    /// has its own table, must never hold a clone.
     pub(crate) waker: Arc<OwnedFd>,
 }
 
 impl Mailbox {
-    pub(crate) fn send(&self, command: Command) {
-        // A worker that has ended needs no more commands.
+    /// Queues a command and wakes the worker.
+    pub(crate) fn send(&self, command: WorkerCommand) {
+        // Fails only if the worker has ended.
         let _ = self.commands.send(command);
         sys::signal(&self.waker);
     }

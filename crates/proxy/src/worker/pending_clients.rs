@@ -1,28 +1,31 @@
-//! Clients that have not said yet where they go, and the order of their arrival.
+//! Clients whose greeting is not complete yet, in the order of their arrival.
 
-use crate::{config::Listen, greeting::Greeting};
+use crate::{config::ListenerConfig, greeting::Greeting};
 use socket2::Socket;
 use std::{collections::VecDeque, net::SocketAddr, time::Instant};
 
-/// A client that has not said yet where it goes.
+/// A client whose greeting is not complete yet.
 #[derive(Debug)]
 pub(super) struct PendingClient {
     pub(super) socket: Socket,
     pub(super) client: SocketAddr,
     pub(super) greeting: Greeting,
-    /// What the configuration says of the listener that it came to.
-    pub(super) listen: Listen,
-    /// Tells it from an earlier client in the same slot.
+    /// Configuration of the listener that accepted it.
+    pub(super) listen: ListenerConfig,
+    /// Distinguishes it from earlier clients in the same slot.
     pub(super) serial: u64,
 }
 
-/// The slots of pending clients in the order of arrival, so that those that take too long are found
-/// without a look at the others.
+/// The slots of pending clients in the order of arrival, which finds late clients without a scan.
+///
+/// The caller calls [`push`](Self::push) when a client arrives and [`remove_one`](Self::remove_one)
+/// when one is not pending any more.
 #[derive(Debug, Default)]
 pub(super) struct PendingQueue {
-    /// Slot, serial number and time of arrival. Those of clients that are pending no longer stay
-    /// until they are passed over.
+    /// Slot, serial number and time of arrival. Entries of clients that are not pending any more
+    /// are removed lazily.
     arrivals: VecDeque<(usize, u64, Instant)>,
+    /// Number of pending clients.
     count: usize,
 }
 
@@ -32,11 +35,10 @@ impl PendingQueue {
         self.count == 0
     }
 
-    /// Puts a client in the queue. `is_pending` tells whether the client of a slot still is the one
-    /// with this serial number.
+    /// Adds a client. `is_pending` returns whether a slot still has the pending client with this
+    /// serial number.
     pub(super) fn push(&mut self, (slot, serial, since): (usize, u64, Instant), is_pending: impl Fn(usize, u64) -> bool) {
-        // Clients that are pending no longer keep their place behind a silent one; at most half of
-        // the places are such.
+        // Stale entries stay in the queue behind a silent client: keep them to half of the queue.
         if self.arrivals.len() > 2 * self.count + 64 {
             self.arrivals.retain(|(slot, serial, _)| is_pending(*slot, *serial));
         }
@@ -44,12 +46,12 @@ impl PendingQueue {
         self.count += 1;
     }
 
-    /// To be called when a client is pending no longer.
+    /// Notes that a client is not pending any more.
     pub(super) fn remove_one(&mut self) {
         self.count -= 1;
     }
 
-    /// The slot of a client that arrived before `since`; none: all have arrived later.
+    /// The slot of a pending client that arrived before `since`; none: there is none.
     pub(super) fn late(&mut self, since: Instant, is_pending: impl Fn(usize, u64) -> bool) -> Option<usize> {
         while let Some((slot, serial, arrived)) = self.arrivals.front().copied() {
             if !is_pending(slot, serial) {
@@ -70,26 +72,26 @@ mod tests {
     use std::{collections::HashMap, time::Duration};
 
     #[test]
-    fn only_those_who_are_still_silent_are_late() {
+    fn only_clients_that_are_still_pending_are_late() {
         let begun = Instant::now();
         let (mut queue, mut pending) = (PendingQueue::default(), HashMap::new());
         let at = |seconds| begun + Duration::from_secs(seconds);
-        let come = |queue: &mut PendingQueue, pending: &mut HashMap<usize, u64>, slot, serial| {
+        let arrive = |queue: &mut PendingQueue, pending: &mut HashMap<usize, u64>, slot, serial| {
             queue.push((slot, serial, at(serial)), |slot, serial| pending.get(&slot) == Some(&serial));
             pending.insert(slot, serial);
         };
         let late = |queue: &mut PendingQueue, pending: &HashMap<usize, u64>, since| {
             queue.late(since, |slot, serial| pending.get(&slot) == Some(&serial))
         };
-        come(&mut queue, &mut pending, 0, 0);
-        // One that goes on at once, again and again, in the same slot.
+        arrive(&mut queue, &mut pending, 0, 0);
+        // Clients that complete their greeting at once, one after the other in the same slot.
         for serial in 1..1000 {
-            come(&mut queue, &mut pending, 1, serial);
+            arrive(&mut queue, &mut pending, 1, serial);
             pending.remove(&1);
             queue.remove_one();
         }
         assert!(queue.arrivals.len() <= 70, "{}", queue.arrivals.len());
-        come(&mut queue, &mut pending, 1, 1000);
+        arrive(&mut queue, &mut pending, 1, 1000);
         assert_eq!(late(&mut queue, &pending, at(0)), None);
         assert_eq!(late(&mut queue, &pending, at(1)), Some(0));
         pending.remove(&0);

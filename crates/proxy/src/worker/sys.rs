@@ -1,4 +1,4 @@
-//! What worker threads ask of the kernel: wake-ups, and a descriptor table of their own.
+//! System calls of worker threads: wake-ups, and a descriptor table of their own.
 #![allow(unsafe_code)]
 
 use std::{
@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-/// Makes an eventfd readable, for a thread that sleeps until it is. The write cannot be refused for
-/// lack of room: whoever waits reads it. Should it fail all the same it is tried again for a
-/// second, because without it the sleeper might never hear.
+/// Wakes the thread that waits for an eventfd. The write does not block: the counter is far from
+/// its maximum. If it fails nevertheless, it is repeated for a second, since a lost wake-up could
+/// leave the thread waiting for ever.
 pub(crate) fn signal(eventfd: &OwnedFd) {
     const PAUSE: Duration = Duration::from_millis(5);
     for _ in 0..200 {
@@ -21,19 +21,22 @@ pub(crate) fn signal(eventfd: &OwnedFd) {
     }
 }
 
-/// Gives the calling thread a descriptor table of its own, in which of all that were open only
-/// `keep` and the standard streams remain. Descriptors then are counted, and looked up, for this
-/// thread alone.
+/// Gives the calling thread a descriptor table of its own, which keeps only `keep` and the standard
+/// streams. The limit of open files then counts for this thread alone, and descriptor lookups take
+/// no shared lock. Returns `keep` as an owned descriptor.
+///
+/// # Errors
+/// When the table cannot be unshared, or descriptors cannot be closed.
 pub(crate) fn own_descriptors(keep: RawFd) -> io::Result<OwnedFd> {
-    // Not every C library has a function for it.
+    // Not every C library has a wrapper for this system call.
     let close_range = |first: libc::c_uint, last: libc::c_uint| {
-        // SAFETY: takes numbers alone; what it closes is said below.
+        // SAFETY: takes only numbers; the block below says why closing is sound.
         let status = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
-    // SAFETY: unshare takes no pointers. Whatever descriptors other threads' objects own stay open
-    // in their table; what is closed here is this thread's copy, of which no object of this thread
-    // is an owner: it has just begun, and `keep` is adopted.
+    // SAFETY: unshare takes no pointers. Descriptors that objects of other threads own stay open in
+    // the other table. The copies that are closed here have no owner, because this thread has just
+    // started, and `keep` becomes owned by the result.
     unsafe {
         if libc::unshare(libc::CLONE_FILES) != 0 {
             return Err(io::Error::last_os_error());

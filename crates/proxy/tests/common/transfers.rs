@@ -1,30 +1,31 @@
-//! Transfers of random sizes, orders and ends, and the law they must keep: a clean end means
-//! delivered.
+//! Transfers of random sizes, orders and endings, and the law that the proxy must keep: a clean end
+//! means delivered.
 //!
-//! A transfer is a connection with a stream each way. Each of its ends is a thread that writes,
-//! reads, half-closes and, in some, aborts; what it is to do comes from the transfer's number
-//! alone. Afterwards what the two ends saw is judged:
+//! A transfer is a connection with a stream in each direction. Each endpoint is a thread that
+//! writes, reads, half-closes and, in some transfers, aborts. The number of the transfer alone
+//! determines what it does. Afterwards the observations of the two endpoints are compared:
 //!
-//! 1. What an end has read is how the other's stream begins, checksum for checksum.
-//! 2. An end that reads end of file has read all of it, and the other end has half-closed.
-//! 3. An end that half-closes, then reads end of file and closes has been read to the end by the
-//!    other, which read end of file too.
-//! 4. Where nobody aborts, both ends read all and end without an error.
+//! 1. The bytes that an endpoint has read are a prefix of the other's stream, by checksum.
+//! 2. An endpoint that reads end of file has read the whole stream, and the other has half-closed.
+//! 3. If an endpoint half-closes, then reads end of file and closes, the other has read its whole
+//!    stream, and end of file too.
+//! 4. If neither endpoint aborts, both read everything and end without an error.
 //!
-//! So whatever was not read to its end ended in an error at its sender. To law 3 there is one
-//! exception, which no proxy is needed for: an end that half-closes, and gives up before it has
-//! read everything. Its end of file may be told before that (at once to an end that has not
-//! finished; else when its TCP has acknowledged all bytes, the note ¹ in `connection.rs`), and
-//! cannot be taken back. Such an end is exempt from law 3, and from nothing else. For it there is a
-//! law of its own, which is that note:
+//! So the sender of a stream that was not read to its end gets an error. Law 3 has one exception,
+//! which exists without a proxy too: an endpoint that half-closes and aborts before it has read
+//! everything. Its FIN may have been passed on before (at once to an endpoint that has not finished
+//! sending; else when its TCP has acknowledged all bytes, note ¹ in `connection.rs`) and cannot be
+//! revoked. Such an endpoint is exempt from law 3 only. Another law, which is that note, holds for
+//! it:
 //!
-//! 5. An end whose FIN the proxy has before the other half-closes never reads end of file while the
-//!    other's TCP lacks bytes. In some transfers one end *withholds*: it leaves more unread than its
-//!    TCP takes, waits until the other's FIN is acknowledged, half-closes and, after a while, aborts.
+//! 5. An endpoint whose FIN reaches the proxy before the other half-closes never reads end of file
+//!    while the other's TCP lacks bytes. In some transfers one endpoint *withholds*: it leaves more
+//!    bytes unread than its TCP takes, waits until the other's FIN is acknowledged, half-closes
+//!    and, after a while, aborts.
 //!
-//! On a link that loses packets a reset can be lost: nobody repeats it. An end that waits for
-//! nothing but bytes then waits for ever (the proxy has no keepalive), as it would without a proxy.
-//! It is *unheard of*: no clean end either.
+//! On a link that loses packets a reset can be lost: it is not retransmitted. An endpoint that only
+//! waits for bytes then waits for ever (its socket has no keepalive), as it would without a proxy.
+//! Its transfer ends *unnotified*: that is no clean end either.
 #![allow(dead_code)]
 
 use rand::RngExt;
@@ -44,86 +45,87 @@ use std::{
 };
 use xxhash_rust::xxh3::Xxh3;
 
-/// How long an end may wait without a byte.
+/// How long an endpoint waits without progress.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long it may when the other end is gone, on a link that loses resets.
+/// How long it waits when the other endpoint has gone, on a link that loses resets.
 const PATIENCE_ALONE: Duration = Duration::from_secs(20);
-/// What an end writes or reads at a time.
+/// The most bytes of a write or read.
 const CHUNK: usize = 64 * 1024;
-/// The largest stream of the mixture.
+/// The largest stream of random size, bytes.
 const MOST: u64 = 10_000_000;
-/// The sweep goes around so many multiples of 64 KiB.
+/// Some transfers sweep this many multiples of 64 KiB, with one byte less and more.
 const MULTIPLES: u64 = 16;
-/// Of an end that withholds: its receive buffer (the kernel doubles it), what it leaves unread, and
-/// for how long it waits for the other's FIN, since a small B never takes so much.
+/// Receive buffer of an endpoint that withholds, bytes (the kernel doubles it); the bytes that it
+/// leaves unread; and how long it waits for the other's FIN, since a small B never takes that much.
 const RECEIVES: usize = 32 * 1024;
 const LEFT_UNREAD: std::ops::Range<u64> = 140_000..180_000;
 const WITHHOLDS_AT_MOST: Duration = Duration::from_secs(3);
-/// TCP_INFO's number of the state in which our FIN is acknowledged; then come those in which all is
-/// over.
+/// Numbers of states in TCP_INFO. From FIN_WAIT_2 to CLOSED the endpoint's own FIN is acknowledged.
 const FIN_WAIT_2: u8 = 5;
 const CLOSED: u8 = 7;
 
-/// How many transfers are asked for: TANDEM_TRANSFERS, or a number for every day.
+/// Number of transfers: TANDEM_TRANSFERS, or else `usually`.
 pub(crate) fn asked(usually: u64) -> u64 {
     std::env::var("TANDEM_TRANSFERS").ok().map_or(usually, |text| text.parse().expect("TANDEM_TRANSFERS is a number"))
 }
 
-/// Where a transfer can run; one at a time does, so that whoever is accepted is who connected.
+/// Runs one transfer at a time, so that the accepted connection is the one that was opened.
 pub(crate) struct Slot<'a> {
     /// Opens a connection to the listener, through the proxy.
     pub(crate) connect: Box<dyn Fn() -> io::Result<TcpStream> + Send + 'a>,
     pub(crate) listener: TcpListener,
 }
 
-/// When an end half-closes, and when it writes.
+/// When an endpoint writes and half-closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     /// Writes while it reads; half-closes after its last byte.
     AtOnce,
-    /// Writes while it reads; half-closes when the other has.
+    /// Writes while it reads; half-closes after the other.
     ClosesLast,
-    /// Writes when it has read everything: an answer.
+    /// Writes after it has read everything, as a server answers.
     Answers,
 }
 
+/// How an endpoint aborts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
+enum AbortManner {
     /// SO_LINGER 0.
     Linger,
-    /// Closes while there is something to read.
+    /// Closes while bytes are unread.
     Unread,
 }
 
-/// An end that gives up.
+/// When and how an endpoint aborts.
 #[derive(Debug, Clone, Copy)]
 struct Abort {
-    manner: Manner,
-    /// As soon as it has read and written so much.
+    manner: AbortManner,
+    /// Bytes that it reads before.
     read: u64,
+    /// Bytes that it writes before.
     written: u64,
-    /// And has half-closed.
+    /// Whether it half-closes before.
     half_closed: bool,
 }
 
-/// What an end is to do.
+/// The behaviour of an endpoint.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+struct Behaviour {
     seed: u64,
     size: u64,
     order: Order,
     abort: Option<Abort>,
-    /// It reads nothing for so long, once it has read so much.
+    /// A pause of reading after this many bytes.
     pause: Option<(u64, Duration)>,
-    /// It withholds, and aborts so long after its half-close.
+    /// It withholds, and aborts this long after its half-close.
     withholds: Option<Duration>,
 }
 
-/// A transfer: the client's part and the server's.
+/// A transfer: the behaviour of client and server.
 #[derive(Debug, Clone, Copy)]
-struct Plan([Part; 2]);
+struct TransferPlan([Behaviour; 2]);
 
-impl Plan {
+impl TransferPlan {
     /// The plan of transfer `number`, which is the same in every run.
     fn new(number: u64) -> Self {
         let mut rng = generator(number, 0);
@@ -143,25 +145,26 @@ impl Plan {
             let other = 1 - own;
             let pause = rng.random_bool(0.3).then(|| (rng.random_range(0..=sizes[other]), Duration::from_millis(rng.random_range(1..200))));
             let abort = rng.random_bool(0.15).then(|| abort(&mut rng, [sizes[own], sizes[other]], [orders[own], orders[other]]));
-            Part { seed: number * 2 + own as u64, size: sizes[own], order: orders[own], abort, pause, withholds: None }
+            Behaviour { seed: number * 2 + own as u64, size: sizes[own], order: orders[own], abort, pause, withholds: None }
         };
-        Plan([part(0), part(1)])
+        TransferPlan([part(0), part(1)])
     }
 
-    /// One end leaves more unread than its TCP takes, and less than a proxy of 256 KiB holds
-    /// besides.
+    /// One endpoint leaves more bytes unread than its TCP takes, and fewer than a proxy with a
+    /// buffer of 256 KiB holds besides.
     fn withholding(number: u64, rng: &mut Pcg64) -> Self {
-        let plain = |own: u64, size| Part { seed: number * 2 + own, size, order: Order::AtOnce, abort: None, pause: None, withholds: None };
+        let plain =
+            |own: u64, size| Behaviour { seed: number * 2 + own, size, order: Order::AtOnce, abort: None, pause: None, withholds: None };
         let (one, read) = (rng.random_range(0..2), size(rng));
         let mut parts = [plain(0, size(rng).min(100_000)), plain(1, size(rng).min(100_000))];
         parts[1 - one].size = read + rng.random_range(LEFT_UNREAD);
-        parts[one].abort = Some(Abort { manner: Manner::Unread, read, written: parts[one].size, half_closed: true });
+        parts[one].abort = Some(Abort { manner: AbortManner::Unread, read, written: parts[one].size, half_closed: true });
         parts[one].withholds = Some(Duration::from_millis(rng.random_range(0..300)));
-        Plan(parts)
+        TransferPlan(parts)
     }
 }
 
-/// A size of the mixture: nothing, a byte, else any order of magnitude alike.
+/// A random size: 0, 1, or log-uniform.
 fn size(rng: &mut Pcg64) -> u64 {
     match rng.random_range(0..20) {
         0 => 0,
@@ -170,15 +173,15 @@ fn size(rng: &mut Pcg64) -> u64 {
     }
 }
 
-/// How an end gives up, such that it comes to it: it waits for no more than the other brings before
-/// it hears of an end.
+/// An abort whose condition will be fulfilled: it waits for no more bytes than the other sends
+/// before it reads end of file.
 fn abort(rng: &mut Pcg64, [own, other]: [u64; 2], [order, others]: [Order; 2]) -> Abort {
     let half_closed = order == Order::AtOnce && rng.random_bool(0.25);
-    // An answer does not come before an end of file.
+    // The other answers only after it has read end of file.
     let comes = if others == Order::Answers && !half_closed { 0 } else { other };
     let goes = if order == Order::Answers { 0 } else { own };
-    let manner = if comes > 0 && rng.random_bool(0.5) { Manner::Unread } else { Manner::Linger };
-    let read = rng.random_range(0..=comes - u64::from(manner == Manner::Unread));
+    let manner = if comes > 0 && rng.random_bool(0.5) { AbortManner::Unread } else { AbortManner::Linger };
+    let read = rng.random_range(0..=comes - u64::from(manner == AbortManner::Unread));
     Abort { manner, read, written: rng.random_range(0..=goes), half_closed }
 }
 
@@ -186,19 +189,19 @@ fn generator(seed: u64, stream: u64) -> Pcg64 {
     Pcg64::new((u128::from(seed) << 64) | 0x9e37_79b9_7f4a_7c15, u128::from(stream))
 }
 
-/// The bytes of a stream, a chunk at a time.
-struct Bytes {
+/// Generates the bytes of a stream, a chunk at a time.
+struct PayloadStream {
     rng: Pcg64,
     chunk: Vec<u8>,
     at: usize,
 }
 
-impl Bytes {
+impl PayloadStream {
     fn new(seed: u64) -> Self {
-        Bytes { rng: generator(seed, 1), chunk: vec![0; CHUNK], at: CHUNK }
+        PayloadStream { rng: generator(seed, 1), chunk: vec![0; CHUNK], at: CHUNK }
     }
 
-    /// What comes next, at most so much.
+    /// The next bytes, at most `most`.
     fn next(&mut self, most: u64) -> &[u8] {
         if self.at == CHUNK {
             self.rng.fill(&mut self.chunk[..]);
@@ -214,7 +217,7 @@ impl Bytes {
 
     /// The checksum of the first `length` bytes of a stream.
     fn sum(seed: u64, length: u64) -> u64 {
-        let (mut bytes, mut sum, mut left) = (Bytes::new(seed), Xxh3::new(), length);
+        let (mut bytes, mut sum, mut left) = (PayloadStream::new(seed), Xxh3::new(), length);
         while left > 0 {
             let next = bytes.next(left);
             sum.update(next);
@@ -226,62 +229,62 @@ impl Bytes {
     }
 }
 
-/// What an end came to.
+/// How an endpoint ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// It has written all, half-closed and read end of file.
     Orderly,
     Aborted,
     Failed(ErrorKind),
-    /// No byte and no word for too long.
-    Unheard,
+    /// It made no progress for too long.
+    Unnotified,
 }
 
-/// What an end did and saw.
+/// The observations of an endpoint.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct EndpointReport {
     written: u64,
     half_closed: bool,
     read: u64,
-    /// Received, but left unread by one that withholds.
+    /// PayloadStream that an endpoint which withholds received and left unread.
     unread: u64,
     sum: u64,
     end_of_file: bool,
-    /// Its own half-close came first.
+    /// It read end of file after its own half-close.
     end_of_file_after: bool,
     end: End,
 }
 
-/// What the two ends of a transfer know of each other, as long as it lasts.
+/// Shared by the two endpoints of a transfer.
 #[derive(Debug, Default)]
 struct Between {
-    /// One of them has given up.
+    /// One of them has aborted or failed.
     alone: AtomicBool,
-    /// One of them has finished sending, and that was acknowledged.
+    /// One of them has half-closed, and its FIN was acknowledged.
     finished: AtomicBool,
-    /// How often either has read or written something: while one does, the other has nothing to
-    /// complain of, however slow the machine.
+    /// Number of reads and writes of both. While it grows, neither endpoint times out, however slow
+    /// the machine is.
     moves: AtomicU64,
-    /// Of a reset nothing may be heard.
+    /// The link may lose resets.
     lossy: bool,
 }
 
-/// One end while it plays its part.
-struct Player<'a> {
-    part: &'a Part,
+/// A running endpoint.
+struct Endpoint<'a> {
+    part: &'a Behaviour,
     stream: TcpStream,
-    bytes: Bytes,
+    bytes: PayloadStream,
     room: Vec<u8>,
     sum: Xxh3,
-    seen: Seen,
-    /// The moves of both that it knows of, and when it heard of the last.
+    seen: EndpointReport,
+    /// The last value of [`Between::moves`] that it saw, and when that last grew.
     moves: u64,
-    heard: Instant,
+    progressed: Instant,
 }
 
-impl<'a> Player<'a> {
-    fn new(part: &'a Part, stream: TcpStream) -> Self {
-        let seen = Seen {
+impl<'a> Endpoint<'a> {
+    fn new(part: &'a Behaviour, stream: TcpStream) -> Self {
+        let seen = EndpointReport {
             written: 0,
             half_closed: false,
             read: 0,
@@ -291,15 +294,24 @@ impl<'a> Player<'a> {
             end_of_file_after: false,
             end: End::Orderly,
         };
-        Player { part, stream, bytes: Bytes::new(part.seed), room: vec![0; CHUNK], sum: Xxh3::new(), seen, moves: 0, heard: Instant::now() }
+        Endpoint {
+            part,
+            stream,
+            bytes: PayloadStream::new(part.seed),
+            room: vec![0; CHUNK],
+            sum: Xxh3::new(),
+            seen,
+            moves: 0,
+            progressed: Instant::now(),
+        }
     }
 
-    fn play(mut self, between: &Between) -> Seen {
+    fn run_to_end(mut self, between: &Between) -> EndpointReport {
         self.seen.end = self.run(between).unwrap_or_else(|why| End::Failed(why.kind()));
         if self.seen.end != End::Orderly {
             between.alone.store(true, Relaxed);
         }
-        if self.seen.end == End::Unheard {
+        if self.seen.end == End::Unnotified {
             let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
         }
         self.seen.sum = self.sum.digest();
@@ -313,17 +325,17 @@ impl<'a> Player<'a> {
         }
         loop {
             if let Some(pause) = self.part.withholds {
-                if self.has_come_to_withhold() {
+                if self.is_ready_to_withhold() {
                     return self.withhold(pause, between);
                 }
-            } else if self.gives_up()? {
+            } else if self.aborts_now()? {
                 return Ok(End::Aborted);
             }
             let moved = self.write()? | self.half_close()? | self.read()?;
             let moves = between.moves.fetch_add(moved.into(), Relaxed) + u64::from(moved);
             if moves != self.moves {
                 self.moves = moves;
-                self.heard = Instant::now();
+                self.progressed = Instant::now();
             }
             if self.seen.end_of_file && self.seen.half_closed && !self.part.abort.is_some_and(|abort| abort.half_closed) {
                 return Ok(End::Orderly);
@@ -332,8 +344,8 @@ impl<'a> Player<'a> {
                 continue;
             }
             let patience = if between.lossy && between.alone.load(Relaxed) { PATIENCE_ALONE } else { PATIENCE };
-            if self.heard.elapsed() > patience {
-                return Ok(End::Unheard);
+            if self.progressed.elapsed() > patience {
+                return Ok(End::Unnotified);
             }
             if self.seen.half_closed && (FIN_WAIT_2..=CLOSED).contains(&intercept::tcp_info(&self.stream)?.state) {
                 between.finished.store(true, Relaxed);
@@ -342,13 +354,13 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Whether it has read and written all it will.
-    fn has_come_to_withhold(&self) -> bool {
+    /// Whether it has read and written everything before it withholds.
+    fn is_ready_to_withhold(&self) -> bool {
         self.seen.written == self.part.size && self.part.abort.is_some_and(|abort| self.seen.read == abort.read)
     }
 
-    /// Half-closes when the other's FIN has come for certain, then aborts. If it never gets that
-    /// far, it just aborts.
+    /// Half-closes once the other's FIN has certainly arrived, then aborts. If that takes too long,
+    /// it aborts without a half-close.
     fn withhold(&mut self, pause: Duration, between: &Between) -> io::Result<End> {
         let begun = Instant::now();
         while !between.finished.load(Relaxed) && begun.elapsed() < WITHHOLDS_AT_MOST {
@@ -364,16 +376,16 @@ impl<'a> Player<'a> {
         Ok(End::Aborted)
     }
 
-    /// Whether it is time to give up; closing is a reset then.
-    fn gives_up(&mut self) -> io::Result<bool> {
+    /// Whether it aborts now; closing then sends a reset.
+    fn aborts_now(&mut self) -> io::Result<bool> {
         let Some(abort) = self.part.abort else { return Ok(false) };
         let seen = &self.seen;
         if seen.read < abort.read || seen.written < abort.written || seen.half_closed != abort.half_closed {
             return Ok(false);
         }
         match abort.manner {
-            Manner::Linger => SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).map(|()| true),
-            Manner::Unread => Ok(rustix::io::ioctl_fionread(&self.stream)? > 0),
+            AbortManner::Linger => SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).map(|()| true),
+            AbortManner::Unread => Ok(rustix::io::ioctl_fionread(&self.stream)? > 0),
         }
     }
 
@@ -381,12 +393,12 @@ impl<'a> Player<'a> {
         self.seen.written < self.part.size && (self.part.order != Order::Answers || self.seen.end_of_file)
     }
 
-    /// How much it may read now.
+    /// The most bytes that it may read now.
     fn may_read(&self) -> usize {
         match self.part.abort {
             _ if self.seen.end_of_file => 0,
-            // It stops there, and waits for what it will not read.
-            Some(abort) if abort.manner == Manner::Unread || self.seen.read < abort.read => {
+            // It stops there, and waits for bytes that it will not read.
+            Some(abort) if abort.manner == AbortManner::Unread || self.seen.read < abort.read => {
                 CHUNK.min((abort.read - self.seen.read) as usize)
             }
             _ => CHUNK,
@@ -447,7 +459,7 @@ impl<'a> Player<'a> {
         Ok(true)
     }
 
-    /// Waits for what it may do next.
+    /// Waits until it can read or write.
     fn wait(&self) -> io::Result<()> {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, !self.seen.end_of_file);
@@ -455,119 +467,123 @@ impl<'a> Player<'a> {
         let mut fds = [PollFd::new(&self.stream, flags)];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 20_000_000 }))?;
         if fds[0].revents().contains(PollFlags::ERR) {
-            // Whoever does not read now would not hear of it.
+            // An endpoint that does not read now would miss the error.
             return self.stream.take_error()?.map_or(Ok(()), Err);
         }
         Ok(())
     }
 }
 
-/// What is wrong with a transfer, by the law.
-fn judge(plan: &Plan, seen: &[Seen; 2], lossy: bool) -> Result<(), String> {
+/// Checks a transfer against the laws.
+///
+/// # Errors
+/// The law that is broken, and by which endpoint.
+fn judge(plan: &TransferPlan, seen: &[EndpointReport; 2], lossy: bool) -> Result<(), String> {
     let aborts = plan.0.iter().any(|part| part.abort.is_some());
     for (own, other) in [(0, 1), (1, 0)] {
         let (this, sender) = (&seen[own], &seen[other]);
         let size = plan.0[other].size;
         let wrong = |what: &str| Err(format!("{} {what}", ["the client", "the server"][own]));
-        if this.read > sender.written || this.sum != Bytes::sum(plan.0[other].seed, this.read) {
-            return wrong("read what was not sent");
+        if this.read > sender.written || this.sum != PayloadStream::sum(plan.0[other].seed, this.read) {
+            return wrong("read bytes that were not sent");
         }
         if this.end_of_file && !(this.read == size && sender.half_closed) {
-            return wrong("read a clean end where there is none");
+            return wrong("read end of file before the end of the stream");
         }
         let exempt = this.end == End::Aborted && this.half_closed;
-        // Whoever aborts throws away his own bytes, though he may have been told of an end before.
-        let told_so = sender.end == End::Orderly && sender.end_of_file_after;
-        if told_so && !this.end_of_file && !exempt {
-            return wrong("did not read to the end, but the other end was told so");
+        // An endpoint that aborts discards its own bytes, although it may have read end of file
+        // before.
+        let ended_cleanly = sender.end == End::Orderly && sender.end_of_file_after;
+        if ended_cleanly && !this.end_of_file && !exempt {
+            return wrong("did not read to the end, but the other endpoint ended cleanly");
         }
         let lacks = this.read + this.unread < size;
         if plan.0[own].withholds.is_some() && this.half_closed && lacks && sender.end_of_file {
-            return wrong("lacked bytes, but the other end read end of file");
+            return wrong("lacked bytes, but the other endpoint read end of file");
         }
         match this.end {
             End::Orderly | End::Aborted => {}
-            _ if !aborts => return wrong("did not end in order though nobody aborted"),
-            // To half-close after a reset says the last of these.
+            _ if !aborts => return wrong("did not end cleanly although neither endpoint aborted"),
+            // A half-close after a reset fails with the last of these.
             End::Failed(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::NotConnected) => {}
-            End::Failed(_) => return wrong("failed in another way than by a reset"),
-            End::Unheard if lossy => {}
-            End::Unheard => return wrong("never heard of the other's end"),
+            End::Failed(_) => return wrong("failed with another error than a reset"),
+            End::Unnotified if lossy => {}
+            End::Unnotified => return wrong("was never notified of the other's ending"),
         }
     }
     Ok(())
 }
 
-/// What many transfers came to.
+/// Counts of many transfers.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) transfers: u64,
     /// Both streams read to their ends.
     pub(crate) completed: u64,
-    /// One end or both gave up.
+    /// One endpoint or both aborted.
     pub(crate) aborted: u64,
-    /// Of these: after a half-close whose end of file the other had read by then, having finished
-    /// itself.
-    pub(crate) told_before: u64,
-    /// Of these: the one who gave up had withheld, and half-closed before.
+    /// Aborted ones whose half-close came before: the other endpoint had finished and read end of
+    /// file.
+    pub(crate) after_clean_end: u64,
+    /// Aborted ones whose aborting endpoint had withheld bytes and half-closed.
     pub(crate) withheld: u64,
-    /// Of these: one end never heard of it.
-    pub(crate) unheard: u64,
-    /// Read, both ways.
+    /// Aborted ones of which one endpoint was never notified.
+    pub(crate) unnotified: u64,
+    /// PayloadStream read, in both directions.
     pub(crate) bytes: u64,
     pub(crate) seconds: f64,
     pub(crate) broken: Vec<String>,
 }
 
 impl Summary {
-    fn add(&mut self, seen: &[Seen; 2], judgement: Result<(), String>) {
-        let any = |is: fn(&Seen) -> bool| u64::from(seen.iter().any(is));
+    fn add(&mut self, seen: &[EndpointReport; 2], judgement: Result<(), String>) {
+        let any = |is: fn(&EndpointReport) -> bool| u64::from(seen.iter().any(is));
         self.transfers += 1;
         self.completed += u64::from(seen.iter().all(|seen| seen.end == End::Orderly));
         self.aborted += any(|seen| seen.end == End::Aborted);
-        self.unheard += any(|seen| seen.end == End::Unheard);
-        let told = |at: usize| seen[at].end == End::Orderly && seen[at].end_of_file_after && seen[1 - at].end == End::Aborted;
-        self.told_before += u64::from(told(0) || told(1));
+        self.unnotified += any(|seen| seen.end == End::Unnotified);
+        let ended_cleanly = |at: usize| seen[at].end == End::Orderly && seen[at].end_of_file_after && seen[1 - at].end == End::Aborted;
+        self.after_clean_end += u64::from(ended_cleanly(0) || ended_cleanly(1));
         self.withheld += any(|seen| seen.end == End::Aborted && seen.half_closed && seen.unread > 0);
         self.bytes += seen.iter().map(|seen| seen.read).sum::<u64>();
         self.broken.extend(judgement.err());
     }
 
-    /// This and another, one after the other.
+    /// The sum of two summaries.
     pub(crate) fn and(mut self, other: Summary) -> Summary {
         self.transfers += other.transfers;
         self.completed += other.completed;
         self.aborted += other.aborted;
-        self.told_before += other.told_before;
+        self.after_clean_end += other.after_clean_end;
         self.withheld += other.withheld;
-        self.unheard += other.unheard;
+        self.unnotified += other.unnotified;
         self.bytes += other.bytes;
         self.seconds += other.seconds;
         self.broken.extend(other.broken);
         self
     }
 
-    /// Fails the test if the law was broken.
+    /// Fails the test if a law was broken.
     pub(crate) fn assert_lawful(&self) {
         assert!(self.broken.is_empty(), "{} of {} transfers:\n{}", self.broken.len(), self.transfers, self.broken.join("\n"));
-        assert_eq!(self.completed + self.aborted, self.transfers, "whoever does not abort completes");
+        assert_eq!(self.completed + self.aborted, self.transfers, "transfers without an abort are complete");
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Summary { transfers, completed, aborted, told_before, withheld, unheard, bytes, seconds, broken } = self;
+        let Summary { transfers, completed, aborted, after_clean_end, withheld, unnotified, bytes, seconds, broken } = self;
         write!(
             f,
-            "{transfers} transfers: {completed} completed, {aborted} aborted ({told_before} after a clean end was told, {withheld} \
-             withholding, {unheard} unheard of), {bytes} bytes in {seconds:.1} s, {} against the law",
+            "{transfers} transfers: {completed} completed, {aborted} aborted ({after_clean_end} after the other had ended cleanly, {withheld} \
+             withholding, {unnotified} unnotified), {bytes} bytes in {seconds:.1} s, {} against the laws",
             broken.len()
         )
     }
 }
 
-/// Runs the transfers of these numbers, one in each slot at a time. `lossy` says that resets may be
-/// lost on the way.
+/// Runs the transfers of these numbers, one in each slot at a time. `lossy`: the link may lose
+/// resets.
 pub(crate) fn run(numbers: std::ops::Range<u64>, slots: Vec<Slot<'_>>, lossy: bool) -> Summary {
     let (next, summary, begun) = (AtomicU64::new(numbers.start), Mutex::new(Summary::default()), Instant::now());
     thread::scope(|scope| {
@@ -580,7 +596,7 @@ pub(crate) fn run(numbers: std::ops::Range<u64>, slots: Vec<Slot<'_>>, lossy: bo
                     if number >= end {
                         break;
                     }
-                    let plan = Plan::new(number);
+                    let plan = TransferPlan::new(number);
                     let seen = transfer(&plan, &slot, lossy).unwrap_or_else(|why| panic!("transfer {number}: {why}"));
                     let judgement = judge(&plan, &seen, lossy).map_err(|what| format!("transfer {number}: {what}\n  {plan:?}\n  {seen:?}"));
                     summary.lock().unwrap().add(&seen, judgement);
@@ -593,13 +609,13 @@ pub(crate) fn run(numbers: std::ops::Range<u64>, slots: Vec<Slot<'_>>, lossy: bo
     summary
 }
 
-fn transfer(plan: &Plan, slot: &Slot<'_>, lossy: bool) -> io::Result<[Seen; 2]> {
+fn transfer(plan: &TransferPlan, slot: &Slot<'_>, lossy: bool) -> io::Result<[EndpointReport; 2]> {
     let client = (slot.connect)()?;
     let (server, _) = slot.listener.accept()?;
     let between = Between { lossy, ..Between::default() };
     thread::scope(|scope| {
-        let at_server = scope.spawn(|| Player::new(&plan.0[1], server).play(&between));
-        let at_client = Player::new(&plan.0[0], client).play(&between);
+        let at_server = scope.spawn(|| Endpoint::new(&plan.0[1], server).run_to_end(&between));
+        let at_client = Endpoint::new(&plan.0[0], client).run_to_end(&between);
         Ok([at_client, at_server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))])
     })
 }

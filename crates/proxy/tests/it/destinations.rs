@@ -1,8 +1,9 @@
-//! Where clients of SOCKS5 may go: not to the proxy's own host, unless its listener allows that.
+//! Permitted destinations of SOCKS5 clients: not the proxy's own host, unless the listener allows
+//! it.
 
 use crate::common::{PATIENCE, forward, free_port, on_own_host, run};
 use intercept::{Action, Policy, Rule};
-use proxy::{Config, Ending, Listen, Proxy};
+use proxy::{Ending, ListenerConfig, Proxy, ProxyConfig};
 use std::{
     io::{ErrorKind, Read as _, Write as _},
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
@@ -15,8 +16,8 @@ const CONNECTED: u8 = 0;
 const NOT_ALLOWED: u8 = 2;
 const REFUSED: u8 = 5;
 
-/// Asks the SOCKS5 server at `at` for a connection; returns the code of its reply.
-fn ask(at: SocketAddr, to: &str, port: u16) -> u8 {
+/// Requests a connection from the SOCKS5 server at `at`; returns the code of its reply.
+fn request(at: SocketAddr, to: &str, port: u16) -> u8 {
     let address = match to.parse::<IpAddr>() {
         Ok(IpAddr::V4(to)) => [&[1][..], &to.octets()].concat(),
         Ok(IpAddr::V6(to)) => [&[4][..], &to.octets()].concat(),
@@ -30,22 +31,22 @@ fn ask(at: SocketAddr, to: &str, port: u16) -> u8 {
     reply[3]
 }
 
-/// A SOCKS5 proxy; `options` follow its address in the listener's text.
+/// A SOCKS5 proxy; `options` are appended to its listener's address.
 fn socks(options: &str) -> (Proxy, SocketAddr) {
     let at = free_port();
-    let listen = vec![format!("socks5={at}{options}").parse::<Listen>().unwrap()];
-    (Proxy::start(Config { listen, ..Config::default() }, |_| {}).unwrap(), at)
+    let listen = vec![format!("socks5={at}{options}").parse::<ListenerConfig>().unwrap()];
+    (Proxy::start(ProxyConfig { listen, ..ProxyConfig::default() }, |_| {}).unwrap(), at)
 }
 
-/// A server at every address of this host, and its port.
+/// A server on all addresses of this host, and its port.
 fn server() -> (TcpListener, u16) {
     let server = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
     let port = server.local_addr().unwrap().port();
     (server, port)
 }
 
-/// The kernel adds an IPv6 address, and its local route, in the background.
-fn await_own(address: &str) {
+/// Waits for an IPv6 address, which the kernel adds in the background.
+fn await_address(address: &str) {
     let begun = Instant::now();
     while UdpSocket::bind((address, 0)).is_err() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{address} is not there");
@@ -59,12 +60,12 @@ fn the_proxys_own_host_is_refused_by_default() {
         for address in ["192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64"] {
             run("ip", &format!("address add {address} dev lo"));
         }
-        await_own("2001:db8::1");
+        await_address("2001:db8::1");
         let (_server, port) = server();
         let (_proxy, at) = socks("");
         let mut reached = Vec::new();
         let mut must_refuse = |to: &str| {
-            let code = ask(at, to, port);
+            let code = request(at, to, port);
             if code != NOT_ALLOWED {
                 reached.push(format!("{to}: {code}"));
             }
@@ -87,7 +88,7 @@ fn the_proxys_own_host_is_refused_by_default() {
             "64:ff9b::127.0.0.1",
             "2002:7f00:1::",
             "localhost",
-            // Of this host, the second as a secondary address.
+            // Addresses of this host; the second is a secondary one.
             "192.0.2.1",
             "192.0.2.2",
             "192.0.2.255",
@@ -108,7 +109,8 @@ fn a_listener_permits_what_its_lists_name() {
         run("ip", "address add 192.0.2.1/24 dev lo");
         let (_server, port) = server();
         let (_proxy, at) = socks(",allow=127.0.0.0/8,allow=192.0.2.0/24,allow=::1,deny=127.0.0.2");
-        // A prefix that has an address of this host among others does not name it.
+        // A prefix that contains an address of this host does not permit it; only the address
+        // itself does.
         for (to, code) in [
             ("127.0.0.1", CONNECTED),
             ("::1", CONNECTED),
@@ -119,12 +121,15 @@ fn a_listener_permits_what_its_lists_name() {
             ("0.0.0.0", NOT_ALLOWED),
             ("198.51.100.1", NOT_ALLOWED),
         ] {
-            assert_eq!(ask(at, to, port), code, "{to}");
+            assert_eq!(request(at, to, port), code, "{to}");
         }
         let (_proxy, at) = socks(",allow=192.0.2.1,allow=127.0.0.1,deny=::/0");
-        assert_eq!((ask(at, "192.0.2.1", port), ask(at, "127.0.0.1", 1), ask(at, "127.0.0.2", port)), (CONNECTED, REFUSED, NOT_ALLOWED));
+        assert_eq!(
+            (request(at, "192.0.2.1", port), request(at, "127.0.0.1", 1), request(at, "127.0.0.2", port)),
+            (CONNECTED, REFUSED, NOT_ALLOWED)
+        );
         // One of the name's addresses is denied, the other is permitted.
-        assert_eq!(ask(at, "localhost", port), CONNECTED);
+        assert_eq!(request(at, "localhost", port), CONNECTED);
     });
 }
 
@@ -137,15 +142,15 @@ fn a_rule_refuses_connections() {
         let at = free_port();
         let listen = vec![
             format!("socks5={at},allow=127.0.0.0/8").parse().unwrap(),
-            // The kernel takes the verdict for transparent connections.
+            // For transparent connections the firewall's rules refuse.
             "transparent=[::]:5000".parse().unwrap(),
         ];
-        let _proxy = Proxy::start(Config { listen, policy: policy.clone(), ..Config::default() }, |_| {}).unwrap();
-        // The first rule that fits decides.
-        assert_eq!((ask(at, "127.0.0.2", port), ask(at, "127.0.0.1", port)), (NOT_ALLOWED, CONNECTED));
+        let _proxy = Proxy::start(ProxyConfig { listen, policy: policy.clone(), ..ProxyConfig::default() }, |_| {}).unwrap();
+        // The first rule that matches decides.
+        assert_eq!((request(at, "127.0.0.2", port), request(at, "127.0.0.1", port)), (NOT_ALLOWED, CONNECTED));
         for (to, refused) in [("127.0.0.2", true), ("127.0.0.1", false)] {
             let to = SocketAddr::new(to.parse().unwrap(), port);
-            let (_proxy, at, ended) = forward(to, Config { policy: policy.clone(), ..Config::default() });
+            let (_proxy, at, ended) = forward(to, ProxyConfig { policy: policy.clone(), ..ProxyConfig::default() });
             let mut client = TcpStream::connect(at).unwrap();
             if refused {
                 assert_eq!(ended.recv_timeout(PATIENCE).unwrap().ending, Ending::FarNotReached(ErrorKind::PermissionDenied));

@@ -1,8 +1,8 @@
-//! A forwarding proxy on loopback, where nobody needs privileges: bytes, half-closes, delivery
-//! before a clean end, draining.
+//! A forwarding proxy on loopback, which needs no privileges: bytes, half-closes, delivery before a
+//! clean end, draining.
 
-use crate::common::{Bench, CLOSE_WAIT, PATIENCE, kind, payload, wait_until};
-use proxy::{BondConfig, Config, Ending, Listen, Proxy};
+use crate::common::{CLOSE_WAIT, ForwardBench, PATIENCE, kind, payload, wait_until};
+use proxy::{BondConfig, Ending, ListenerConfig, Proxy, ProxyConfig};
 use std::{
     fs,
     io::{self, Read, Write},
@@ -14,10 +14,10 @@ use std::{
 use units::Bytes;
 
 #[test]
-fn bytes_arrive_as_they_were_sent_both_ways_at_once() {
-    // Loopback's segments are of 64 KiB: less than a few of them is a test of patience.
+fn bytes_arrive_unchanged_in_both_directions_at_once() {
+    // Segments of loopback are 64 KiB: with a buffer of fewer than three the test would be slow.
     for buffer in [Some(Bytes(200_000)), Some(Bytes(256 * 1024)), Some(Bytes(1 << 20)), None] {
-        let bench = Bench::new(buffer);
+        let bench = ForwardBench::new(buffer);
         for length in [0, 1, 65_535, 65_536, 65_537, 3_000_001] {
             let (client, server) = bench.connect();
             let sent = payload(length);
@@ -43,7 +43,7 @@ fn bytes_arrive_as_they_were_sent_both_ways_at_once() {
 
 #[test]
 fn a_half_close_leaves_the_other_direction_open() {
-    let bench = Bench::new(Some(Bytes(1 << 20)));
+    let bench = ForwardBench::new(Some(Bytes(1 << 20)));
     let (mut client, mut server) = bench.connect();
     client.write_all(b"question").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
@@ -60,9 +60,9 @@ fn a_half_close_leaves_the_other_direction_open() {
 }
 
 #[test]
-fn a_byte_crosses_without_company() {
+fn a_single_byte_is_not_delayed() {
     for buffer in [6000, 1 << 20] {
-        let bench = Bench::new(Some(Bytes(buffer)));
+        let bench = ForwardBench::new(Some(Bytes(buffer)));
         let (mut client, mut server) = bench.connect();
         for _ in 0..100 {
             client.write_all(b"?").unwrap();
@@ -82,16 +82,16 @@ fn a_bond_without_networks_carries_no_connection_of_a_client() {
     fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).unwrap();
     let mut bond = BondConfig { key_file, ..BondConfig::default() };
     bond.read_key().unwrap();
-    let bench = Bench::before(crate::common::listener(), Config { bond: Some(bond), ..Config::default() });
+    let bench = ForwardBench::before(crate::common::listener(), ProxyConfig { bond: Some(bond), ..ProxyConfig::default() });
     let (mut client, mut server) = bench.connect();
     client.write_all(b"?").unwrap();
     server.read_exact(&mut [0]).unwrap();
 }
 
 #[test]
-fn urgent_data_stops_nothing() {
+fn urgent_data_is_relayed_as_ordinary_data() {
     for buffer in [30_000, 1 << 20] {
-        let bench = Bench::new(Some(Bytes(buffer)));
+        let bench = ForwardBench::new(Some(Bytes(buffer)));
         let (mut client, mut server) = bench.connect();
         let (before, after) = (payload(100_000), payload(300_001));
         let sending = thread::spawn({
@@ -112,16 +112,17 @@ fn urgent_data_stops_nothing() {
     }
 }
 
-/// An end that has finished sending and then reads a clean end knows that all of it was delivered.
+/// An end that has finished sending and then reads end of file knows that all its bytes were
+/// delivered.
 #[test]
 fn there_is_no_clean_end_before_delivery() {
-    let bench = Bench::new(Some(Bytes(256 * 1024)));
+    let bench = ForwardBench::new(Some(Bytes(256 * 1024)));
     let (mut client, server) = bench.connect();
     server.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.read(&mut [0]).unwrap(), 0, "a half-close passes at once to an end that has not finished");
 
-    // The client finishes; all of it is in the proxy and in the server's socket, unread. The server
-    // ends its own direction: the client must not hear of it before the server's TCP has
+    // The client finishes; its bytes are in the proxy and, unread, in the server's socket. The
+    // server half-closes: the client must not read end of file before the server's TCP has
     // everything.
     let (mut client, server) = bench.connect();
     socket2::SockRef::from(&server).set_recv_buffer_size(4096).unwrap();
@@ -131,8 +132,8 @@ fn there_is_no_clean_end_before_delivery() {
     server.shutdown(Shutdown::Write).unwrap();
     wait_until(|| bench.proxy.flows().iter().any(|flow| flow.far.state == CLOSE_WAIT && flow.up.held().0 > 0));
     client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-    assert_eq!(kind(client.read(&mut [0])), Err(io::ErrorKind::WouldBlock), "nothing is heard of the server's end");
-    // Closing with data unread is a reset, and so it arrives.
+    assert_eq!(kind(client.read(&mut [0])), Err(io::ErrorKind::WouldBlock), "the server's FIN is not passed on");
+    // Closing with unread data sends a reset, which is passed on.
     drop(server);
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(kind(client.read(&mut [0])), Err(io::ErrorKind::ConnectionReset));
@@ -140,7 +141,7 @@ fn there_is_no_clean_end_before_delivery() {
 
 #[test]
 fn a_drained_proxy_ends_with_its_last_flow() {
-    let mut bench = Bench::new(Some(Bytes(1 << 20)));
+    let mut bench = ForwardBench::new(Some(Bytes(1 << 20)));
     let (mut client, mut server) = bench.connect();
     bench.proxy.begin_drain();
     let begun = Instant::now();
@@ -148,18 +149,18 @@ fn a_drained_proxy_ends_with_its_last_flow() {
     assert!(!bench.proxy.is_idle());
     client.write_all(b"still here").unwrap();
     server.read_exact(&mut [0; 10]).unwrap();
-    // Connections that came before the listener closed were never accepted: they end with the
-    // server.
+    // Connections that the proxy opened before its listener closed were never accepted here: they
+    // end with the server.
     drop((client, server, bench.server));
     bench.proxy.drain();
     assert!(bench.proxy.is_idle());
 }
 
 #[test]
-fn a_busy_address_is_named_with_its_cure() {
+fn an_address_in_use_is_reported_with_its_cure() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let at = taken.local_addr().unwrap();
-    let config = Config { listen: vec![Listen::forward(at, (Ipv4Addr::LOCALHOST, 9).into())], ..Config::default() };
+    let config = ProxyConfig { listen: vec![ListenerConfig::forward(at, (Ipv4Addr::LOCALHOST, 9).into())], ..ProxyConfig::default() };
     let error = Proxy::start(config, |_| {}).unwrap_err().to_string();
     assert!(error.contains(&at.to_string()) && error.contains("another program listens there"), "{error}");
 }

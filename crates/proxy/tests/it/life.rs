@@ -1,18 +1,17 @@
-//! The life of a connection, a test a cell: the table at the top of `connection.rs` says what is to
-//! come of each event in each state. A cell's test looks at the ending that is recorded and at what
-//! the other end reads.
+//! The state machine of a connection, one test for each cell of the table at the top of
+//! `connection.rs`. Each test checks the recorded ending and what the other end reads.
 //!
-//! Dialling lasts as long as a far end does not answer: its backlog is full, or a host of its own
-//! cuts it off. Settling lasts as long as one end acknowledges nothing: it does not read. Its
-//! opposite has been told of the end by then, after all it sent itself was acknowledged, so that
-//! its connection is over: there is nothing left of it to reset, and its clean end stands.
+//! To stay in `Dialling`, the server does not answer: its backlog is full, or the firewall of its
+//! own namespace drops packets. To stay in `Settling`, one end does not read and so stops
+//! acknowledging. The opposite end has read end of file by then, after everything it sent was
+//! acknowledged: its connection has ended cleanly and cannot be reset any more.
 
 use crate::common::{
-    Bench, CLOSE_WAIT, CLOSED, ESTABLISHED, LAST_ACK, PATIENCE, SYN_SENT, UNREACHABLE, abort, accept_past, cut, fill, forward, free_port,
-    full_listener, kind, listener, on_own_host, payload, read_out, run, write_until_error,
+    CLOSE_WAIT, CLOSED, ESTABLISHED, ForwardBench, LAST_ACK, PATIENCE, SYN_SENT, UNREACHABLE, abort, accept_past, cut, fill, forward,
+    free_port, full_listener, kind, listener, on_own_host, payload, read_out, run, write_until_error,
 };
 use intercept::{LegProfile, Policy};
-use proxy::{Config, Ending, FlowStats, Listen, Proxy};
+use proxy::{Ending, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use socket2::SockRef;
 use std::{
     fs,
@@ -25,9 +24,9 @@ use std::{
 };
 use units::Bytes;
 
-/// A proxy that never gives up a far leg itself.
-fn patient() -> Config {
-    Config { connect_timeout: Duration::from_secs(3600), ..Config::default() }
+/// A configuration without a connect timeout.
+fn without_connect_timeout() -> ProxyConfig {
+    ProxyConfig { connect_timeout: Duration::from_secs(3600), ..ProxyConfig::default() }
 }
 
 fn is_dialling(flow: &FlowStats) -> bool {
@@ -43,7 +42,7 @@ fn is_reset<T: std::fmt::Debug>(read: Result<T, ErrorKind>) -> bool {
 #[test]
 fn near_fin_while_dialling() {
     let (server, fillers) = full_listener();
-    let bench = Bench::before(server, patient());
+    let bench = ForwardBench::before(server, without_connect_timeout());
     let mut client = bench.dial();
     client.write_all(b"kept").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
@@ -57,11 +56,11 @@ fn near_fin_while_dialling() {
     assert_eq!(bench.ending(), Ending::Finished);
 }
 
-/// A FIN that was kept and can't be passed on is not answered by a clean end.
+/// When a kept FIN cannot be passed on, the client reads a reset.
 #[test]
 fn near_fin_while_dialling_in_vain() {
     let (server, _fillers) = full_listener();
-    let bench = Bench::before(server, Config { connect_timeout: Duration::from_millis(600), ..Config::default() });
+    let bench = ForwardBench::before(server, ProxyConfig { connect_timeout: Duration::from_millis(600), ..ProxyConfig::default() });
     let client = bench.dial();
     client.shutdown(Shutdown::Write).unwrap();
     assert!(is_reset(read_out(&client)));
@@ -72,7 +71,7 @@ fn near_fin_while_dialling_in_vain() {
 fn near_rst_while_dialling() {
     for after_fin in [false, true] {
         let (server, fillers) = full_listener();
-        let bench = Bench::before(server, patient());
+        let bench = ForwardBench::before(server, without_connect_timeout());
         let mut client = bench.dial();
         client.write_all(b"first").unwrap();
         if after_fin {
@@ -82,7 +81,7 @@ fn near_rst_while_dialling() {
         abort(client);
         assert!(matches!(bench.ending(), Ending::NearFailed(_)));
         assert!(bench.proxy.flows().is_empty());
-        // The far leg is given up: of all connections the server never sees this one.
+        // The far leg was aborted: the server never sees this connection.
         let mut second = bench.dial();
         second.write_all(b"second").unwrap();
         second.shutdown(Shutdown::Write).unwrap();
@@ -90,13 +89,13 @@ fn near_rst_while_dialling() {
     }
 }
 
-/// Nothing is to be sent to the near end while the far end does not answer: its silence shows when
-/// there is.
+/// Nothing is sent to the near end while the far end does not answer. Its silence shows once there
+/// is data for it.
 #[test]
 fn near_silent_while_dialling() {
     on_own_host("near_silent_while_dialling", || {
         let (server, fillers) = full_listener();
-        let bench = Bench::before(server, patient());
+        let bench = ForwardBench::before(server, without_connect_timeout());
         let _client = bench.dial();
         bench.wait_for_flow(is_dialling);
         cut(bench.at.port(), "drop");
@@ -110,7 +109,7 @@ fn near_silent_while_dialling() {
 /// A refusal is a reset of a SYN.
 #[test]
 fn far_rst_while_dialling() {
-    let (_proxy, at, ended) = forward(free_port(), Config::default());
+    let (_proxy, at, ended) = forward(free_port(), ProxyConfig::default());
     let client = TcpStream::connect(at).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(is_reset(read_out(&client)));
@@ -120,19 +119,19 @@ fn far_rst_while_dialling() {
 #[test]
 fn far_unreachable_while_dialling() {
     on_own_host("far_unreachable_while_dialling", || {
-        let bench = Bench::before(listener(), patient());
+        let bench = ForwardBench::before(listener(), without_connect_timeout());
         cut(bench.server.local_addr().unwrap().port(), UNREACHABLE);
         assert!(is_reset(read_out(&bench.dial())));
         assert_eq!(bench.ending(), Ending::FarNotReached(ErrorKind::HostUnreachable));
     });
 }
 
-/// The proxy's own host has no way there, so that dialling fails at once.
+/// The proxy's host has no route, so that dialling fails at once.
 #[test]
 fn far_unreachable_before_dialling() {
     on_own_host("far_unreachable_before_dialling", || {
         run("ip", "route add unreachable 192.0.2.0/24");
-        let (_proxy, at, ended) = forward("192.0.2.1:9".parse().unwrap(), patient());
+        let (_proxy, at, ended) = forward("192.0.2.1:9".parse().unwrap(), without_connect_timeout());
         let client = TcpStream::connect(at).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         assert!(is_reset(read_out(&client)));
@@ -142,20 +141,20 @@ fn far_unreachable_before_dialling() {
     });
 }
 
-/// The proxy has its own limit.
+/// The proxy's connect timeout passes.
 #[test]
 fn far_timed_out_while_dialling() {
     let (server, _fillers) = full_listener();
-    let bench = Bench::before(server, Config { connect_timeout: Duration::from_millis(300), ..Config::default() });
+    let bench = ForwardBench::before(server, ProxyConfig { connect_timeout: Duration::from_millis(300), ..ProxyConfig::default() });
     assert!(is_reset(read_out(&bench.dial())));
     assert_eq!(bench.ending(), Ending::FarNotReached(ErrorKind::TimedOut));
 }
 
-/// The kernel's limit may come first.
+/// The kernel's limit passes before the proxy's.
 #[test]
 fn far_black_hole_while_dialling() {
     on_own_host("far_black_hole_while_dialling", || {
-        let bench = Bench::before(listener(), patient());
+        let bench = ForwardBench::before(listener(), without_connect_timeout());
         cut(bench.server.local_addr().unwrap().port(), "drop");
         assert!(is_reset(read_out(&bench.dial())));
         assert_eq!(bench.ending(), Ending::FarNotReached(ErrorKind::TimedOut));
@@ -164,10 +163,10 @@ fn far_black_hole_while_dialling() {
 
 // ---- Relaying
 
-/// One end's FIN passes after its last byte; the other direction stays open.
+/// A FIN is passed after the last byte; the other direction stays open.
 fn fin_while_relaying(order: impl Fn((TcpStream, TcpStream)) -> (TcpStream, TcpStream)) {
     for buffer in [Some(Bytes(30_000)), Some(Bytes(1 << 20)), None] {
-        let bench = Bench::new(buffer);
+        let bench = ForwardBench::new(buffer);
         let (mut first, mut second) = order(bench.connect());
         let bytes = payload(300_000);
         let sending = thread::spawn({
@@ -198,23 +197,23 @@ fn far_fin_while_relaying() {
     fin_while_relaying(|(client, server)| (server, client));
 }
 
-/// What is on its way when an end aborts.
+/// Which bytes are unread when an end aborts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Unread {
     Nothing,
-    /// Sent by the one who aborts, not yet read by the other.
+    /// Sent by the aborting end, unread by the other.
     OfAborter,
-    /// Sent by the other, not yet read by the one who aborts: closing is a reset then.
+    /// Sent by the other end, unread by the aborting one, whose close then sends a reset.
     OfOther,
-    /// Both ways as much as everything on the way holds.
+    /// All queues in both directions are full.
     Everywhere,
 }
 
-/// One end aborts: the other reads a reset, whatever is on its way.
+/// One end aborts: the other reads a reset, whichever bytes are unread.
 fn rst_while_relaying(order: impl Fn((TcpStream, TcpStream)) -> (TcpStream, TcpStream), is_right: impl Fn(Ending) -> bool) {
     const MOST: usize = 64 << 20;
     for buffer in [Some(Bytes(30_000)), Some(Bytes(1 << 20)), None] {
-        let bench = Bench::new(buffer);
+        let bench = ForwardBench::new(buffer);
         for unread in [Unread::Nothing, Unread::OfAborter, Unread::OfOther, Unread::Everywhere] {
             let (aborter, other) = order(bench.connect());
             let sent = if matches!(unread, Unread::OfAborter | Unread::Everywhere) { fill(&aborter, MOST) } else { 0 };
@@ -248,9 +247,9 @@ fn far_rst_while_relaying() {
     rst_while_relaying(|(client, server)| (server, client), |ending| matches!(ending, Ending::FarFailed(_)));
 }
 
-/// An end that has read the other's FIN reads nothing more, but learns of its reset when it sends.
+/// An end that has read the other's FIN does not read its reset, but gets an error when it writes.
 fn rst_after_fin_while_relaying(order: impl Fn((TcpStream, TcpStream)) -> (TcpStream, TcpStream)) -> Ending {
-    let bench = Bench::new(Some(Bytes(1 << 20)));
+    let bench = ForwardBench::new(Some(Bytes(1 << 20)));
     let (aborter, mut other) = order(bench.connect());
     aborter.shutdown(Shutdown::Write).unwrap();
     assert!(read_out(&other).unwrap().is_empty());
@@ -272,29 +271,29 @@ fn far_rst_after_far_fin_while_relaying() {
     assert!(matches!(rst_after_fin_while_relaying(|(client, server)| (server, client)), Ending::FarFailed(_)));
 }
 
-/// On a host of its own, one leg is cut off in the middle of a stream: the other end reads a reset.
-fn cut_while_relaying(test: &str, which: fn(&Bench) -> u16, fate: &str, expected: Ending) {
+/// In a namespace, one leg is cut in the middle of a stream: the other end reads a reset.
+fn cut_while_relaying(test: &str, which: fn(&ForwardBench) -> u16, verdict: &str, expected: Ending) {
     on_own_host(test, || {
-        let bench = Bench::new(Some(Bytes(1 << 20)));
+        let bench = ForwardBench::new(Some(Bytes(1 << 20)));
         let (client, server) = bench.connect();
         let (cut_off, mut other) = if matches!(expected, Ending::NearFailed(_)) { (client, server) } else { (server, client) };
-        // Both ways have been in use.
+        // Both directions have been in use.
         other.write_all(b"before").unwrap();
         (&cut_off).read_exact(&mut [0; 6]).unwrap();
         (&cut_off).write_all(b"before").unwrap();
         other.read_exact(&mut [0; 6]).unwrap();
-        cut(which(&bench), fate);
+        cut(which(&bench), verdict);
         other.write_all(b"after").unwrap();
         assert!(is_reset(read_out(&other)));
         assert_eq!(bench.ending(), expected);
     });
 }
 
-fn near_port(bench: &Bench) -> u16 {
+fn near_port(bench: &ForwardBench) -> u16 {
     bench.at.port()
 }
 
-fn far_port(bench: &Bench) -> u16 {
+fn far_port(bench: &ForwardBench) -> u16 {
     bench.server.local_addr().unwrap().port()
 }
 
@@ -313,10 +312,10 @@ fn far_unreachable_while_relaying() {
     cut_while_relaying("far_unreachable_while_relaying", far_port, UNREACHABLE, Ending::FarFailed(ErrorKind::HostUnreachable));
 }
 
-/// Nobody has anything to say: that ends nothing.
+/// Silence alone does not end a connection.
 #[test]
 fn near_idle_while_relaying() {
-    let bench = Bench::new(Some(Bytes(1 << 20)));
+    let bench = ForwardBench::new(Some(Bytes(1 << 20)));
     let (mut client, mut server) = bench.connect();
     client.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     assert_eq!(kind(client.read(&mut [0])), Err(ErrorKind::WouldBlock));
@@ -329,24 +328,25 @@ fn near_idle_while_relaying() {
 
 // ---- Settling
 
-/// Both FINs have been passed on; the near or the far end has not read, so that not all is
-/// acknowledged.
+/// A connection in `Settling`: both FINs were passed on, but one end has not read, so that bytes
+/// are unacknowledged.
 struct Settling {
-    bench: Bench,
-    /// Who acknowledges no more, and who has finished and has been told so.
+    bench: ForwardBench,
+    /// The end that does not read.
     unread: TcpStream,
+    /// The end that has finished and has read end of file.
     finished: TcpStream,
 }
 
-/// What the end that does not read has been sent.
+/// Bytes sent to the end that does not read.
 const UNREAD: usize = 500_000;
 
 impl Settling {
     fn new(near_is_unread: bool) -> Self {
-        // The send queue takes all that the end does not.
+        // The send queue holds the bytes that the end does not take.
         let roomy = LegProfile { send_buffer: Some(Bytes(2 << 20)), ..LegProfile::default() };
         let policy = Policy { near: roomy.clone(), far: roomy, ..Policy::default() };
-        let bench = Bench::before(listener(), Config { buffer: None, policy, ..Config::default() });
+        let bench = ForwardBench::before(listener(), ProxyConfig { buffer: None, policy, ..ProxyConfig::default() });
         let (client, server) = bench.connect();
         let (unread, finished) = if near_is_unread { (client, server) } else { (server, client) };
         unread.shutdown(Shutdown::Write).unwrap();
@@ -361,9 +361,9 @@ impl Settling {
         Settling { bench, unread, finished }
     }
 
-    /// What becomes of it when the end that does not read does `act`. The other's clean end stands:
-    /// no error comes after it.
-    fn ending_after(self, act: impl FnOnce(&Bench, TcpStream)) -> Ending {
+    /// The ending after the end that does not read does `act`. The other end has ended cleanly and
+    /// gets no error afterwards.
+    fn ending_after(self, act: impl FnOnce(&ForwardBench, TcpStream)) -> Ending {
         let Settling { bench, unread, mut finished } = self;
         act(&bench, unread);
         let ending = bench.ending();
@@ -394,12 +394,12 @@ fn far_rst_while_settling() {
     assert!(matches!(ending, Ending::FarFailed(_)), "{ending}");
 }
 
-/// On a host of its own, the leg whose end does not read is cut off. Its end stays.
-fn cut_while_settling(test: &str, near: bool, fate: &str, expected: Ending) {
+/// In a namespace, the leg whose end does not read is cut. That end stays open.
+fn cut_while_settling(test: &str, near: bool, verdict: &str, expected: Ending) {
     on_own_host(test, || {
         let mut kept = None;
         let ending = Settling::new(near).ending_after(|bench, unread| {
-            cut(if near { near_port(bench) } else { far_port(bench) }, fate);
+            cut(if near { near_port(bench) } else { far_port(bench) }, verdict);
             kept = Some(unread);
         });
         assert_eq!(ending, expected);
@@ -421,15 +421,15 @@ fn far_unreachable_while_settling() {
     cut_while_settling("far_unreachable_while_settling", false, UNREACHABLE, Ending::FarFailed(ErrorKind::HostUnreachable));
 }
 
-// ---- Whatever the state
+// ---- In every state
 
 #[test]
-fn twelve_refused_connections_hurt_no_other() {
-    let (server, nobody) = (listener(), free_port());
+fn refused_connections_do_not_disturb_others() {
+    let (server, absent) = (listener(), free_port());
     let (at, refused) = (free_port(), free_port());
-    let listen = vec![Listen::forward(at, server.local_addr().unwrap()), Listen::forward(refused, nobody)];
-    let (tell, ended) = mpsc::channel();
-    let proxy = Proxy::start(Config { listen, ..Config::default() }, move |record| drop(tell.send(record))).unwrap();
+    let listen = vec![ListenerConfig::forward(at, server.local_addr().unwrap()), ListenerConfig::forward(refused, absent)];
+    let (report, ended) = mpsc::channel();
+    let proxy = Proxy::start(ProxyConfig { listen, ..ProxyConfig::default() }, move |record| drop(report.send(record))).unwrap();
     let client = TcpStream::connect(at).unwrap();
     let accepted = server.accept().unwrap().0;
     for end in [&client, &accepted] {
@@ -462,9 +462,9 @@ fn twelve_refused_connections_hurt_no_other() {
 }
 
 #[test]
-fn a_byte_crosses_quickly() {
+fn a_byte_is_relayed_quickly() {
     for buffer in [Some(Bytes(6000)), Some(Bytes(1 << 20)), None] {
-        let bench = Bench::new(buffer);
+        let bench = ForwardBench::new(buffer);
         let (mut client, mut server) = bench.connect();
         client.set_nodelay(true).unwrap();
         server.set_nodelay(true).unwrap();
@@ -480,13 +480,13 @@ fn a_byte_crosses_quickly() {
             .collect();
         times.sort_unstable();
         let median = times[times.len() / 2];
-        eprintln!("there and back with B = {buffer:?}: {median:?}");
+        eprintln!("round trip with B = {buffer:?}: {median:?}");
         assert!(median < Duration::from_millis(20), "{buffer:?}: {median:?}");
     }
 }
 
-/// The thread of this process, of those of proxies, that holds the listener at `at`: workers have
-/// descriptor tables of their own.
+/// The worker thread of this process that holds the listener at `at`. Workers have descriptor
+/// tables of their own.
 fn worker_of(at: SocketAddr) -> PathBuf {
     let SocketAddr::V4(v4) = at else { unreachable!("tests listen on IPv4") };
     let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(v4.ip().octets()), v4.port());
@@ -507,7 +507,7 @@ fn worker_of(at: SocketAddr) -> PathBuf {
     tasks.into_iter().find(holds).expect("a worker holds the listener")
 }
 
-/// What a thread has used of a core.
+/// Processor time that a thread has used.
 fn processor_time(task: &Path) -> Duration {
     let stat = fs::read_to_string(task.join("stat")).unwrap();
     // After the name, which ends with a parenthesis: state, ten numbers, then user and system time
@@ -518,12 +518,12 @@ fn processor_time(task: &Path) -> Duration {
 }
 
 #[test]
-fn urgent_data_costs_nothing_afterwards() {
+fn urgent_data_causes_no_busy_loop() {
     for buffer in [Some(Bytes(30_000)), Some(Bytes(1 << 20)), None] {
-        let bench = Bench::new(buffer);
+        let bench = ForwardBench::new(buffer);
         let worker = worker_of(bench.at);
         let rest = |what: &str| {
-            // What is under way ends, then a second is looked at.
+            // Let running transfers end, then measure for a second.
             thread::sleep(Duration::from_millis(200));
             let before = processor_time(&worker);
             thread::sleep(Duration::from_secs(1));
@@ -549,40 +549,40 @@ fn urgent_data_costs_nothing_afterwards() {
             }
             rest("read");
         }
-        // Nobody reads it.
+        // It is not read.
         fill(&client, 64 << 20);
         while SockRef::from(&client).send_out_of_band(b"!").is_err() {
             let _ = server.read(&mut vec![0; 1 << 20]).unwrap();
         }
         rest("unread");
-        // The end has come behind it.
+        // A FIN follows it.
         client.shutdown(Shutdown::Write).unwrap();
-        rest("unread, and its sender has finished");
+        rest("unread, after a FIN");
         drop((client, server));
         bench.ending();
-        rest("all over");
+        rest("closed");
     }
 }
 
-/// How a reader comes to stop.
+/// When a reader stops.
 #[derive(Debug, Clone, Copy)]
 enum Stop {
     FromTheStart,
-    /// After it has read for a second as fast as it could, so that everything has grown.
-    InFullFlight,
+    /// After a second of reading as fast as possible, so that buffers and windows have grown.
+    AtFullSpeed,
 }
 
-/// What the proxy holds at most, and at last, of a sender that goes on for two seconds though the
-/// reader has stopped.
+/// The most bytes that the proxy holds, and those it holds at last, while a sender writes for two
+/// seconds after the reader has stopped.
 fn held(buffer: u64, stop: Stop, upwards: bool) -> (u64, u64) {
-    let bench = Bench::new(Some(Bytes(buffer)));
+    let bench = ForwardBench::new(Some(Bytes(buffer)));
     let (client, server) = bench.connect();
     let (sender, reader) = if upwards { (client, server) } else { (server, client) };
     let held = || bench.proxy.flows().iter().map(|flow| if upwards { flow.up.held().0 } else { flow.down.held().0 }).max().unwrap_or(0);
     sender.set_nonblocking(true).unwrap();
     reader.set_nonblocking(true).unwrap();
     let (begun, bytes, mut room) = (Instant::now(), payload(65_536), vec![0; 1 << 20]);
-    let (reads_for, mut most) = (Duration::from_secs(if matches!(stop, Stop::InFullFlight) { 1 } else { 0 }), 0);
+    let (reads_for, mut most) = (Duration::from_secs(if matches!(stop, Stop::AtFullSpeed) { 1 } else { 0 }), 0);
     let mut looked = begun;
     while begun.elapsed() < reads_for + Duration::from_secs(2) {
         if begun.elapsed() < reads_for {
@@ -597,10 +597,10 @@ fn held(buffer: u64, stop: Stop, upwards: bool) -> (u64, u64) {
 }
 
 #[test]
-fn a_stopped_reader_leaves_no_more_than_the_bound_in_the_proxy() {
+fn backpressure_keeps_held_bytes_within_the_bound() {
     const SEGMENT: u64 = 65_536;
     for (buffer, slack) in [(64 << 10, 2 * SEGMENT), (256 << 10, SEGMENT), (1 << 20, SEGMENT), (4 << 20, SEGMENT)] {
-        for stop in [Stop::FromTheStart, Stop::InFullFlight] {
+        for stop in [Stop::FromTheStart, Stop::AtFullSpeed] {
             for upwards in [true, false] {
                 let (most, last) = held(buffer, stop, upwards);
                 eprintln!("B = {buffer}, {stop:?}, up {upwards}: at most {most}, at last {last}");
@@ -611,13 +611,13 @@ fn a_stopped_reader_leaves_no_more_than_the_bound_in_the_proxy() {
     }
 }
 
-/// The window that an end offers grows with what the bound leaves room for, on either leg: it is
-/// what a far path is filled by.
+/// The receive window of either leg grows up to what the bound allows: a path with a large BDP
+/// needs it.
 #[test]
 fn the_window_grows_with_the_bound() {
     for (buffer, least) in [(1 << 20, 256 << 10), (4 << 20, 1 << 20)] {
         for upwards in [true, false] {
-            let bench = Bench::new(Some(Bytes(buffer)));
+            let bench = ForwardBench::new(Some(Bytes(buffer)));
             let (client, server) = bench.connect();
             let (mut source, mut sink) = if upwards { (client, server) } else { (server, client) };
             let reader = thread::spawn(move || io::copy(&mut sink, &mut io::sink()).unwrap());

@@ -1,5 +1,5 @@
-//! The proxy over loopback. `survival.rs`, beside this directory, is a program of its own because
-//! its transfers keep the processors busy, and these tests have deadlines.
+//! The proxy over loopback. `survival.rs`, beside this directory, is a test program of its own,
+//! since its transfers keep the processors busy and these tests have deadlines.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,7 +1,7 @@
-//! Users of SOCKS5: who says a wrong password, or none, gets nowhere. curl is the client.
+//! Users of SOCKS5: a client with a wrong password or none is refused. The client is curl.
 
 use crate::common::{self, PATIENCE, free_port};
-use proxy::{Config, Listen, Proxy};
+use proxy::{ListenerConfig, Proxy, ProxyConfig};
 use std::{
     fs,
     io::{Read as _, Write as _},
@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-/// A server of one page on loopback.
+/// A web server with one page, on loopback.
 fn page() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -24,7 +24,7 @@ fn page() -> SocketAddr {
     at
 }
 
-/// What curl gets of the page by a SOCKS5 proxy, and its exit status.
+/// Fetches the page with curl through a SOCKS5 proxy; returns its output and exit status.
 fn curl(socks: &str, user: &[&str], page: SocketAddr) -> (String, i32) {
     let output = Command::new("curl")
         .args(["-s", "--max-time", "60", "--noproxy", "", "--socks5", socks])
@@ -35,18 +35,18 @@ fn curl(socks: &str, user: &[&str], page: SocketAddr) -> (String, i32) {
     (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap_or(-1))
 }
 
-/// A SOCKS5 proxy; `options` follow its address in the listener's text.
-fn socks(options: &str) -> (Proxy, Config) {
-    let listen: Listen = format!("socks5={}{options}", free_port()).parse().unwrap();
-    let mut config = Config { listen: vec![listen], ..Config::default() };
+/// A SOCKS5 proxy; `options` are appended to its listener's address.
+fn socks(options: &str) -> (Proxy, ProxyConfig) {
+    let listen: ListenerConfig = format!("socks5={}{options}", free_port()).parse().unwrap();
+    let mut config = ProxyConfig { listen: vec![listen], ..ProxyConfig::default() };
     config.read_users().unwrap();
     (Proxy::start(config.clone(), |_| {}).unwrap(), config)
 }
 
 #[test]
-fn curl_with_the_right_password_alone_gets_through() {
+fn only_the_right_password_is_accepted() {
     if let Some(program) = testing::missing(&["curl"]) {
-        return testing::skipped("curl_with_the_right_password_alone_gets_through", &format!("{program} is not installed"));
+        return testing::skipped("only_the_right_password_is_accepted", &format!("{program} is not installed"));
     }
     let (page, file) = (page(), tempfile::NamedTempFile::new().unwrap());
     fs::write(file.path(), "alice:secret\nbob:a:b c\n").unwrap();
@@ -61,12 +61,12 @@ fn curl_with_the_right_password_alone_gets_through() {
         assert_eq!(curl(&at, wrong, page), (String::new(), 97), "{wrong:?}");
     }
 
-    // The file is read again for clients from then on, and needs no restart.
+    // A reload applies the changed file to new clients.
     fs::write(file.path(), "alice:changed\n").unwrap();
     let mut changed = config;
     changed.read_users().unwrap();
     proxy.reload(changed.clone()).unwrap();
-    // A worker takes it in its next round.
+    // Workers apply it in their next turn.
     common::wait_until(|| curl(&at, &["-U", "alice:changed"], page) == got);
     assert_eq!(curl(&at, &["-U", "alice:secret"], page).1, 97);
 
@@ -76,19 +76,19 @@ fn curl_with_the_right_password_alone_gets_through() {
 }
 
 #[test]
-fn a_client_that_fails_is_told_and_closed() {
+fn a_wrong_password_gets_a_reply_and_a_close() {
     let (_proxy, config) = socks(",user=alice:secret");
     let mut client = TcpStream::connect(config.listen[0].at).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     client.write_all(&[5, 2, 0, 2, 1, 5, b'a', b'l', b'i', b'c', b'e', 1, b'x']).unwrap();
     let mut said = Vec::new();
     client.read_to_end(&mut said).unwrap();
-    assert_eq!(said, [5, 2, 1, 1], "the reply, and a clean end");
+    assert_eq!(said, [5, 2, 1, 1], "the reply, then end of file");
 }
 
 #[test]
-fn listeners_that_strangers_can_use_are_named() {
-    let open = |text: &str| Config { listen: vec![text.parse().unwrap()], ..Config::default() }.open_listeners();
+fn open_listeners_are_reported() {
+    let open = |text: &str| ProxyConfig { listen: vec![text.parse().unwrap()], ..ProxyConfig::default() }.open_listeners();
     for text in ["socks5=0.0.0.0:1080", "socks5=[::]:1080", "socks5=192.0.2.1:1080,deny=10.0.0.0/8", "bond=[::]:7000"] {
         let said = open(text);
         assert!(said.len() == 1 && said[0].1.contains("every "), "{text}: {said:?}");

@@ -4,7 +4,7 @@ use super::{Daemon, PATIENCE, TANDEM, wait_until};
 use lab::Host;
 use proxy::{
     FlowView,
-    control::{Remote, Status},
+    control::{ProxyStatus, Remote},
 };
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
@@ -109,11 +109,11 @@ impl Routed {
         self.router.command(TANDEM).args(arguments).output().unwrap()
     }
 
-    pub(crate) fn try_status(&self) -> Option<Status> {
+    pub(crate) fn try_status(&self) -> Option<ProxyStatus> {
         self.router.enter(|| Remote::named("default").status().ok()).unwrap()
     }
 
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> ProxyStatus {
         self.try_status().expect("the proxy answers")
     }
 

@@ -224,14 +224,14 @@ fn a_bond_dials_each_of_its_networks() {
     };
     let (status, text) = connect(&["far", "10.99.2.1,name=by-source"], 7000, &["--key", &right]);
     assert_eq!((status, marked(&text, FOUND_FAILURE).len()), (0, 0), "{text}");
-    assert!(text.matches("the key is proven").count() == 2 && text.ends_with("this can work here\n"), "{text}");
+    assert!(text.matches("key verified").count() == 2 && text.ends_with("this can work here\n"), "{text}");
     let (status, text) = connect(&["far"], 7001, &["--key", &right, "--tls"]);
-    assert!(status == 0 && text.contains("key and TLS are proven"), "{text}");
+    assert!(status == 0 && text.contains("key and TLS verified"), "{text}");
 
     // Each network for itself: this one is not there, the other works.
     let (status, text) = connect(&["sat9", "far"], 7000, &["--key", &right]);
     let failures = marked(&text, FOUND_FAILURE);
-    assert!(status == 1 && failures.len() == 2 && text.contains("the key is proven"), "{text}");
+    assert!(status == 1 && failures.len() == 2 && text.contains("key verified"), "{text}");
     assert!(failures.iter().all(|line| line.contains("sat9")) && text.contains("No such device"), "{text}");
 
     let dial = "connect to the other end of the bond";

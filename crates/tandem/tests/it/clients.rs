@@ -3,7 +3,7 @@
 
 use crate::common::{self, Daemon, skip, wait_for_listener, wait_for_port};
 use lab::{Extras, Host, Network};
-use proxy::{BondConfig, Config, Ending, FlowRecord, FlowStats, Listen, NetworkSpec, Proxy};
+use proxy::{BondConfig, Ending, FlowRecord, FlowStats, ListenerConfig, NetworkSpec, Proxy, ProxyConfig};
 use scenario::ScenarioFile;
 use std::{
     fs,
@@ -77,9 +77,17 @@ impl Bench {
             BondConfig { key: Some(bond::PresharedKey::new(b"a key for these tests alone").unwrap()), tls: true, ..BondConfig::default() };
         let network = |text: &str| text.parse::<NetworkSpec>().unwrap().network(None).unwrap();
         let networks = vec![network("first,to=10.2.0.2:7000"), network("second,to=[fd03::2]:7000")];
-        let serves = Config { listen: vec![Listen::bond("[::]:7000".parse().unwrap())], bond: Some(bond.clone()), ..Config::default() };
-        let connects =
-            Config { listen: vec![Listen::transparent("[::]:5000".parse().unwrap())], networks, bond: Some(bond), ..Config::default() };
+        let serves = ProxyConfig {
+            listen: vec![ListenerConfig::bond("[::]:7000".parse().unwrap())],
+            bond: Some(bond.clone()),
+            ..ProxyConfig::default()
+        };
+        let connects = ProxyConfig {
+            listen: vec![ListenerConfig::transparent("[::]:5000".parse().unwrap())],
+            networks,
+            bond: Some(bond),
+            ..ProxyConfig::default()
+        };
         let records = ended.clone();
         let serves = far.enter(|| Proxy::start(serves, |_| {}).unwrap()).unwrap();
         let connects = near.enter(|| Proxy::start(connects, move |record| records.lock().unwrap().push(record)).unwrap()).unwrap();

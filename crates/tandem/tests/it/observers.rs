@@ -248,7 +248,7 @@ fn a_request_without_an_end_is_refused() {
     let _ = stream.write_all(&vec![b'['; 16 << 20]);
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
-    assert!(answer.contains("a line of more than 262144 bytes came"), "{answer}");
+    assert!(answer.contains("received a line of more than 262144 bytes"), "{answer}");
     assert_eq!(flows(&host).0, Some(0));
 }
 

@@ -61,7 +61,7 @@ fn rules_are_installed_again_when_their_owner_is_killed() {
     let unsplit = connect(SERVER[1]);
     assert_eq!(routed.verdicts(), (0, 0, 1));
     drop((held, unsplit));
-    wait_until("there is room again", || routed.log().contains("room again"));
+    wait_until("there is room again", || routed.log().contains("below the limits again"));
     drop(connect(SERVER[1]));
     assert_eq!(routed.verdicts(), (1, 0, 1));
     let told = routed.log();

@@ -69,17 +69,17 @@ fn a_file_is_checked_without_being_used() {
             "proxy.toml: it has passwords, and every user of this machine has access to it (it is world-readable): chmod o= it",
         ),
         (&format!("\"{}\"", users.display()), "[\"alice\"]", "a user is written NAME:PASSWORD; a colon is missing"),
-        (key.to_str().unwrap(), "/nowhere/bond.key", "cannot take the bond's key from /nowhere/bond.key: No such file or directory"),
+        (key.to_str().unwrap(), "/nowhere/bond.key", "cannot read the bond's key from /nowhere/bond.key: No such file or directory"),
         ("threads         = 2", "treads          = 2", "proxy.toml:3: treads: is not a key here"),
         ("\"10.0.0.0/8\"", "\"10.0.0.0/99\"", "\"10.0.0.0/99\" is no address prefix"),
         ("control    = \"reno\"", "control    = \"cubik\"", "gentle: there is no congestion controller \"cubik\": the kernel has "),
         ("mark       = 7", "mark       = 21572", "gentle: the mark 0x5444 is the one by which this proxy's own rules know"),
-        ("max_flows       = 9000", "max_flows       = 90000000", "90000000 flows need more open files than the "),
-        ("max_flows       = 9000", "max_flows       = 0", "max_flows is 0, with which nothing would get through"),
-        ("idle_timeout    = \"12h\"", "idle_timeout    = \"0s\"", "idle_timeout is 0, with which nothing would get through"),
+        ("max_flows       = 9000", "max_flows       = 90000000", "max_flows is 90000000, but the limit of "),
+        ("max_flows       = 9000", "max_flows       = 0", "max_flows is 0, which would let nothing through"),
+        ("idle_timeout    = \"12h\"", "idle_timeout    = \"0s\"", "idle_timeout is 0, which would let nothing through"),
         ("socks5 = \"127", "transparent = \"[::]:5001\"\n[[listen]]\nsocks5 = \"127", "there are 2 transparent listeners"),
         ("install_rules   = true ", "install_rules   = false", "rule 1 lets connections bypass, but nothing here could let them"),
-        ("buffer          = \"4MiB\"", "buffer          = \"1kB\"", "a buffer of 1kB is less than this host can hold to"),
+        ("buffer          = \"4MiB\"", "buffer          = \"1kB\"", "buffer is 1kB, which is less than the proxy can enforce"),
     ] {
         let error = wrong(from, to);
         assert!(error.contains(expected), "{to}: {error}");
@@ -91,7 +91,7 @@ fn a_file_is_checked_without_being_used() {
     assert_eq!(check(&path, &["--far", "control=reno"]).0, 0);
     for (flags, expected) in [
         (["--far", "control=cubik"], "far leg: there is no congestion controller"),
-        (["--max-flows", "90000000"], "90000000 flows need more open files than the "),
+        (["--max-flows", "90000000"], "max_flows is 90000000, but the limit of "),
         (["--max-flows", "0"], "max_flows is 0"),
         (["--idle-timeout", "0s"], "idle_timeout is 0"),
     ] {
@@ -150,7 +150,7 @@ fn a_signal_reads_the_file_again_for_new_flows() {
         (text("reno", "[::]:5000", "name = \"other\""), "name"),
         (text("reno", "[::]:5000", "metrics = \"127.0.0.1:9155\""), "metrics"),
     ] {
-        reload(&text, &format!("the configuration stays as it was: {key} can't be changed while the proxy runs"));
+        reload(&text, &format!("the configuration stays as it was: {key} cannot be changed while the proxy runs"));
     }
     let mut last = connect();
     assert_eq!(far_control(&routed, &last), other, "nothing of those files has been taken");
@@ -167,8 +167,8 @@ fn a_signal_reads_the_file_again_for_new_flows() {
     let mut talker = routed.connect(SERVER[0], 81).unwrap();
     talker.set_nonblocking(true).unwrap();
     while talker.write(&[0; 100_000]).is_ok() {}
-    reload(&text("reno", "[::]:5000", "memory = \"1B\""), "TCP memory is short: new connections pass unsplit");
-    reload(&text("reno", "[::]:5000", ""), "room again: new connections are split");
+    reload(&text("reno", "[::]:5000", "memory = \"1B\""), "TCP memory is above its limit (memory): new connections pass unsplit");
+    reload(&text("reno", "[::]:5000", ""), "below the limits again: new connections are split");
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn only_its_own_user_may_ask_a_proxy() {
     for question in [&["flows"][..], &["bypass", "add", "10.0.0.0/8"]] {
         let output = routed.router.command("setpriv").args(nobody).arg(&program).args(question).output().unwrap();
         let (status, out, error) = said(&output);
-        assert!(status == 1 && out.is_empty() && error.contains("only root and the proxy's own user may ask it"), "{error}");
+        assert!(status == 1 && out.is_empty() && error.contains("only root and the proxy's own user may;"), "{error}");
     }
     assert_eq!(said(&routed.tandem(&["bypass"])).1, "no prefix bypasses beyond what the configuration says\n");
     // Nor can anybody else keep it from answering: there is no connection for others.

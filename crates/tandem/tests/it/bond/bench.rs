@@ -83,7 +83,7 @@ impl Bench {
 
     /// Waits until the bond has both networks.
     pub(crate) fn whole(self) -> Self {
-        wait_until("the bond has both networks", || self.log("connect.log").matches("the bond has n").count() >= 2);
+        wait_until("the bond has both networks", || self.log("connect.log").matches("of the bond is up").count() >= 2);
         self
     }
 

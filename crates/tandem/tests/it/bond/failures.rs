@@ -49,7 +49,7 @@ fn a_connection_that_is_reset_while_nothing_moves_is_replaced() {
         return;
     }
     let bench = Bench::new(&["--network", "n1,to=10.0.1.2:7000"], &[]);
-    wait_until("the bond has its network", || bench.log("connect.log").contains("the bond has n1"));
+    wait_until("the bond has its network", || bench.log("connect.log").contains("network n1 of the bond is up"));
     let (mut client, mut server) = pair(&bench);
     client.write_all(&bytes(50_000)).unwrap();
     server.read_exact(&mut [0; 50_000]).unwrap();
@@ -268,7 +268,7 @@ fn a_network_that_appears_later_is_used() {
     bench.near.ip(&["link set n2 down".into()]).unwrap();
     bench.serve(&[]);
     bench.connect(&["--listen", "forward=127.0.0.1:4000=127.0.0.1:8000"], &[]);
-    wait_until("the bond has the first network", || bench.log("connect.log").contains("the bond has n1"));
+    wait_until("the bond has the first network", || bench.log("connect.log").contains("network n1 of the bond is up"));
     bench.shape(1, "10mbit");
     download_while(&bench, 20_000_000, |bench| {
         thread::sleep(Duration::from_millis(300));
@@ -280,7 +280,7 @@ fn a_network_that_appears_later_is_used() {
                 || paths.iter().any(|path| path["network"] == "n2" && path["received_bytes"].as_u64() > Some(500_000))
         });
     });
-    assert!(bench.log("connect.log").contains("the bond has n2"), "{}", bench.log("connect.log"));
+    assert!(bench.log("connect.log").contains("network n2 of the bond is up"), "{}", bench.log("connect.log"));
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn who_has_not_the_key_is_not_let_in() {
     // Another key; encryption at one end alone.
     for more in [&["--key", "other.key"][..], &["--tls"]] {
         let bench = Bench::new(&["--connect-timeout", "1s"], more);
-        wait_until("it is told why", || bench.log("connect.log").matches("the bond has not n").count() >= 2);
+        wait_until("it is told why", || bench.log("connect.log").matches("of the bond is down").count() >= 2);
         let mut client = bench.call();
         let ended = client.read(&mut [0]).map_err(|why| why.kind());
         assert_eq!(ended.unwrap_err(), ErrorKind::ConnectionReset, "{more:?}");
@@ -120,13 +120,15 @@ fn a_bad_question_is_answered_with_its_cure() {
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     let key = key.to_str().unwrap();
     let serve = |more: &[&str]| run(&[&["bond", "serve", "--listen", "127.0.0.1:7000"], more].concat());
-    assert!(serve(&["--key", "/nowhere"]).contains("cannot take the bond's key from /nowhere: No such file"));
+    let absent = serve(&["--key", "/nowhere"]);
+    assert!(absent.contains("cannot read the bond's key from /nowhere: No such file"), "{absent}");
+    assert!(absent.contains("make one: openssl rand -hex 32 > /nowhere; chmod 600 /nowhere"), "{absent}");
     assert!(serve(&["--key", key]).contains("openssl rand -hex 32"));
     fs::write(key, "0123456789abcdef").unwrap();
-    assert!(serve(&["--key", key, "--scheduler", "best"]).contains("it can be score, round-robin, single, redundant or tiers"));
-    assert!(serve(&["--key", key, "--window", "1kB"]).contains("a window of 1kB can't be"));
+    assert!(serve(&["--key", key, "--scheduler", "best"]).contains("expected one of score, round-robin, single, redundant, tiers"));
+    assert!(serve(&["--key", key, "--window", "1kB"]).contains("the window is 1kB: set it to "));
     let connect = |more: &[&str]| run(&[&["bond", "connect", "--listen", "socks5=127.0.0.1:1080", "--key", key], more].concat());
-    assert!(connect(&["--network", "wlan0"]).contains("does not say where the other end listens"));
+    assert!(connect(&["--network", "wlan0"]).contains("wlan0 has no address of the other end"));
     let twice = ["--to", "192.0.2.1:7000", "--network", "wlan0", "--network", "wlan0"];
     assert!(connect(&twice).contains("two networks are named wlan0"));
 }

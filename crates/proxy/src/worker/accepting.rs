@@ -1,0 +1,65 @@
+//! Accepts connections from a worker's listeners.
+
+use super::{LISTENER_PAUSE, Worker};
+use crate::{config::ListenMode, connection::ConnectionStart, greeting::proxy_header};
+use intercept::Arrival;
+
+impl Worker {
+    /// Accepts the connections in the backlog of a listener.
+    pub(super) fn accept(&mut self, index: usize) {
+        // A bounded batch, so that a flood of new connections does not stall the established ones.
+        for _ in 0..64 {
+            let Some(listener) = self.listeners.get(index) else { return };
+            match listener.accept() {
+                Ok(Some(arrival)) => self.on_arrival(index, arrival),
+                Ok(None) => return,
+                Err(why) => {
+                    // The listener is level-triggered: without a pause the event loop would spin
+                    // until a descriptor is free.
+                    tracing::error!("cannot accept a connection: {why}; trying again when another ends, or in a second");
+                    self.pause_listeners(true);
+                    self.listeners_resume_at = Some(self.scratch.now + LISTENER_PAUSE);
+                    return;
+                }
+            }
+            if self.listeners_paused {
+                return;
+            }
+        }
+    }
+
+    /// Splits an accepted connection, reads its greeting first, or hands it over to the carrier.
+    fn on_arrival(&mut self, index: usize, arrival: Arrival) {
+        let Arrival { socket, client, server } = arrival;
+        let listen = &self.listeners[index].listen;
+        if listen.takes_streams() {
+            if let Some(carrier) = &mut self.carrier {
+                carrier.accept(socket, listen);
+            }
+            return;
+        }
+        match server.filter(|_| !listen.accept_proxy) {
+            Some(server) => {
+                let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
+                let keep_source = listen.mode == ListenMode::Transparent;
+                let (others, already_read) = (Vec::new(), Vec::new());
+                let start = ConnectionStart { near: socket, client, server, others, keep_source, preface, already_read, socks: false };
+                self.begin(start);
+            }
+            None => self.await_greeting(socket, client, listen.clone()),
+        }
+        self.update_full();
+    }
+
+    /// Closes the listeners of a draining worker, or resumes paused ones, when that is due.
+    pub(super) fn check_listeners(&mut self) {
+        if self.listeners_close_at.is_some_and(|at| self.scratch.now >= at) {
+            self.listeners_close_at = None;
+            self.listeners.clear();
+        }
+        if self.listeners_resume_at.is_some_and(|at| self.scratch.now >= at) {
+            self.listeners_resume_at = None;
+            self.after_end();
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Drives the split connections of a worker from begin to end.
+
+use super::{Worker, WorkerSlot};
+use crate::{
+    connection::{Connection, ConnectionStart, FollowUp, refuse_socks},
+    greeting::RequestedServer,
+};
+use relay::{Ending, FlowRecord, FlowStats, LegSide, Readiness, Scratch, Token};
+use rustix::event::epoll::EventFlags;
+use std::{io, mem, net::SocketAddr, time::Duration};
+
+/// The longest interval of checking established connections.
+const CONNECTIONS_CHECK: Duration = Duration::from_secs(5);
+/// Interval of polling for connections that wait for something that raises no event.
+const TICK: Duration = Duration::from_millis(2);
+
+impl Worker {
+    /// Whether a rule refuses a connection. Transparent connections that a rule refuses are reset
+    /// by the proxy's firewall rules, if it has some, and do not get here.
+    pub(super) fn is_refused(&self, client: SocketAddr, server: SocketAddr) -> bool {
+        let routes = self.routes.as_ref();
+        self.config.policy.is_refused(client, server, |address| routes?.interface_to(address))
+    }
+
+    /// Splits a connection, or hands it over to the carrier.
+    pub(super) fn begin(&mut self, start: ConnectionStart) {
+        let (client, server) = (start.client, start.server);
+        if self.is_refused(client, server) {
+            let ending = Ending::FarNotReached(io::ErrorKind::PermissionDenied);
+            tracing::info!(%client, %server, "not split: a rule refuses it");
+            if start.socks {
+                refuse_socks(&start.near, ending);
+            }
+            return self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
+        }
+        if self.is_carried(client, Some(server)) {
+            return self.begin_carried(start, RequestedServer::Address(server));
+        }
+        let routes = self.routes.as_ref();
+        match Connection::begin(&self.config, start, |address| routes?.interface_to(address), self.scratch.now) {
+            Ok(connection) => {
+                if let Some(interval) = connection.silence_interval() {
+                    self.next_connections_check = self.next_connections_check.min(self.scratch.now + interval);
+                }
+                let slot = self.flows.insert(WorkerSlot::Split(connection));
+                self.watch_dialled(slot);
+            }
+            Err((ending, socks)) => {
+                if let Some(near) = socks {
+                    refuse_socks(&near, ending);
+                }
+                self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
+            }
+        }
+    }
+
+    /// Checks all connections at intervals: switches keepalive on (short connections end before and
+    /// save the system call), and ends those whose peer is silent or that have been idle for too
+    /// long.
+    pub(super) fn check_connections(&mut self) {
+        let now = self.scratch.now;
+        if now < self.next_connections_check {
+            return;
+        }
+        let limit = self.config.idle_timeout;
+        let mut pause = limit.map_or(CONNECTIONS_CHECK, |limit| CONNECTIONS_CHECK.min(limit / 4));
+        let mut over = Vec::new();
+        for (slot, flow) in self.flows.iter_mut() {
+            let Some(connection) = flow.split_mut().filter(|connection| !connection.is_dialling()) else { continue };
+            connection.keep_alive();
+            pause = pause.min(connection.silence_interval().unwrap_or(CONNECTIONS_CHECK));
+            if let Some(ending) = connection.ended_in_silence(now) {
+                over.push((slot, ending));
+            } else if limit.is_some_and(|limit| connection.idle(now) >= limit) {
+                over.push((slot, Ending::Idle));
+            }
+        }
+        self.next_connections_check = now + pause;
+        for (slot, ending) in over {
+            self.end(slot, ending);
+        }
+    }
+
+    /// Watches a far leg that was dialled in this turn, and its connect timeout.
+    fn watch_dialled(&mut self, slot: usize) {
+        self.dialling.push_back((self.scratch.now, slot));
+        self.watch_leg(slot, LegSide::Far);
+    }
+
+    /// Has epoll watch a leg. The first event reports its present state.
+    pub(super) fn watch_leg(&mut self, slot: usize, side: LegSide) {
+        let Some(connection) = self.flows.get_mut(slot).and_then(WorkerSlot::split_mut) else { return };
+        connection.watches_near |= side == LegSide::Near;
+        if let Err(errno) = self.reactor.watch(connection.socket(side), Token::Leg(slot, side), Readiness::INTEREST) {
+            tracing::error!("cannot have epoll watch a connection: {errno}; it is reset");
+            self.end(slot, Ending::NoRoom);
+        }
+    }
+
+    pub(super) fn on_events(&mut self, slot: usize, side: LegSide, flags: EventFlags) {
+        if let Some(WorkerSlot::Pending(_)) = self.flows.get(slot) {
+            return self.on_client(slot);
+        }
+        let events = Readiness::of(flags);
+        self.advance(slot, |connection, scratch| connection.on_events(side, events, scratch));
+    }
+
+    /// Calls a connection, then acts on its result.
+    fn advance(&mut self, slot: usize, act: impl FnOnce(&mut Connection, &mut Scratch) -> Result<FollowUp, Ending>) {
+        let Some(connection) = self.flows.get_mut(slot).and_then(WorkerSlot::split_mut) else { return };
+        match act(connection, &mut self.scratch) {
+            Ok(follow_up) => {
+                if follow_up.again && !mem::replace(&mut connection.in_again, true) {
+                    self.again.push_back(slot);
+                }
+                if follow_up.tick && !mem::replace(&mut connection.in_ticking, true) {
+                    if self.ticking.is_empty() {
+                        self.next_tick = self.scratch.now + TICK;
+                    }
+                    self.ticking.push(slot);
+                }
+                if follow_up.watch_near {
+                    self.watch_leg(slot, LegSide::Near);
+                    return;
+                }
+                for (rearm, side) in [(follow_up.rearm_near, LegSide::Near), (follow_up.rearm_far, LegSide::Far)] {
+                    if !rearm {
+                        continue;
+                    }
+                    let rearmed = self.reactor.rearm(connection.socket(side), Token::Leg(slot, side), Readiness::INTEREST);
+                    if let Err(errno) = rearmed {
+                        // The flow would stall without this event.
+                        tracing::error!("cannot have epoll watch a connection: {errno}; it is reset");
+                        return self.end(slot, Ending::NoRoom);
+                    }
+                }
+            }
+            Err(ending) => self.end(slot, ending),
+        }
+    }
+
+    /// Ends a connection, unless its server was not reached and has another address to dial.
+    pub(super) fn end(&mut self, slot: usize, ending: Ending) {
+        let Some(connection) = self.flows.get_mut(slot).and_then(WorkerSlot::split_mut) else { return };
+        let routes = self.routes.as_ref();
+        let route = |address| routes?.interface_to(address);
+        if matches!(ending, Ending::FarNotReached(_)) && connection.dial_another(&self.config, route, self.scratch.now) {
+            return self.watch_dialled(slot);
+        }
+        connection.release(ending, &mut self.scratch);
+        let record = FlowRecord { last: connection.last_stats(self.scratch.now), ending };
+        self.flows.remove(slot);
+        self.record(record);
+        self.after_end();
+    }
+
+    /// Continues the connections that had more to do than the last turn allowed.
+    pub(super) fn proceed_again(&mut self) {
+        for _ in 0..self.again.len() {
+            if let Some(slot) = self.again.pop_front() {
+                self.advance(slot, |connection, scratch| {
+                    connection.in_again = false;
+                    connection.proceed(scratch)
+                });
+            }
+        }
+    }
+
+    /// Polls for the connections that wait for something that raises no event, when that is due.
+    pub(super) fn run_ticks(&mut self) {
+        if self.ticking.is_empty() || self.scratch.now < self.next_tick {
+            return;
+        }
+        self.next_tick = self.scratch.now + TICK;
+        for slot in mem::take(&mut self.ticking) {
+            self.advance(slot, |connection, scratch| {
+                connection.in_ticking = false;
+                connection.tick(scratch)
+            });
+        }
+    }
+
+    /// Counts, logs and reports a flow that has ended.
+    pub(super) fn record(&mut self, record: FlowRecord) {
+        self.totals.add(&record);
+        if let Some(lines) = self.lines.as_mut().filter(|_| self.config.log_flows) {
+            lines.add(&record, self.scratch.now);
+        }
+        (self.context.on_end)(record);
+    }
+}

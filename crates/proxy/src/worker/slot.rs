@@ -1,0 +1,33 @@
+//! The slots of a worker's connections.
+
+use super::pending_clients::PendingClient;
+use crate::connection::Connection;
+
+/// A connection of a worker.
+// Not boxed: nearly all are split, and a box would cost each an allocation, and each event an
+// indirection.
+#[allow(clippy::large_enum_variant)]
+pub(super) enum WorkerSlot {
+    /// The client's greeting is not complete yet.
+    Pending(Box<PendingClient>),
+    /// A split connection.
+    Split(Connection),
+}
+
+impl WorkerSlot {
+    pub(super) fn pending(&self) -> Option<&PendingClient> {
+        if let WorkerSlot::Pending(pending) = self { Some(pending) } else { None }
+    }
+
+    pub(super) fn pending_mut(&mut self) -> Option<&mut PendingClient> {
+        if let WorkerSlot::Pending(pending) = self { Some(pending) } else { None }
+    }
+
+    pub(super) fn split(&self) -> Option<&Connection> {
+        if let WorkerSlot::Split(connection) = self { Some(connection) } else { None }
+    }
+
+    pub(super) fn split_mut(&mut self) -> Option<&mut Connection> {
+        if let WorkerSlot::Split(connection) = self { Some(connection) } else { None }
+    }
+}
