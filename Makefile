@@ -1,20 +1,21 @@
-# Tandem: what there is to make. `make help` lists it.
+# The targets of Tandem: `make help` lists them.
 SHELL = /bin/bash
 CARGO ?= cargo
 PREFIX ?= /usr/local
-# Where cargo puts what it builds.
+# Output directory of cargo.
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 TANDEM = $(CARGO_TARGET_DIR)/release/tandem
-# Only root may make network namespaces: others do it through sudo; without it tests that need one skip, and say so.
+# Creating network namespaces needs root: other users run the tests through sudo. Without sudo, tests
+# that need namespaces skip with a message.
 AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || command -v sudo)
 
-# The programs of the tests' profile. The commands of the README and the kernels are tried with them:
-# a build for release would take as long as all tests, and has no assertions and no overflow checks.
+# Programs of the test profile, used for the commands of the README and the kernel tests: a release
+# build would take as long as all tests, and has no assertions and no overflow checks.
 TESTED = $(CARGO_TARGET_DIR)/debug
-# What of the tests needs neither root nor a network: unit tests of all crates, and the test programs
-# of these names (property tests and tables of the pure crates, fuzz targets, the source tree).
+# Test programs that need neither root nor a network (property tests and tables of the pure crates,
+# fuzz targets, the source tree). `make check` runs these and the unit tests of all crates.
 PURE = control detect replay sim streams theory tree
-# How many seconds each fuzz target runs with new inputs.
+# Seconds for which each fuzz target runs with new inputs.
 export TANDEM_FUZZ_SECONDS ?= 2
 
 .PHONY: help setup demo check sources test oldest deny kernels packages bench lint docs install build clean book reference
@@ -28,7 +29,7 @@ setup: ## installs what the other targets need and this machine lacks, each pack
 	@scripts/setup kernels
 	@scripts/setup packages
 
-demo: ## builds Tandem, sends files over a satellite link in a box, split and not, and shows them side by side
+demo: ## builds Tandem, and compares transfers over an emulated satellite link with and without the proxy
 	@scripts/setup demo
 	@$(MAKE) --no-print-directory build
 	@$(AS_ROOT) $(TANDEM) demo --page out/demo.html
@@ -36,11 +37,11 @@ demo: ## builds Tandem, sends files over a satellite link in a box, split and no
 build:
 	$(CARGO) build --release --locked
 
-check: ## what every commit should pass, without root: format, lints, docs and their links, unit and property tests, import circles
+check: ## runs what every commit must pass, without root: format, lints, docs and their links, unit and property tests, import cycles
 	@$(MAKE) --no-print-directory sources deny
 	$(CARGO) test --workspace --locked --quiet --lib --bins $(PURE:%=--test %)
 
-# What the compiler and its tools say of the sources.
+# Format, lints and documentation of the sources.
 sources:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
@@ -56,25 +57,25 @@ test: ## runs every test: what `make check` does, oldest Rust, namespace tests, 
 	@$(AS_ROOT) scripts/readme-commands $(TESTED)
 	tools/kernels/run --short --program $(TESTED)/tandem
 
-deny: ## licences, duplicate crates and known vulnerabilities of the dependencies (deny.toml), where cargo-deny is installed
+deny: ## checks licences, duplicates and known vulnerabilities of the dependencies (deny.toml), if cargo-deny is installed
 	@if cargo deny --version > /dev/null 2>&1; then cargo deny --log-level error --locked --workspace check; \
 	else echo "skipped: licences and vulnerabilities: no cargo-deny here (cargo install --locked cargo-deny)"; fi
 
-# The oldest Rust that will do, as Cargo.toml says. Without optimisation: that is of the C libraries
-# alone, and nothing is run.
+# The minimum Rust version (rust-version in Cargo.toml). Without optimisation: it would only affect
+# the C libraries, and nothing is run.
 OLDEST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-oldest: ## checks the sources with the oldest Rust that will do, where rustup can fetch it
+oldest: ## checks the sources with the minimum Rust version, if rustup can install it
 	@if rustup toolchain install --profile minimal $(OLDEST) > /dev/null 2>&1; then \
 	CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/oldest cargo +$(OLDEST) check --workspace --locked; \
 	else echo "skipped: no Rust $(OLDEST) here, and rustup cannot fetch it"; fi
 
-kernels: ## tries every feature on Debian's kernels from 5.10 to the newest, in virtual machines; writes the table in docs/kernels.md
+kernels: ## tests every feature on Debian's kernels from 5.10 to the newest, in virtual machines; writes the table in docs/kernels.md
 	@scripts/setup demo
 	@scripts/setup kernels
 	@$(MAKE) --no-print-directory build
 	tools/kernels/run --docs docs/kernels.md
 
-packages: ## builds static programs, Debian packages and a feed for OpenWrt into out/packages; tools/packages/try tries them
+packages: ## builds static programs, Debian packages and a feed for OpenWrt into out/packages; tools/packages/try tests them
 	@scripts/setup packages
 	tools/packages/build
 
@@ -83,17 +84,17 @@ bench: ## measures emulator, proxy, bond, controllers, equations, simulator, det
 	$(CARGO) build --release --locked -p tandem -p tandem-bench
 	@$(AS_ROOT) env CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/bench
 
-lint: ## format and lints, mended where they can be
+lint: ## fixes format and lints where possible
 	$(CARGO) fmt --all
 	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 
-docs: ## the API's documentation, in target/doc
+docs: ## builds the API documentation, in target/doc
 	$(CARGO) doc --workspace --no-deps --locked
 
-reference: ## writes the pages of docs/reference, which are made of the code
+reference: ## generates the pages of docs/reference from the code
 	$(CARGO) run --locked -p tandem -- reference docs/reference
 
-book: ## the documentation as a site, in out/book
+book: ## builds the documentation as a site, in out/book
 	@scripts/setup book
 	@scripts/book
 
@@ -112,6 +113,6 @@ install: build ## installs program, manual pages, completions and the services b
 	for file in proxy.toml cache.conf controllers.conf; do \
 	[ -e $(DESTDIR)/etc/tandem/$$file ] || install -m644 packaging/$$file $(DESTDIR)/etc/tandem/$$file; done
 
-clean: ## removes what was built
+clean: ## removes all build output
 	$(CARGO) clean
 	rm -rf out

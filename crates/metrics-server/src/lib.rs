@@ -1,11 +1,11 @@
-//! An HTTP server for one page of metrics, the same for the proxy and the cache.
+//! An HTTP server for one page of metrics, shared by the proxy and the cache.
 //!
 //! Any local user may connect to a metrics port, so clients are not trusted. The server runs on one
 //! thread and holds a fixed number of connections: a client beyond that takes the place of the
 //! connection that is oldest, so that idle clients cannot lock out a scraper. Each connection
 //! carries one request and has a deadline, whether its client is slow to write, slow to read or
 //! silent. When the process is short of descriptors, the server closes the oldest connection, waits
-//! and accepts again. It knows nothing of what the page says.
+//! and accepts again. The caller renders the page.
 
 use http_body_util::Full;
 use hyper::{
@@ -35,22 +35,22 @@ use tokio::{
 
 /// The media type of the text format that Prometheus reads.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// What is buffered of a request: hyper's minimum.
+/// Bytes of a request that are buffered: hyper's minimum.
 const LONGEST_REQUEST: usize = 8192;
 
-/// What clients can cost.
+/// Bounds on what clients can consume.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// Connections at once.
+    /// Maximum concurrent connections.
     connections: usize,
     /// Time for a client to send its whole request.
     request: Duration,
-    /// Time from accepting a connection to closing it, whatever its client does.
+    /// Maximum time from accepting a connection to closing it.
     lifetime: Duration,
-    /// Pause after a failed accept. Without it a shortage of descriptors would be a busy loop.
+    /// Pause after a failed accept. Without it a shortage of descriptors would cause a busy loop.
     pause: Duration,
-    /// Requests within this time get the same page, so that clients cannot make the workers collect
-    /// their numbers without end.
+    /// Lifetime of a rendered page: requests within this time get the same page, so that clients
+    /// cannot keep the workers busy with collecting statistics.
     fresh: Duration,
 }
 
@@ -71,8 +71,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves at `http://AT/metrics` what `page` returns: the page, or none while the program ends.
-    /// It is called on the server's thread, one call at a time.
+    /// Serves at `http://AT/metrics` what `page` returns: the page, or `None` while the program ends
+    /// (status 503). `page` is called on the server's thread, one call at a time.
     ///
     /// # Errors
     /// The address cannot be bound, or the thread cannot be started.
@@ -103,7 +103,7 @@ impl Server {
         Ok(Server { address, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens, with the port that the system chose where port 0 was asked for.
+    /// Returns the listening address; its port is the one that the kernel chose if `at` had port 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -146,12 +146,12 @@ impl Page {
     }
 }
 
-/// Connections in the order in which they came.
+/// Connections in the order of their arrival.
 #[derive(Default)]
 struct Connections(VecDeque<JoinHandle<()>>);
 
 impl Connections {
-    /// Adds one; closes the oldest where there are more than `limit`.
+    /// Adds a connection; closes the oldest if there are more than `limit`.
     fn add(&mut self, connection: JoinHandle<()>, limit: usize) {
         self.0.retain(|connection| !connection.is_finished());
         self.0.push_back(connection);
@@ -185,8 +185,8 @@ async fn accept(listener: &TcpListener, page: &Arc<Page>, limits: Limits) {
                     tracing::warn!("cannot accept a connection for metrics: {why}; trying again");
                 }
                 failing = true;
-                // Without a free descriptor accept fails even when no connection waits. Those that
-                // are being answered free theirs within the pause; an idle one has to be closed.
+                // Without a free descriptor accept fails even when no connection is pending.
+                // Connections in progress free theirs within the pause; an idle one must be closed.
                 sleep(limits.pause).await;
                 connections.close_oldest();
             }
@@ -194,7 +194,7 @@ async fn accept(listener: &TcpListener, page: &Arc<Page>, limits: Limits) {
     }
 }
 
-/// Answers the one request of a connection.
+/// Answers the single request of a connection.
 async fn serve(stream: TcpStream, page: Arc<Page>, limits: Limits) {
     let service = service_fn(|request: Request<Incoming>| {
         let response = respond(&request, &page);

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
-/// Far more than any answer takes.
+/// Far longer than any answer takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn start(limits: Limits, page: impl Fn() -> Option<String> + Send + Sync + 'static) -> Server {
@@ -28,14 +28,14 @@ fn ask(server: &Server, request: &str) -> String {
 /// Waits until the server closes a connection; returns the time it took.
 fn closed(mut stream: StdStream) -> Duration {
     let begun = Instant::now();
-    // A reset will do as well.
+    // A reset is as good.
     let ended = stream.read_to_end(&mut Vec::new());
     assert!(ended.is_ok() || ended.is_err_and(|why| why.kind() == io::ErrorKind::ConnectionReset));
     begun.elapsed()
 }
 
 #[test]
-fn each_request_has_its_answer() {
+fn requests_are_answered_by_method_and_path() {
     let server = start(LIMITS, || Some("# EOF\n".into()));
     let page = ask(&server, "GET /metrics?x=1 HTTP/1.1\r\nHost: here\r\n\r\n");
     assert!(page.starts_with("HTTP/1.1 200 ") && page.contains(OPEN_METRICS) && page.ends_with("\r\n\r\n# EOF\n"), "{page}");
@@ -53,7 +53,8 @@ fn each_request_has_its_answer() {
         let (_, mut answer) = (stream.write_all(request.as_bytes()), Vec::new());
         let _ = stream.read_to_end(&mut answer);
         let answer = String::from_utf8(answer).unwrap();
-        // The close after a request that is too long may reset the answer away.
+        // After a request that is too long, the close may reset the connection before the answer is
+        // read.
         assert!(answer.starts_with(expected) || request.len() > LONGEST_REQUEST && answer.is_empty(), "{request:.40}: {answer}");
     }
     let ending = start(LIMITS, || None);
@@ -63,7 +64,7 @@ fn each_request_has_its_answer() {
 #[test]
 fn silent_and_slow_clients_are_closed_in_time() {
     let limits = Limits { request: Duration::from_millis(300), lifetime: Duration::from_millis(900), ..LIMITS };
-    // More than the buffers of a connection hold.
+    // Larger than the socket buffers of a connection.
     let page = "x".repeat(64 << 20);
     let server = start(limits, move || Some(page.clone()));
     let silent = connect(&server);
@@ -73,16 +74,16 @@ fn silent_and_slow_clients_are_closed_in_time() {
         let took = closed(stream);
         assert!(took < PATIENCE, "{took:?}");
     }
-    let mut deaf = connect(&server);
-    deaf.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let mut not_reading = connect(&server);
+    not_reading.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
     thread::sleep(limits.lifetime * 2);
     let mut got = Vec::new();
-    let _ = deaf.read_to_end(&mut got);
+    let _ = not_reading.read_to_end(&mut got);
     assert!(!got.is_empty() && got.len() < 64 << 20, "{}", got.len());
 }
 
 #[test]
-fn a_client_beyond_the_limit_takes_the_place_of_the_oldest() {
+fn a_client_beyond_the_limit_replaces_the_oldest() {
     let server = start(Limits { connections: 4, request: PATIENCE * 2, lifetime: PATIENCE * 2, ..LIMITS }, || Some("# EOF\n".into()));
     let mut idle: VecDeque<StdStream> = (0..4).map(|_| connect(&server)).collect();
     for _ in 0..20 {
@@ -90,14 +91,14 @@ fn a_client_beyond_the_limit_takes_the_place_of_the_oldest() {
         assert!(closed(idle.pop_front().unwrap()) < PATIENCE);
     }
     assert!(ask(&server, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").ends_with("# EOF\n"));
-    // The others are still there.
+    // The other connections are still open.
     let newest = idle.back_mut().unwrap();
     newest.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     assert_eq!(newest.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
 
 #[test]
-fn a_page_is_rendered_once_for_all_who_ask_at_a_time() {
+fn requests_within_the_page_lifetime_share_one_rendering() {
     let rendered = Arc::new(AtomicUsize::new(0));
     let count = rendered.clone();
     let server = start(Limits { fresh: PATIENCE, ..LIMITS }, move || Some(count.fetch_add(1, SeqCst).to_string()));
@@ -108,12 +109,12 @@ fn a_page_is_rendered_once_for_all_who_ask_at_a_time() {
 }
 
 #[test]
-fn it_stops_at_once_whoever_is_connected() {
+fn dropping_the_server_closes_all_connections_at_once() {
     let server = start(LIMITS, || Some("x".repeat(64 << 20)));
     let idle: Vec<StdStream> = (0..10).map(|_| connect(&server)).collect();
-    let mut deaf = connect(&server);
-    deaf.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
-    deaf.read_exact(&mut [0]).unwrap();
+    let mut not_reading = connect(&server);
+    not_reading.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    not_reading.read_exact(&mut [0]).unwrap();
     let (begun, address) = (Instant::now(), server.address());
     drop(server);
     let took = begun.elapsed();

@@ -1,5 +1,5 @@
-//! A process that is short of descriptors. It is a program of its own, because the limit holds for
-//! the whole process.
+//! The server in a process without free descriptors. A test program of its own, because the limit
+//! applies to the whole process.
 
 use metrics_server::Server;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -16,12 +16,12 @@ fn the_server_accepts_again_when_descriptors_are_free() {
     let before = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum: before.maximum }).unwrap();
     let client = TcpStream::connect(server.address()).unwrap();
-    let mut hoard: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-    // The server has accepted the first already, or cannot: either way this one meets the shortage.
-    hoard.pop();
+    let mut all_descriptors: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    // One descriptor for the next client. The server has none left to accept it with.
+    all_descriptors.pop();
     let idle = TcpStream::connect(server.address()).unwrap();
     std::thread::sleep(Duration::from_millis(300));
-    drop((client, idle, hoard));
+    drop((client, idle, all_descriptors));
     let mut other = TcpStream::connect(server.address()).unwrap();
     other.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     other.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();

@@ -1,8 +1,8 @@
-//! `tandem bond`: one stream over several networks, from the end that dials to the end that accepts.
+//! `tandem bond`: each stream over several networks, from the dialling end to the accepting end.
 
 use crate::{
-    Failure,
-    check::{self, Check},
+    CommandError,
+    check::{self, CheckScope},
     service::{self, usage},
 };
 use clap::{Args, Subcommand};
@@ -14,116 +14,124 @@ use proxy::{
 use std::{net::SocketAddr, path::PathBuf};
 use units::{Bytes, Span};
 
-/// Carries each connection over several networks at once: `connect` takes connections where the networks are, `serve` is where they go
-/// on to their servers
+/// Carry each connection over several networks at once (multipath)
+///
+/// `connect` runs on the host that has the networks, `serve` on a host that all networks reach, from
+/// which connections continue to their servers.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Bond {
-    Connect(Box<Connect>),
-    Serve(Box<Serve>),
+pub(crate) enum BondCommand {
+    Connect(Box<ConnectCommand>),
+    Serve(Box<ServeCommand>),
 }
 
-/// Takes connections, and carries each over all of the networks to the other end of the bond. A configuration file for `tandem proxy`
-/// says the same in its section "bond"
+/// Run the dialling end of a bond: accept connections, and carry each over all networks
+///
+/// The section "bond" of a configuration file for `tandem proxy` has the same options.
 #[derive(Debug, Args)]
-pub(crate) struct Connect {
+pub(crate) struct ConnectCommand {
     #[arg(
         long,
-        value_name = "WAY",
+        value_name = "LISTENER",
         required = true,
-        help = "Where connections come in: socks5=HERE:PORT, forward=HERE:PORT=THERE:PORT or transparent=[::]:5000, as for `tandem proxy`"
+        help = "A listener: socks5=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT or transparent=[::]:5000, as for `tandem proxy`"
     )]
     listen: Vec<ListenerConfig>,
-    /// A network: the interface, or the source address, of its connections, and after it ,tier=1 (dearer), ,to=ADDRESS:PORT, ,name=NAME and
-    /// keys of a leg's profile such as ,control=bbr
+    /// A network: the interface or source address of its connections, optionally followed by
+    /// ,tier=N (cost; used by the scheduler `tiers`), ,to=ADDRESS:PORT, ,name=NAME and keys of a
+    /// leg profile such as ,control=bbr
     #[arg(long, value_name = "NETWORK", required = true)]
     network: Vec<NetworkSpec>,
-    /// Where the other end listens, for networks that do not say it themselves
+    /// Address of the accepting end, for networks without a `to` of their own
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     to: Option<SocketAddr>,
-    /// Connections kept ready over each network
+    /// Connections that each worker keeps ready over each network
     #[arg(long, value_name = "N", default_value_t = 2)]
     spares: u16,
     #[command(flatten)]
-    both: Both,
-    /// Profile of the accepted leg, as KEY=VALUE,…: control=cubic,keepalive=10min
+    options: BondOptions,
+    /// Profile of the accepted (near) leg, as KEY=VALUE,…: control=cubic,keepalive=10min
     #[arg(long, value_name = "PROFILE")]
     near: Option<LegProfile>,
     /// Worker threads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// Installs no rules: the operator's own firewall brings the traffic
+    /// Install no firewall rules: the operator's own rules redirect the traffic
     #[arg(long)]
     no_rules: bool,
 }
 
-/// Accepts the other end's connections, and goes on with each stream to its server
+/// Run the accepting end of a bond: connect each stream to its server
 #[derive(Debug, Args)]
-pub(crate) struct Serve {
-    /// Where the other end's connections come in
+pub(crate) struct ServeCommand {
+    /// Address for the connections of the dialling end
     #[arg(long, value_name = "ADDRESS:PORT", required = true, value_parser = parse_address)]
     listen: Vec<SocketAddr>,
-    /// Where streams may go, and nowhere else. This host itself and link-local addresses are refused unless named here: 127.0.0.0/8
+    /// Allowed destinations of streams; all others are refused. Without this option, all are
+    /// allowed except this host and link-local addresses
     #[arg(long, value_name = "PREFIX")]
     allow: Vec<Prefix>,
-    /// Where streams may not go, whatever --allow says
+    /// Refused destinations of streams; takes precedence over --allow
     #[arg(long, value_name = "PREFIX")]
     deny: Vec<Prefix>,
-    /// Tells servers who the client is, by the PROXY protocol
+    /// Begin each connection to a server with a PROXY protocol header of this version
     #[arg(long, value_name = "VERSION")]
     send_proxy: Option<ProxyVersion>,
     #[command(flatten)]
-    both: Both,
-    /// Profile of the leg to the server, as KEY=VALUE,…
+    options: BondOptions,
+    /// Profile of the leg to the server (far), as KEY=VALUE,…
     #[arg(long, value_name = "PROFILE")]
     far: Option<LegProfile>,
-    /// Profile of the connections of the bond, as KEY=VALUE,…
+    /// Profile of the connections of the bond (near), as KEY=VALUE,…
     #[arg(long, value_name = "PROFILE")]
     near: Option<LegProfile>,
 }
 
-/// What both ends are told.
+/// The options of both ends.
 #[derive(Debug, Args)]
-struct Both {
-    /// File with the key that both ends share, at least 16 bytes: openssl rand -hex 32 > bond.key; chmod 600 bond.key
+struct BondOptions {
+    /// File with the pre-shared key of both ends, at least 16 bytes: openssl rand -hex 32 >
+    /// bond.key; chmod 600 bond.key
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
-    /// Encrypts what goes over the networks; both ends must say so, or neither
+    /// Encrypt the connections of the bond by TLS; must be set at both ends or at neither
     #[arg(long)]
     tls: bool,
-    /// How this end shares out what it sends: score, round-robin, single, redundant, tiers
+    /// Scheduler of the data that this end sends: score, round-robin, single, redundant or tiers
     #[arg(long, value_name = "NAME", default_value = "score")]
     scheduler: String,
-    /// What is held of each stream in each direction until the other end has it: twice what the networks carry in the longest round trip
+    /// Data of a stream that is held per direction until the other end acknowledges it: twice what
+    /// all networks carry in the longest RTT
     #[arg(long, value_name = "SIZE", default_value = "8MiB")]
     window: Bytes,
-    /// How long a stream waits when all its networks are gone
+    /// Time that a stream survives without any network
     #[arg(long, value_name = "TIME", default_value = "60s")]
     outage: Span,
-    /// What is held besides in each direction, in the plain leg's sockets: a size, or "unlimited" [default: 4MiB]
+    /// Maximum data buffered per direction in the sockets of the plain leg: a size, or "unlimited"
+    /// [default: 4MiB]
     #[arg(long, value_name = "B")]
     buffer: Option<BufferSetting>,
-    /// Streams at once [default: as many as open files allow]
+    /// Maximum concurrent streams [default: derived from the limit of open files]
     #[arg(long, value_name = "N")]
     max_flows: Option<usize>,
-    /// How long a server may take to answer
+    /// Time limit for connecting to a server
     #[arg(long, value_name = "TIME", default_value = "30s")]
     connect_timeout: Span,
-    /// How long nothing may move in a connection before it is reset [default: for ever]
+    /// Reset a connection after this time without progress [default: never]
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<Span>,
-    /// Serves metrics for Prometheus at http://ADDRESS:PORT/metrics
+    /// Serve Prometheus metrics at http://ADDRESS:PORT/metrics
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     metrics: Option<SocketAddr>,
-    /// What `tandem flows` calls this end
+    /// Name of this end for `tandem flows --name`
     #[arg(long, value_name = "NAME", default_value = "default")]
     name: String,
-    /// Tries what a start would need, says what cannot work, and ends; "--check=config" looks at the
-    /// configuration alone
+    /// Check whether this host meets the requirements of a start, and exit; "--check=config" checks
+    /// the options alone
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
-    check: Option<Check>,
+    check: Option<CheckScope>,
 }
 
-impl Both {
+impl BondOptions {
     fn service(&self) -> Result<Service, ProxyConfigError> {
         let mut bond = BondConfig { key_file: self.key.clone(), tls: self.tls, window: self.window, ..BondConfig::default() };
         bond.outage = self.outage.duration();
@@ -136,29 +144,29 @@ impl Both {
         Ok(Service { config, name: self.name.clone(), metrics: self.metrics })
     }
 
-    fn run(&self, service: &Service) -> Result<(), Failure> {
+    fn run(&self, service: &Service) -> Result<(), CommandError> {
         service.config.check().map_err(usage)?;
         if let Some(how) = self.check {
             let tried = || try_start(&service.config, Some(&service.name), service.metrics);
-            return check::run(how, tried, "this can work here");
+            return check::run(how, tried);
         }
         service::serve(service, || Ok(None))
     }
 }
 
-impl Bond {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+impl BondCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
         match self {
-            Bond::Connect(connect) => connect.run(),
-            Bond::Serve(serve) => serve.run(),
+            BondCommand::Connect(connect) => connect.run(),
+            BondCommand::Serve(serve) => serve.run(),
         }
     }
 }
 
-impl Connect {
-    fn run(self) -> Result<(), Failure> {
-        let mut service = self.both.service().map_err(usage)?;
-        let network = |spec: &NetworkSpec| spec.clone().network(self.to).map_err(|why| Failure::Usage(format!("--network: {why}")));
+impl ConnectCommand {
+    fn run(self) -> Result<(), CommandError> {
+        let mut service = self.options.service().map_err(usage)?;
+        let network = |spec: &NetworkSpec| spec.clone().network(self.to).map_err(|why| CommandError::Usage(format!("--network: {why}")));
         let networks: Vec<BondNetwork> = self.network.iter().map(network).collect::<Result<_, _>>()?;
         let config = &mut service.config;
         config.listen.clone_from(&self.listen);
@@ -170,13 +178,13 @@ impl Connect {
         if let Some(bond) = &mut config.bond {
             bond.spares = self.spares.into();
         }
-        self.both.run(&service)
+        self.options.run(&service)
     }
 }
 
-impl Serve {
-    fn run(self) -> Result<(), Failure> {
-        let mut service = self.both.service().map_err(usage)?;
+impl ServeCommand {
+    fn run(self) -> Result<(), CommandError> {
+        let mut service = self.options.service().map_err(usage)?;
         let config = &mut service.config;
         config.listen = self.listen.iter().map(|at| ListenerConfig { send_proxy: self.send_proxy, ..ListenerConfig::bond(*at) }).collect();
         config.policy.far = self.far.clone().unwrap_or_default();
@@ -184,6 +192,6 @@ impl Serve {
         if let Some(bond) = &mut config.bond {
             bond.destinations = Destinations { allow: self.allow.clone(), deny: self.deny.clone() };
         }
-        self.both.run(&service)
+        self.options.run(&service)
     }
 }

@@ -1,13 +1,12 @@
 //! `tandem cache`: the store-and-forward proxy.
 
 use crate::{
-    Failure,
-    check::{self, Check},
+    CommandError,
+    check::{self, CheckScope},
     service::tell_manager,
 };
 use cache::{
-    Cache as Running, Config, ConfigError, Listen, RawMode, StartError, Stats, WorkerProgram, metrics, picture_worker,
-    shrink::ShrinkOptions,
+    Cache, Config, ConfigError, Listen, RawMode, StartError, Stats, WorkerProgram, metrics, picture_worker, shrink::ShrinkOptions,
 };
 use clap::Args;
 use intercept::{ForwardPolicy, LegProfile, Ports};
@@ -24,23 +23,24 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The same while the cache drains.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Stores and forwards: HTTP in clear text from its cache, compressed, with smaller pictures; other
-/// connections message by message. TLS passes unchanged.
+/// Run the store-and-forward proxy (HTTP cache, compression, image transcoding)
 ///
-/// Runs until SIGTERM or Ctrl-C, then accepts no new connections and waits for the existing ones to
-/// end. A second signal resets them. At its end it prints what it has done.
+/// Answers clear-text HTTP from its cache, compressed and with smaller images, and forwards other
+/// connections message by message. TLS passes unchanged. On SIGTERM or Ctrl-C it accepts no new
+/// connections and waits for the existing ones to end; a second signal resets them. At exit it
+/// prints statistics.
 #[derive(Debug, Args)]
-pub(crate) struct Cache {
+pub(crate) struct CacheCommand {
     #[arg(
         long,
         value_name = "LISTENER",
         required = true,
         help = "A listener: transparent=[::]:5000 for routed connections, forward=ADDRESS:PORT=ADDRESS:PORT to one server, or \
-                http=ADDRESS:PORT as an explicit HTTP proxy (with ,allow=PREFIX and ,deny=PREFIX for the destinations, ,users=FILE for \
-                the users)"
+                http=ADDRESS:PORT as an explicit HTTP proxy (with ,allow=PREFIX and ,deny=PREFIX for destinations, ,users=FILE for \
+                authentication)"
     )]
     listen: Vec<Listen>,
-    /// Server ports whose connections a transparent listener intercepts: 80, or 8000-8999
+    /// Server ports that a transparent listener intercepts: 80, or 8000-8999
     #[arg(long, value_name = "PORTS", value_delimiter = ',', default_value = "80")]
     ports: Vec<Ports>,
     /// Profile of the accepted (near) leg, as KEY=VALUE,…: control=cubic,keepalive=10min
@@ -49,99 +49,99 @@ pub(crate) struct Cache {
     /// Profile of the dialled (far) leg
     #[arg(long, value_name = "PROFILE", default_value = "")]
     far: LegProfile,
-    /// Memory for messages, at most: three quarters for stored messages, one quarter for requests
-    /// in progress
+    /// Maximum memory for messages: three quarters for stored messages, one quarter for requests in
+    /// progress
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     memory: Bytes,
-    /// The share of the memory for requests in progress that one client address may have, in
-    /// percent: 100 where all clients come from one address
+    /// Maximum share of the memory for requests in progress per client address, in percent; 100 if
+    /// all clients share one address
     #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u8).range(1..=100))]
     client_share: u8,
-    /// Disk space for stored messages, at most, in unlinked files in $TMPDIR
+    /// Maximum disk space for stored messages, in unlinked files in $TMPDIR
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     disk: Bytes,
-    /// Size up to which a message, or a direction of a connection, is stored: larger ones are
+    /// Maximum size of a stored message, or of a stored direction of a connection; larger ones are
     /// streamed
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     largest: Bytes,
-    /// Stores no responses for later requests
+    /// Do not keep responses for later requests
     #[arg(long)]
     no_keep: bool,
-    /// Forwards HTTP messages only when they are complete; otherwise responses are received at full
-    /// speed and sent on meanwhile
+    /// Forward an HTTP message only once it is complete. By default responses are forwarded while
+    /// they are received at full speed
     #[arg(long)]
     hold: bool,
-    /// Does not compress bodies
+    /// Do not compress bodies
     #[arg(long)]
     no_compress: bool,
-    /// The quality to which JPEG and PNG pictures are transcoded, 1 to 100
+    /// Quality of transcoded JPEG and PNG images, 1 to 100
     #[arg(long, value_name = "QUALITY", default_value_t = 25, value_parser = clap::value_parser!(u8).range(1..=100), conflicts_with = "no_shrink")]
     pictures: u8,
-    /// Does not transcode pictures
+    /// Do not transcode images
     #[arg(long)]
     no_shrink: bool,
-    /// Pictures with more pixels pass unchanged
+    /// Maximum pixels of an image that is transcoded; larger images pass unchanged
     #[arg(long, value_name = "N", default_value_t = 24_000_000)]
     most_pixels: u64,
-    /// How long the transcoding of a picture may take; one that takes longer passes unchanged
+    /// Time limit for transcoding an image; an image that takes longer passes unchanged
     #[arg(long, value_name = "TIME", default_value = "30s")]
     picture_timeout: Span,
-    /// Pause after which the data of a connection that is not HTTP is forwarded; "never": only when
-    /// its sender has finished
+    /// Forward the stored data of a connection that is not HTTP after a pause of this length;
+    /// "never": only after its sender has finished
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = lull, conflicts_with = "stream")]
     lull: RawMode,
-    /// Forwards connections that are not HTTP without storing them
+    /// Relay connections that are not HTTP without storing them
     #[arg(long)]
     stream: bool,
-    /// How long it may take to connect to a server, and how long a request may wait for memory
+    /// Time limit for connecting to a server, and for a request that waits for memory
     #[arg(long, value_name = "TIME", default_value = "30s")]
     connect_timeout: Span,
-    /// How long a peer may be silent, or may read nothing, when it is its turn
+    /// Time limit for a peer whose turn it is to send, or to read
     #[arg(long, value_name = "TIME", default_value = "60s")]
     patience: Span,
-    /// Connections at a time; further ones pass unsplit (transparent listeners), or wait
+    /// Maximum concurrent connections; more pass unsplit (transparent listeners) or wait (others)
     #[arg(long, value_name = "N", default_value_t = 4096)]
     max_connections: usize,
     /// Worker threads
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// Serves metrics for Prometheus at http://ADDRESS:PORT/metrics
+    /// Serve Prometheus metrics at http://ADDRESS:PORT/metrics
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = intercept::parse_address)]
     metrics: Option<SocketAddr>,
-    /// Installs no firewall rules: the operator's own rules redirect the connections
+    /// Install no firewall rules: the operator's own rules redirect the traffic
     #[arg(long)]
     no_rules: bool,
-    /// What the forward chains of other programs decide: heed (take only what they let pass; the
-    /// first connection of a client to a port of a server passes as it is) or ignore
+    /// Policy for the forward chains of other programs: heed (intercept only what they accept; the
+    /// first connection of a client to a server port passes unsplit) or ignore
     #[arg(long, value_name = "POLICY", default_value_t)]
     forward_policy: ForwardPolicy,
-    /// Prints the firewall rules and ends
+    /// Print the firewall rules and exit
     #[arg(long)]
     dry_run: bool,
-    /// Tries what a start would need, says what cannot work, and ends; "--check=config" looks at
-    /// the configuration alone
+    /// Check whether this host meets the requirements of a start, and exit; "--check=config" checks
+    /// the options alone
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
-    check: Option<Check>,
-    /// Prints what was done as JSON at the end
+    check: Option<CheckScope>,
+    /// Print the statistics at exit as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// The process that decodes pictures for `tandem cache`, without any privilege
+/// Run the process that transcodes images for `tandem cache`, without any privilege
 #[derive(Debug, Args)]
-pub(crate) struct PictureWorker {
-    /// The quality of transcoded pictures, 1 to 100
+pub(crate) struct PictureWorkerCommand {
+    /// Quality of transcoded images, 1 to 100
     quality: u8,
-    /// Pictures with more pixels pass unchanged
+    /// Maximum pixels of an image that is transcoded
     most_pixels: u64,
-    /// Processor time that the process may use, seconds
+    /// CPU time limit of the process, seconds
     cpu_seconds: u64,
 }
 
-impl PictureWorker {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+impl PictureWorkerCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
         let options = ShrinkOptions { quality: self.quality, most_pixels: self.most_pixels };
-        picture_worker::run(options, self.cpu_seconds).map_err(|why| Failure::Failed(why.to_string()))
+        picture_worker::run(options, self.cpu_seconds).map_err(|why| CommandError::Failed(why.to_string()))
     }
 }
 
@@ -152,13 +152,13 @@ fn lull(text: &str) -> Result<RawMode, String> {
     }
 }
 
-impl Cache {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+impl CacheCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
         let mut config = self.config();
-        config.read_users().map_err(|error| Failure::Usage(error.to_string()))?;
+        config.read_users().map_err(|error| CommandError::Usage(error.to_string()))?;
         config.check().map_err(usage)?;
         if let Some(how) = self.check {
-            return check::run(how, || cache::try_start(&config, self.metrics), "this can work here");
+            return check::run(how, || cache::try_start(&config, self.metrics));
         }
         if self.dry_run {
             match config.interception().rules() {
@@ -167,13 +167,15 @@ impl Cache {
             }
             return Ok(());
         }
-        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|why| Failure::Failed(format!("cannot listen for signals: {why}")))?;
-        let cache = Arc::new(Running::start(config).map_err(start_failure)?);
-        let metrics = self.metrics.map(|at| metrics::serve(&cache, at).map_err(|error| Failure::Failed(error.to_string()))).transpose()?;
+        let mut signals =
+            Signals::new([SIGINT, SIGTERM]).map_err(|why| CommandError::Failed(format!("cannot install signal handlers: {why}")))?;
+        let cache = Arc::new(Cache::start(config).map_err(start_failure)?);
+        let metrics =
+            self.metrics.map(|at| metrics::serve(&cache, at).map_err(|error| CommandError::Failed(error.to_string()))).transpose()?;
         self.warn();
         tracing::info!("storing and forwarding");
         tell_manager(&[NotifyState::Ready]);
-        let check = || cache.check_rules().map_err(|lost| Failure::Failed(lost.to_string()));
+        let check = || cache.check_rules().map_err(|lost| CommandError::Failed(lost.to_string()));
         while signals.pending().next().is_none() {
             check()?;
             thread::sleep(CHECK_INTERVAL);
@@ -235,9 +237,9 @@ impl Cache {
         self.config().open_listeners().iter().for_each(|(at, why, cure)| tracing::warn!("listener at {at}: {why}; {cure}"));
     }
 
-    fn print(&self, stats: &Stats) -> Result<(), Failure> {
+    fn print(&self, stats: &Stats) -> Result<(), CommandError> {
         if self.json {
-            let text = serde_json::to_string(stats).map_err(|error| Failure::Failed(error.to_string()))?;
+            let text = serde_json::to_string(stats).map_err(|error| CommandError::Failed(error.to_string()))?;
             outln!("{text}");
             return Ok(());
         }
@@ -247,7 +249,7 @@ impl Cache {
         );
         outln!("{} from servers, {} to clients", Bytes(stats.origin_bytes), Bytes(stats.client_bytes));
         outln!(
-            "{} saved by {} smaller pictures, {} by compression",
+            "{} saved by transcoding {} images, {} by compression",
             Bytes(stats.picture_bytes_saved),
             stats.pictures,
             Bytes(stats.compressed_bytes_saved)
@@ -262,13 +264,13 @@ impl Cache {
     }
 }
 
-fn start_failure(error: StartError) -> Failure {
+fn start_failure(error: StartError) -> CommandError {
     match error {
-        StartError::Config(error) => Failure::Usage(error.to_string()),
-        other => Failure::Failed(other.to_string()),
+        StartError::Config(error) => CommandError::Usage(error.to_string()),
+        other => CommandError::Failed(other.to_string()),
     }
 }
 
-fn usage(error: ConfigError) -> Failure {
-    Failure::Usage(error.to_string())
+fn usage(error: ConfigError) -> CommandError {
+    CommandError::Usage(error.to_string())
 }

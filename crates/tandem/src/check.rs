@@ -1,30 +1,36 @@
-//! `--check`: what a start would need, tried and told.
+//! `--check`: tests the requirements of a start, and prints the results.
 
-use crate::Failure;
+use crate::CommandError;
 use clap::ValueEnum;
 use intercept::check::{Trial, TrialResult};
 
-/// How far `--check` goes.
+/// What `--check` tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Check {
-    /// What a start would need, as this host is now: interfaces, routes, ports, the other end of a bond
+pub(crate) enum CheckScope {
+    /// The configuration, and this host as it is now: interfaces, routes, ports, the other end of a
+    /// bond
     All,
-    /// The configuration alone, whatever interfaces and ports there are at the moment
+    /// The configuration alone, independent of the state of this host
     Config,
 }
 
-/// Prints what is tried of a configuration that has been checked, and fails where something cannot
-/// work; otherwise says `fine`.
-pub(crate) fn run(how: Check, tried: impl FnOnce() -> Vec<Trial>, fine: &str) -> Result<(), Failure> {
-    if how == Check::All {
-        let trials = tried();
+/// Prints the results of `run_trials` for a configuration that is known to be valid.
+///
+/// # Errors
+/// At least one trial failed.
+pub(crate) fn run(scope: CheckScope, run_trials: impl FnOnce() -> Vec<Trial>) -> Result<(), CommandError> {
+    if scope == CheckScope::All {
+        let trials = run_trials();
         print(&trials);
         let failed = trials.iter().filter(|trial| trial.fails()).count();
         if failed > 0 {
-            return Err(Failure::Failed(format!("this cannot work here: {failed} of {} trials failed", trials.len())));
+            return Err(CommandError::Failed(format!(
+                "the configuration cannot be used on this host: {failed} of {} checks failed",
+                trials.len()
+            )));
         }
     }
-    outln!("{fine}");
+    outln!("the configuration can be used");
     Ok(())
 }
 

@@ -1,83 +1,88 @@
-//! `tandem control`: congestion controllers in this kernel.
+//! `tandem control`: Tandem's congestion controllers in this kernel.
 
-use crate::{Failure, output};
+use crate::{CommandError, output};
 use clap::{Args, Subcommand};
 use control::Controller;
 use kernel::{ControllerStatus, ControllerUser, Error};
 use report::{Alignment, TextColumn, TextStyle, TextTable};
 use serde::Serialize;
 
-/// The width of the list where the output is no terminal.
+/// Width of the list in characters if the output is not a terminal.
 const DEFAULT_WIDTH: usize = 140;
 
-/// Congestion controllers in this kernel, beside its own: any program may use them (`iperf3 -C td_hybla`)
+/// Load, unload and list Tandem's congestion controllers (BPF) in this kernel
+///
+/// Any program can use a loaded controller by its name: iperf3 -C td_hybla
 #[derive(Debug, Args)]
-pub(crate) struct Control {
+pub(crate) struct ControlCommand {
     #[command(subcommand)]
-    what: What,
-    /// Prints JSON
+    action: ControlAction,
+    /// Print JSON
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Prints all there are: what they are, which are in the kernel, who uses them, how they are tuned
+enum ControlAction {
+    /// List all controllers, whether each is loaded, its connections and its tunables
     List,
-    /// Puts controllers into the kernel, where they stay until they are unloaded or the machine starts anew
+    /// Load controllers into the kernel, where they stay until `unload` or a reboot
     Load {
+        /// Names of controllers: hybla
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
-        /// Sets a tunable (`tandem control list` has them): hybla.rtt0_us=50000
+        /// Set a tunable (`tandem control list` shows them): hybla.rtt0_us=50000
         #[arg(long, value_name = "NAME.TUNABLE=VALUE", value_parser = setting)]
-        set: Vec<Setting>,
+        set: Vec<TunableSetting>,
     },
-    /// Takes controllers out of the kernel; connections that use one keep it until they end
+    /// Unload controllers; connections that use one keep it until they end
     Unload {
+        /// Names of controllers: hybla
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
     },
 }
 
 #[derive(Debug, Clone)]
-struct Setting {
+struct TunableSetting {
     controller: String,
     tunable: String,
     value: u32,
 }
 
-fn setting(text: &str) -> Result<Setting, String> {
-    let wrong = || format!("{text:?} sets nothing: write NAME.TUNABLE=VALUE, such as hybla.rtt0_us=50000");
+fn setting(text: &str) -> Result<TunableSetting, String> {
+    let wrong = || format!("cannot parse the setting {text:?}: expected NAME.TUNABLE=VALUE, such as hybla.rtt0_us=50000");
     let (name, value) = text.split_once('=').ok_or_else(wrong)?;
     let (controller, tunable) = name.trim().split_once('.').ok_or_else(wrong)?;
-    let value = value.trim().parse().map_err(|_| format!("{value:?} is no whole number from 0 to {}", u32::MAX))?;
-    Ok(Setting { controller: controller.trim_start_matches("td_").into(), tunable: tunable.into(), value })
+    let value =
+        value.trim().parse().map_err(|_| format!("cannot parse the value {value:?}: expected a whole number from 0 to {}", u32::MAX))?;
+    Ok(TunableSetting { controller: controller.trim_start_matches("td_").into(), tunable: tunable.into(), value })
 }
 
-/// A controller, as the list has it.
+/// A row of the list.
 #[derive(Debug, Serialize)]
-struct Row {
+struct ControllerRow {
     name: String,
     what: &'static str,
-    /// `no`, `loaded` (it stays), or `held` (by a running program, with which it goes).
+    /// `no`, `loaded` (until `unload`), or `held` (by a running program, until that ends).
     in_kernel: &'static str,
     connections: usize,
     users: Vec<String>,
-    tunables: Vec<Tuned>,
+    tunables: Vec<TunableRow>,
 }
 
 #[derive(Debug, Serialize)]
-struct Tuned {
+struct TunableRow {
     name: &'static str,
     value: u32,
     default: u32,
     what: &'static str,
 }
 
-impl Control {
-    pub(crate) fn run(self) -> Result<(), Failure> {
-        match self.what {
-            What::List => {
+impl ControlCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        match self.action {
+            ControlAction::List => {
                 let rows = rows().map_err(failed)?;
                 if self.json {
                     outln!("{}", serde_json::to_string(&rows).unwrap_or_default());
@@ -86,24 +91,24 @@ impl Control {
                 }
                 Ok(())
             }
-            What::Load { names, set } => load(&names, &set),
-            What::Unload { names } => unload(&names),
+            ControlAction::Load { names, set } => load(&names, &set),
+            ControlAction::Unload { names } => unload(&names),
         }
     }
 }
 
-/// What is wrong with the question is the asker's; the rest failed.
-fn failed(error: Error) -> Failure {
+/// An unknown controller or tunable is a usage error; other errors are failures.
+fn failed(error: Error) -> CommandError {
     match error {
-        Error::Unknown { .. } | Error::Tunable { .. } => Failure::Usage(error.to_string()),
-        other => Failure::Failed(other.to_string()),
+        Error::Unknown { .. } | Error::Tunable { .. } => CommandError::Usage(error.to_string()),
+        other => CommandError::Failed(other.to_string()),
     }
 }
 
-fn load(names: &[String], settings: &[Setting]) -> Result<(), Failure> {
+fn load(names: &[String], settings: &[TunableSetting]) -> Result<(), CommandError> {
     if let Some(stray) = settings.iter().find(|setting| !names.iter().any(|name| name.trim_start_matches("td_") == setting.controller)) {
-        let text = format!("--set {}.{}: {} is not among those to be loaded", stray.controller, stray.tunable, stray.controller);
-        return Err(Failure::Usage(text));
+        let text = format!("--set {}.{}: {} is not one of the controllers to load", stray.controller, stray.tunable, stray.controller);
+        return Err(CommandError::Usage(text));
     }
     for name in names {
         let bare = name.trim_start_matches("td_");
@@ -111,51 +116,52 @@ fn load(names: &[String], settings: &[Setting]) -> Result<(), Failure> {
         let tunables: Vec<_> = of_this.map(|setting| (setting.tunable.clone(), setting.value)).collect();
         let mut held = kernel::load(bare, &tunables).map_err(failed)?;
         held.pin().map_err(failed)?;
-        outln!("td_{bare} is in this kernel");
+        outln!("td_{bare} is loaded");
     }
     Ok(())
 }
 
-fn unload(names: &[String]) -> Result<(), Failure> {
+fn unload(names: &[String]) -> Result<(), CommandError> {
     for name in names {
         let bare = name.trim_start_matches("td_");
         let users = kernel::controller_users(&format!("td_{bare}"));
         kernel::unload(bare).map_err(failed)?;
-        outln!("td_{bare} is out of this kernel");
+        outln!("td_{bare} is unloaded");
         for user in &users {
-            outln!("  {} keeps it until {} over", who(user), if user.connections == 1 { "that is" } else { "those are" });
+            outln!("  {} still {} it", user_text(user), if user.connections == 1 { "uses" } else { "use" });
         }
     }
     Ok(())
 }
 
-fn who(user: &ControllerUser) -> String {
+/// The connections of a process that use a controller.
+fn user_text(user: &ControllerUser) -> String {
     let connections = match user.connections {
-        1 => "a connection".to_owned(),
+        1 => "1 connection".to_owned(),
         many => format!("{many} connections"),
     };
     match &user.process {
         Some((pid, name)) => format!("{connections} of {name} ({pid})"),
-        None => format!("{connections} of no process"),
+        None => format!("{connections} without a process"),
     }
 }
 
-fn rows() -> Result<Vec<Row>, Error> {
+fn rows() -> Result<Vec<ControllerRow>, Error> {
     let loaded = kernel::list()?;
     Ok(Controller::all().map(|controller| row(controller, loaded.iter().find(|it| it.controller.name() == controller.name()))).collect())
 }
 
-fn row(controller: Controller, loaded: Option<&ControllerStatus>) -> Row {
+fn row(controller: Controller, loaded: Option<&ControllerStatus>) -> ControllerRow {
     let name = format!("td_{}", controller.name());
     let users = kernel::controller_users(&name);
     let value = |at: usize, default: u32| loaded.and_then(|loaded| loaded.tunables.get(at)).copied().unwrap_or(default);
-    let tuned = |(at, tunable): (usize, control::Tunable)| Tuned {
+    let tuned = |(at, tunable): (usize, control::Tunable)| TunableRow {
         name: tunable.name,
         value: value(at, tunable.default),
         default: tunable.default,
         what: tunable.text,
     };
-    Row {
+    ControllerRow {
         what: controller.description(),
         in_kernel: match loaded {
             None => "no",
@@ -163,13 +169,13 @@ fn row(controller: Controller, loaded: Option<&ControllerStatus>) -> Row {
             Some(_) => "held",
         },
         connections: users.iter().map(|user| user.connections).sum(),
-        users: users.iter().map(who).collect(),
+        users: users.iter().map(user_text).collect(),
         tunables: controller.tunables().enumerate().map(tuned).collect(),
         name,
     }
 }
 
-fn table(rows: &[Row]) -> TextTable {
+fn table(rows: &[ControllerRow]) -> TextTable {
     let heads = ["name", "what", "in kernel", "used by", "tunables"];
     let mut table = TextTable::new(TextStyle::Open, heads.map(|head| TextColumn::new(head, Alignment::Left)).into());
     for row in rows {

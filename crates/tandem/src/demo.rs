@@ -1,7 +1,7 @@
-//! `tandem demo`: one satellite link, with and without the proxy, and where the difference comes from.
+//! `tandem demo`: transfers over one satellite link, with and without the proxy.
 
 use crate::{
-    Failure, output,
+    CommandError, output,
     runs::{self, EngineName},
 };
 use clap::Args;
@@ -12,32 +12,34 @@ use serde_json::json;
 use std::path::PathBuf;
 use units::Bytes;
 
-/// The scenario, which is also a file that `tandem run` plays.
+/// The scenario, a file for `tandem run`.
 pub(crate) const SCENARIO: &str = include_str!("../../../scenarios/demo.toml");
 
-/// Sends files over an emulated satellite link, end to end and through the split proxy, and shows them side by side.
+/// Compare transfers over an emulated satellite link with and without the proxy
 #[derive(Debug, Args)]
-pub(crate) struct Demo {
-    /// Prints JSON: {"rows": [{"case": …, "outcome": {…}}, …], "left_out": [{"cases": […], "why": …}, …]}
+pub(crate) struct DemoCommand {
+    /// Print JSON: {"rows": [{"case": …, "outcome": {…}}, …], "left_out": [{"cases": […], "why":
+    /// …}, …]}
     #[arg(long)]
     json: bool,
-    /// Where the page with plots is written
+    /// File for the web page with plots
     #[arg(long, value_name = "FILE", default_value = "tandem-demo.html")]
     page: PathBuf,
-    /// Size of each of the three files, instead of 2MB
+    /// Size of each of the three files [default: 2MB]
     #[arg(long, value_name = "SIZE")]
     bytes: Option<Bytes>,
-    /// Seed of all random numbers
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
 
-impl Demo {
-    pub(crate) fn run(self) -> Result<(), Failure> {
-        let bytes = self.bytes.map(|bytes| format!("flow.1.bytes={bytes}").parse::<Assignment>()).transpose().map_err(Failure::Usage)?;
+impl DemoCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        let bytes =
+            self.bytes.map(|bytes| format!("flow.1.bytes={bytes}").parse::<Assignment>()).transpose().map_err(CommandError::Usage)?;
         let variants = ScenarioFile::parse(SCENARIO, "demo.toml")
             .and_then(|file| file.variants(bytes.as_slice()))
-            .map_err(|error| Failure::Failed(error.to_string()))?;
+            .map_err(|error| CommandError::Failed(error.to_string()))?;
         let (variants, left_out) = lab::playable(variants);
         let seeds = SeedRange { first: Some(self.seed), count: 1 };
         let planned = runner::plan(&variants, seeds, RunOrder::ByVariant, |_, _| EngineName::Lab.engine(None));
@@ -49,7 +51,10 @@ impl Demo {
         let mut findings = report::demo_findings(&outcomes);
         findings.extend(left_out.iter().map(|left| format!("Left out: {}. {}", left.cases.join(", "), left.why)));
         let scenario = &variants[0].scenario;
-        output::write_page(&self.page, &report::page("Tandem: a satellite link, split and not", &scenario.about, &findings, &outcomes))?;
+        output::write_page(
+            &self.page,
+            &report::page("Tandem: a satellite link, end to end and split", &scenario.about, &findings, &outcomes),
+        )?;
         if self.json {
             let row = |outcome: Outcome| json!({ "case": outcome.case, "outcome": Outcome { series: vec![], ..outcome } });
             let left_out: Vec<_> = left_out.iter().map(|left| json!({ "cases": left.cases, "why": left.why })).collect();
@@ -73,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scenario_has_the_cases_that_are_compared() {
+    fn the_scenario_has_the_expected_cases() {
         let variants = ScenarioFile::parse(SCENARIO, "demo.toml").unwrap().variants(&[]).unwrap();
         let names: Vec<&str> = variants.iter().map(|variant| variant.case.as_str()).collect();
         assert_eq!(names[..4], ["end-to-end cubic", "split cubic/cubic", "end-to-end bbr", "split cubic/bbr"]);

@@ -1,9 +1,9 @@
-//! `tandem detect`: is this connection split?
+//! `tandem detect`: whether a middlebox splits a connection.
 
 mod page;
 
 use crate::{
-    Failure,
+    CommandError,
     evidence::{method, says, strength},
     output, probe,
 };
@@ -12,73 +12,73 @@ use detect::{CaptureFile, CaptureTally, ConnectionFinding, Evidence, FindingOpti
 use std::{io::Write as _, net::SocketAddr, path::PathBuf};
 use units::Span;
 
-/// Is this connection split?
+/// Detect whether a middlebox splits a connection
 #[derive(Debug, Args)]
-pub(crate) struct Detect {
+pub(crate) struct DetectCommand {
     #[command(subcommand)]
-    what: What,
+    action: DetectAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    Trace(Trace),
-    Probe(probe::Probe),
-    Respond(probe::Respond),
+enum DetectAction {
+    Trace(TraceCommand),
+    Probe(probe::ProbeCommand),
+    Respond(probe::RespondCommand),
 }
 
-/// Examines traces (pcap or pcapng) taken at both ends of a connection, or at one end
+/// Analyse packet traces (pcap or pcapng) of one end or both ends of a connection
 ///
-/// Each connection is end-to-end, split-tcp (data flow on both legs at once) or tcp-proxy (data are
-/// held until they are complete, or changed), with the evidence. The largest connections come
-/// first. Exit status 3 when the first one gives no verdict.
+/// The verdict on each connection is end-to-end, split-tcp (data flow on both legs at once) or
+/// tcp-proxy (data are held until they are complete, or changed), with the evidence. The largest
+/// connections come first. Exit status 3 if there is no verdict on the first one.
 #[derive(Debug, Args)]
-struct Trace {
-    /// The trace taken at the host that sends the data
+struct TraceCommand {
+    /// Trace taken at the host that sends the data
     #[arg(long, value_name = "FILE", required_unless_present = "receiver")]
     sender: Option<PathBuf>,
-    /// The trace taken at the host that receives the data
+    /// Trace taken at the host that receives the data
     #[arg(long, value_name = "FILE")]
     receiver: Option<PathBuf>,
-    /// The clocks of the hosts are synchronised to within this (method 1 of Wei et al.)
+    /// Maximum clock difference of the two hosts, if they are synchronised (method 1 of Wei et al.)
     #[arg(long, value_name = "TIME")]
     synchronised: Option<Span>,
-    /// The receiver was configured to delay every ACK by this (method 3 of Wei et al.)
+    /// Time by which the receiver was configured to delay every ACK (method 3 of Wei et al.)
     #[arg(long, value_name = "TIME")]
     ack_delay: Option<Span>,
-    /// Prints all evidence, and how each connection behaved
+    /// Print all evidence, and statistics of each connection
     #[arg(long, short)]
     verbose: bool,
-    /// Prints all connections instead of the first 20
+    /// Print all connections instead of the first 20
     #[arg(long)]
     all: bool,
-    /// Writes a web page with plots and evidence of the largest connections, which opens offline
+    /// Write a self-contained web page with plots and evidence of the largest connections
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
-    /// Prints JSON: a list with an object per connection
+    /// Print JSON: a list with one object per connection
     #[arg(long)]
     json: bool,
-    /// With --json: adds bytes sent and windows advertised over time
+    /// Add time series of bytes sent and windows advertised to the JSON
     #[arg(long, requires = "json")]
     series: bool,
 }
 
-/// Connections that a table shows.
+/// Number of connections in the table.
 const SHOWN: usize = 20;
 
-impl Detect {
-    pub(crate) fn run(self) -> Result<(), Failure> {
-        match self.what {
-            What::Trace(trace) => trace.run(),
-            What::Probe(probe) => probe.run(),
-            What::Respond(respond) => respond.run(),
+impl DetectCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        match self.action {
+            DetectAction::Trace(trace) => trace.run(),
+            DetectAction::Probe(probe) => probe.run(),
+            DetectAction::Respond(respond) => respond.run(),
         }
     }
 }
 
-impl Trace {
-    fn run(self) -> Result<(), Failure> {
+impl TraceCommand {
+    fn run(self) -> Result<(), CommandError> {
         let read =
-            |path: &Option<PathBuf>| path.as_deref().map(CaptureFile::read).transpose().map_err(|why| Failure::Usage(why.to_string()));
+            |path: &Option<PathBuf>| path.as_deref().map(CaptureFile::read).transpose().map_err(|why| CommandError::Usage(why.to_string()));
         let (sender, receiver) = (read(&self.sender)?, read(&self.receiver)?);
         for capture in sender.iter().chain(&receiver) {
             for remark in remarks(capture.tally()) {
@@ -102,9 +102,9 @@ impl Trace {
         // A closed pipe (`| head`) is not an error.
         let _ = std::io::stdout().write_all(text.as_bytes());
         match found.first() {
-            None => Err(Failure::CannotTell("the traces have no TCP connection".into())),
+            None => Err(CommandError::CannotTell("the traces have no TCP connection".into())),
             Some(first) if first.verdict == SplitVerdict::CannotTell => {
-                Err(Failure::CannotTell(format!("cannot tell whether {} is split: {}", name(first), first.reason)))
+                Err(CommandError::CannotTell(format!("cannot tell whether {} is split: {}", name(first), first.reason)))
             }
             Some(_) => Ok(()),
         }
@@ -134,7 +134,7 @@ fn json(found: &[ConnectionFinding]) -> String {
     serde_json::to_string_pretty(found).expect("findings have only text keys") + "\n"
 }
 
-/// What parts of a capture were left out.
+/// Returns remarks on the parts of a capture that were left out.
 fn remarks(tally: &CaptureTally) -> Vec<String> {
     let some = |count: u64, what: String| (count > 0).then_some(what);
     [
@@ -149,7 +149,7 @@ fn remarks(tally: &CaptureTally) -> Vec<String> {
     .collect()
 }
 
-/// Addresses of the connection, sender first, and those at the receiver where they differ.
+/// Returns the addresses of the connection, sender first, and those at the receiver if they differ.
 fn name(finding: &ConnectionFinding) -> String {
     let arrow = |ends: &[SocketAddr; 2]| format!("{} → {}", ends[0], ends[1]);
     match (&finding.sender, &finding.receiver) {
@@ -159,7 +159,7 @@ fn name(finding: &ConnectionFinding) -> String {
     }
 }
 
-/// All evidence about a connection, and its behaviour.
+/// Returns the text of --verbose: all evidence about a connection, and its behaviour.
 fn listing(finding: &ConnectionFinding) -> String {
     let mut text = format!("\n{}\n", name(finding));
     let row = |piece: &Evidence| vec![says(piece.says).into(), strength(piece).into(), method(piece), piece.text.clone()];

@@ -1,8 +1,8 @@
-//! Words for a piece of evidence in tables.
+//! Text forms of a piece of evidence, for tables.
 
 use detect::{Evidence, Indication, Strength};
 
-/// What it indicates.
+/// What the evidence indicates.
 pub(crate) fn says(says: Indication) -> &'static str {
     match says {
         Indication::EndToEnd => "end-to-end",
@@ -13,7 +13,7 @@ pub(crate) fn says(says: Indication) -> &'static str {
     }
 }
 
-/// Its strength; empty if it indicates nothing.
+/// The strength of the evidence; empty if it indicates nothing.
 pub(crate) fn strength(piece: &Evidence) -> &'static str {
     match (piece.says, piece.strength) {
         (Indication::Nothing, _) => "",

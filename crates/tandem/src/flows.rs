@@ -1,6 +1,6 @@
-//! `tandem flows` and `tandem bypass`: what the running proxy does, and a word in its ear.
+//! `tandem flows` and `tandem bypass`: clients of a running proxy's control socket.
 
-use crate::{Failure, output};
+use crate::{CommandError, output};
 use clap::{Args, Subcommand};
 use intercept::{LinkView, Prefix};
 use proxy::{
@@ -14,55 +14,60 @@ use std::{
 };
 use units::{Bytes, Span};
 
-/// The running proxy's flows: a row a flow, both legs in it
+/// List the flows of the running proxy or bond, with both legs of each
 #[derive(Debug, Args)]
-pub(crate) struct Flows {
-    /// Looks again and again: every 2s, or as often as is said
+pub(crate) struct FlowsCommand {
+    /// Repeat the list at this interval; every 2s if TIME is left out
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s")]
     watch: Option<Span>,
-    /// Prints JSON: one list a look
+    /// Print JSON: one list per interval
     #[arg(long)]
     json: bool,
-    /// Which proxy, where several run
+    /// Name of the proxy, if several run
     #[arg(long, value_name = "NAME", default_value = "default")]
     name: String,
 }
 
-/// Prefixes whose connections pass unsplit, whichever end is in them; until the proxy ends
+/// List or change the prefixes that the running proxy does not split
+///
+/// A connection passes unsplit if its client or its server is in one of the prefixes. Changes last
+/// until the proxy ends.
 #[derive(Debug, Args)]
-pub(crate) struct Bypass {
+pub(crate) struct BypassCommand {
     #[command(subcommand)]
-    what: Option<What>,
-    /// Prints JSON
+    action: Option<BypassAction>,
+    /// Print JSON
     #[arg(long, global = true)]
     json: bool,
-    /// Which proxy, where several run
+    /// Name of the proxy, if several run
     #[arg(long, value_name = "NAME", default_value = "default", global = true)]
     name: String,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Prints the list
+enum BypassAction {
+    /// List the prefixes
     List,
-    /// Adds prefixes to the list
+    /// Add prefixes
     Add {
+        /// Address prefixes: 192.0.2.0/24
         #[arg(value_name = "PREFIX", required = true)]
         prefixes: Vec<Prefix>,
     },
-    /// Takes prefixes off the list
+    /// Remove prefixes
     Remove {
+        /// Address prefixes: 192.0.2.0/24
         #[arg(value_name = "PREFIX", required = true)]
         prefixes: Vec<Prefix>,
     },
 }
 
-fn failed(error: ControlError) -> Failure {
-    Failure::Failed(error.to_string())
+fn failed(error: ControlError) -> CommandError {
+    CommandError::Failed(error.to_string())
 }
 
-impl Flows {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+impl FlowsCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
         let remote = Remote::named(&self.name);
         loop {
             let flows = remote.flows().map_err(failed)?;
@@ -71,7 +76,7 @@ impl Flows {
             } else {
                 table(&flows, &remote.status().map_err(failed)?, output::width())
             };
-            // On a terminal each look takes the place of the one before.
+            // On a terminal each list replaces the previous one.
             let clear = if self.watch.is_some() && !self.json && stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
             let written = write!(stdout(), "{clear}{text}").and_then(|()| stdout().flush());
             let Some(every) = self.watch.filter(|_| written.is_ok()) else { return Ok(()) };
@@ -80,18 +85,18 @@ impl Flows {
     }
 }
 
-impl Bypass {
-    pub(crate) fn run(self) -> Result<(), Failure> {
-        let change = match self.what {
-            None | Some(What::List) => BypassChange::Nothing,
-            Some(What::Add { prefixes }) => BypassChange::Add(prefixes),
-            Some(What::Remove { prefixes }) => BypassChange::Remove(prefixes),
+impl BypassCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        let change = match self.action {
+            None | Some(BypassAction::List) => BypassChange::Nothing,
+            Some(BypassAction::Add { prefixes }) => BypassChange::Add(prefixes),
+            Some(BypassAction::Remove { prefixes }) => BypassChange::Remove(prefixes),
         };
         let list = Remote::named(&self.name).bypass(change).map_err(failed)?;
         if self.json {
             outln!("{}", serde_json::to_string(&list).unwrap_or_default());
         } else if list.is_empty() {
-            outln!("no prefix bypasses beyond what the configuration says");
+            outln!("no bypass prefixes besides those of the configuration");
         } else {
             list.iter().for_each(|prefix| outln!("{prefix}"));
         }
@@ -99,13 +104,13 @@ impl Bypass {
     }
 }
 
-/// The flows that carried most first, and a line about all of them, for a terminal of `width`
+/// Returns the table of flows, the largest first, and a summary, for a terminal of `width`
 /// characters.
 fn table(flows: &[FlowView], status: &ProxyStatus, width: Option<usize>) -> String {
     let mut sorted: Vec<&FlowView> = flows.iter().collect();
     sorted.sort_by_key(|flow| std::cmp::Reverse(flow.up.bytes + flow.down.bytes));
     let both = flow_table(&sorted, false);
-    // Two addresses take half of a terminal: in a narrow one they share a column.
+    // Two address columns take half of a narrow terminal: there they share one.
     let drawn = if both.fits(width) { both } else { flow_table(&sorted, true) };
     let totals = &status.totals;
     let mut text = String::new();
@@ -118,7 +123,7 @@ fn table(flows: &[FlowView], status: &ProxyStatus, width: Option<usize>) -> Stri
     );
     if let Some(counted) = status.counted {
         text += &format!(
-            "; of new connections {} split, {} bypassed, {} passed unsplit for want of room, {} for the firewall; {} of QUIC",
+            "; of new connections {} split, {} bypassed, {} unsplit (proxy full or ending), {} unsplit (firewall); {} of QUIC",
             counted.split,
             counted.bypassed,
             counted.unsplit,
@@ -134,8 +139,8 @@ fn table(flows: &[FlowView], status: &ProxyStatus, width: Option<usize>) -> Stri
     table + &report::wrap(&text, width)
 }
 
-/// A row for each direction of a flow that carried something. `joined`: client and server share a
-/// column.
+/// Returns the table, with a row for each direction of a flow that carried data. `joined`: client
+/// and server share a column.
 fn flow_table(flows: &[&FlowView], joined: bool) -> TextTable {
     let words = |head: &str| TextColumn::new(head, Alignment::Left);
     let number = |head: &str| TextColumn::new(head, Alignment::Right);
@@ -149,7 +154,7 @@ fn flow_table(flows: &[&FlowView], joined: bool) -> TextTable {
             false => vec![flow.client.to_string(), flow.server.to_string()],
         };
         let legs = [leg(&flow.near, flow), leg(&flow.far, flow)];
-        // The direction that carried more, and the other one only if it carried something as well.
+        // The direction with more data first; a direction without data has no row.
         let mut directions = [("up", &flow.up), ("down", &flow.down)];
         directions.sort_by_key(|(_, direction)| std::cmp::Reverse(direction.bytes));
         let mut first = true;
@@ -173,11 +178,11 @@ fn flow_table(flows: &[&FlowView], joined: bool) -> TextTable {
     table
 }
 
-/// A line about a link whose capacity is known.
+/// Returns a line about a link with a configured capacity.
 fn about(link: &LinkView) -> String {
     let mega = |bits: f64| format!("{:.2} Mbit/s", bits / 1e6);
     let mut text = format!(
-        "{}: {} of {} leaves, {} of it of others; queue {} for good, {} now",
+        "{}: egress {} of {}, of which {} cross traffic; standing queue {}, backlog {}",
         link.link,
         mega(link.egress_bps),
         mega(link.capacity_bps as f64),
@@ -187,23 +192,20 @@ fn about(link: &LinkView) -> String {
     );
     if link.share_flows > 0 {
         let scale = link.share_scale * 100.0;
-        text += &format!(
-            "; share: {} for each of {} flows, {scale:.0} % of the capacity believed",
-            mega(link.share_bps as f64),
-            link.share_flows
-        );
+        text +=
+            &format!("; share: {} for each of {} flows, capacity scaled by {scale:.0} %", mega(link.share_bps as f64), link.share_flows);
     }
     if link.load > 0.0 {
         text += &format!("; load {:.2}", link.load);
     }
     if link.give_bytes + link.take_bytes > 0 {
-        text += &format!("; feedback +{} -{} an interval", human(link.give_bytes), human(link.take_bytes));
+        text += &format!("; feedback +{} -{} per interval", human(link.give_bytes), human(link.take_bytes));
     }
     text + "\n"
 }
 
 fn human(bytes: u64) -> String {
-    // Three figures are enough to the eye.
+    // Three significant digits.
     let digits = bytes.checked_ilog10().unwrap_or(0);
     let unit = 10u64.pow(digits.saturating_sub(2));
     Bytes(bytes / unit * unit).to_string()
@@ -235,7 +237,7 @@ fn limiter(direction: &DirectionView) -> &'static str {
     }
 }
 
-/// A leg; of a bond, each of its networks.
+/// Returns the text of a leg; if the leg is a bond, a line for each of its networks.
 fn leg(leg: &LegView, flow: &FlowView) -> String {
     if let Some(bond) = flow.multipath.as_ref().filter(|_| leg.control.starts_with("bond")) {
         return networks(bond);
@@ -253,7 +255,8 @@ fn leg(leg: &LegView, flow: &FlowView) -> String {
     )
 }
 
-/// What is believed of each network of a bond, and what part of the payload goes over it, that which goes more ways first.
+/// Returns a line for each network of a bond: its estimates, and its share of the payload in the
+/// direction that carried more.
 fn networks(bond: &MultipathView) -> String {
     let sum = |of: fn(&PathView) -> u64| bond.paths.iter().map(of).sum::<u64>();
     let [sent, received] = [sum(|path| path.sent_bytes), sum(|path| path.received_bytes)];
@@ -261,7 +264,7 @@ fn networks(bond: &MultipathView) -> String {
     let line = |path: &PathView| {
         let (own, all) = share(path);
         let state = if !path.up {
-            " gone"
+            " down"
         } else if path.stalled {
             " stalled"
         } else {
@@ -270,7 +273,7 @@ fn networks(bond: &MultipathView) -> String {
         let score = path.score_s.map_or("–".to_string(), |score| format!("{:.1}", score * 1e3));
         let throughput = path.throughput_bps.map_or("–".to_string(), |bps| format!("{:.1}", bps / 1e6));
         format!(
-            "{}{state}: {:.0} % score {score}ms G {throughput}Mbit/s sRTT {:.1}ms Q {} retrans {} waited for {:.1}s",
+            "{}{state}: {:.0} % score {score}ms G {throughput}Mbit/s sRTT {:.1}ms Q {} retrans {} head-of-line blocking {:.1}s",
             path.network,
             100.0 * own as f64 / all.max(1) as f64,
             path.srtt_s * 1e3,
@@ -281,7 +284,7 @@ fn networks(bond: &MultipathView) -> String {
     };
     let mut lines: Vec<String> = bond.paths.iter().map(line).collect();
     if bond.waiting_bytes > 0 {
-        lines.push(format!("{} wait for their turn", human(bond.waiting_bytes)));
+        lines.push(format!("{} in the resequencer", human(bond.waiting_bytes)));
     }
     if lines.is_empty() { "no network yet".into() } else { lines.join("\n") }
 }

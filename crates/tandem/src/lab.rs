@@ -1,6 +1,6 @@
-//! `tandem lab`: keeps a scenario's network up, so that other programs can be tried in it.
+//! `tandem lab`: builds the network of a scenario for other programs.
 
-use crate::{Failure, runs};
+use crate::{CommandError, runs};
 use clap::Args;
 use lab::{Extras, Network};
 use outcome::Engine;
@@ -8,22 +8,24 @@ use runner::RunError;
 use scenario::Assignment;
 use std::{path::PathBuf, sync::atomic::Ordering::Relaxed, thread, time::Duration};
 
-/// Builds the hosts, links and proxies of a scenario, says how to run programs in them, and keeps them up until Ctrl-C.
-/// The scenario's own flows are not started.
+/// Build the emulated network of a scenario, and keep it up for other programs
+///
+/// Creates the hosts, links and proxies, prints the commands that run programs on the hosts, and
+/// removes everything on Ctrl-C. The flows of the scenario are not started.
 #[derive(Debug, Args)]
-pub(crate) struct Lab {
-    /// The scenario
+pub(crate) struct LabCommand {
+    /// Scenario file (TOML)
     file: PathBuf,
-    /// Which case, where the file has several
+    /// Case of the file [default: the first]
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
-    /// Changes a key
+    /// Override a key of the scenario: link.2.rate=5Mbit
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<Assignment>,
 }
 
-impl Lab {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+impl LabCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
         let variants = runs::select_cases(runs::read_variants(&self.file, &self.sets)?, self.case.as_slice())?;
         let variant = &variants[0];
         let unanswered = |error| runs::failure(RunError { case: variant.case.clone(), error }.into());
@@ -31,7 +33,7 @@ impl Lab {
         let interrupted = runner::interrupt_flag();
         let extras = Extras { published: true, ..Extras::default() };
         let network = Network::build(&variant.scenario, variant.scenario.seed, &extras, |_, _| {})
-            .map_err(|error| Failure::Failed(error.to_string()))?;
+            .map_err(|error| CommandError::Failed(error.to_string()))?;
         for host in network.hosts() {
             let addresses = match host.name() {
                 "sender" => network.sender_addresses().map(|address| address.to_string()).join("  "),

@@ -1,9 +1,10 @@
-//! The binary: a file for each subcommand, which parses arguments, calls the crates below, and prints.
+//! The binary: one file per subcommand, which parses arguments, calls the library crates and
+//! prints.
 
-// Use `out!` and `outln!` below: `print!` panics where the reader has closed the pipe.
+// Use `out!` and `outln!` below: `print!` panics if the reader has closed the pipe.
 #![warn(clippy::print_stdout)]
 
-/// Prints to standard output. A closed pipe (`tandem … | head`) is neither a failure nor a panic.
+/// Prints to standard output, and ignores a closed pipe (`tandem … | head`).
 macro_rules! out {
     ($($what:tt)*) => {{
         use std::io::Write as _;
@@ -45,9 +46,10 @@ mod watchdog;
 use clap::{Parser, Subcommand};
 use std::{fmt, process::ExitCode};
 
-/// Splits TCP connections where that helps, and tells where it helps.
+/// Split-TCP proxy, and tools that predict, measure and detect connection splitting
 ///
-/// Exit status: 0 done, 1 failed, 2 wrong usage or a wrong file, 3 cannot tell.
+/// Exit status: 0 success, 1 failure, 2 usage error or invalid file, 3 no answer (no engine
+/// supports the scenario as written, or the evidence does not suffice).
 #[derive(Debug, Parser)]
 #[command(name = "tandem", version, max_term_width = 110)]
 struct Arguments {
@@ -57,87 +59,84 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// One satellite link, with and without the proxy
-    Demo(demo::Demo),
-    /// Plays a scenario file
-    Run(run::Run),
-    Paper(paper::Paper),
-    Advise(advise::Advise),
-    /// Splits the connections that come to this machine
-    Proxy(Box<proxy::Proxy>),
+    Demo(demo::DemoCommand),
+    Run(run::RunCommand),
+    Paper(paper::PaperCommand),
+    Advise(advise::AdviseCommand),
+    Proxy(Box<proxy::ProxyCommand>),
     #[command(subcommand)]
-    Bond(bond::Bond),
-    Flows(flows::Flows),
-    Bypass(flows::Bypass),
-    Cache(Box<cache::Cache>),
+    Bond(bond::BondCommand),
+    Flows(flows::FlowsCommand),
+    Bypass(flows::BypassCommand),
+    Cache(Box<cache::CacheCommand>),
     #[command(hide = true)]
-    PictureWorker(cache::PictureWorker),
-    Control(control::Control),
-    Detect(detect::Detect),
-    /// Holds a scenario's network up, to try real programs in it
-    Lab(lab::Lab),
-    /// What this machine can do, and the cure for what it can't
-    Doctor(doctor::Doctor),
-    Completions(manual::Completions),
+    PictureWorker(cache::PictureWorkerCommand),
+    Control(control::ControlCommand),
+    Detect(detect::DetectCommand),
+    Lab(lab::LabCommand),
+    Doctor(doctor::DoctorCommand),
+    Completions(manual::CompletionsCommand),
     #[command(name = "man")]
-    Manual(manual::Manual),
+    Manual(manual::ManualCommand),
     #[command(hide = true)]
-    Reference(reference::Reference),
+    Reference(reference::ReferenceCommand),
 }
 
-/// An exit status of the program.
+/// The exit statuses of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Status {
+pub(crate) enum ExitStatus {
     Done = 0,
     Failed = 1,
     Usage = 2,
     CannotTell = 3,
 }
 
-impl Status {
-    pub(crate) const ALL: [Status; 4] = [Status::Done, Status::Failed, Status::Usage, Status::CannotTell];
+impl ExitStatus {
+    pub(crate) const ALL: [Self; 4] = [Self::Done, Self::Failed, Self::Usage, Self::CannotTell];
 
-    /// What it means, for the documentation.
+    /// The meaning that the documentation states.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
-            Status::Done => "done",
-            Status::Failed => "failed: something was tried and did not work",
-            Status::Usage => "wrong usage, or a wrong file",
-            Status::CannotTell => "cannot tell: no engine answers the file as it is written, or the traces show too little",
+            ExitStatus::Done => "success",
+            ExitStatus::Failed => "failure: an operation was attempted and did not succeed",
+            ExitStatus::Usage => "usage error, or an invalid file",
+            ExitStatus::CannotTell => {
+                "no answer: no engine supports the scenario as written, or the evidence does not suffice for a verdict"
+            }
         }
     }
 }
 
-/// Why a command failed; each kind has its exit status.
+/// Why a command failed. Each variant determines the exit status.
 #[derive(Debug)]
-pub(crate) enum Failure {
-    /// It was tried and failed: status 1.
+pub(crate) enum CommandError {
+    /// An operation failed: status 1.
     Failed(String),
-    /// The command line or a file is wrong: status 2.
+    /// The command line or a file is invalid: status 2.
     Usage(String),
     /// There is no answer: status 3.
     CannotTell(String),
-    /// This status; the message has been printed already.
+    /// Exit with this status; the message has been printed already.
     Silent(u8),
 }
 
-impl Failure {
+impl CommandError {
     fn status(&self) -> u8 {
         match self {
-            Failure::Failed(_) => Status::Failed as u8,
-            Failure::Usage(_) => Status::Usage as u8,
-            Failure::CannotTell(_) => Status::CannotTell as u8,
-            Failure::Silent(status) => *status,
+            CommandError::Failed(_) => ExitStatus::Failed as u8,
+            CommandError::Usage(_) => ExitStatus::Usage as u8,
+            CommandError::CannotTell(_) => ExitStatus::CannotTell as u8,
+            CommandError::Silent(status) => *status,
         }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Failed(text) | Failure::Usage(text) | Failure::CannotTell(text) => f.write_str(text),
-            Failure::Silent(_) => Ok(()),
+            CommandError::Failed(text) | CommandError::Usage(text) | CommandError::CannotTell(text) => f.write_str(text),
+            CommandError::Silent(_) => Ok(()),
         }
     }
 }
@@ -151,11 +150,12 @@ fn main() -> ExitCode {
         }))
         .with_writer(std::io::stderr)
         .with_target(false)
-        // The subscriber reports failures to write to stderr with a macro that panics if that write fails, too.
+        // The subscriber reports a failed write to stderr with a macro that panics if that write
+        // fails too.
         .log_internal_errors(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
-    let done = match arguments.command {
+    let result = match arguments.command {
         Command::Demo(command) => command.run(),
         Command::Run(command) => command.run(),
         Command::Paper(command) => command.run(),
@@ -174,16 +174,16 @@ fn main() -> ExitCode {
         Command::Manual(command) => command.run(),
         Command::Reference(command) => command.run(),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            let text = failure.to_string();
+        Err(error) => {
+            let text = error.to_string();
             if !text.is_empty() {
                 use std::io::Write as _;
-                // If stderr cannot be written to, there is still the exit status.
+                // If stderr is not writable, the exit status still reports the error.
                 let _ = writeln!(std::io::stderr(), "tandem: {text}");
             }
-            ExitCode::from(failure.status())
+            ExitCode::from(error.status())
         }
     }
 }

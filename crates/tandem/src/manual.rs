@@ -1,21 +1,21 @@
-//! `tandem completions` and `tandem man`: the command line as shells and manual pages have it, for
-//! packages and their users.
+//! `tandem completions` and `tandem man`: shell completions and manual pages, generated from the
+//! definition of the command line.
 
-use crate::{Arguments, Failure};
+use crate::{Arguments, CommandError};
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
-/// Prints what a shell completes of this program's command line
+/// Print a completion script for a shell
 #[derive(Debug, Args)]
-pub(crate) struct Completions {
-    /// For which shell
+pub(crate) struct CompletionsCommand {
+    /// The shell
     #[arg(value_enum)]
     shell: Shell,
 }
 
-impl Completions {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+impl CompletionsCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Arguments::command(), "tandem", &mut script);
         out!("{}", String::from_utf8_lossy(&script));
@@ -23,17 +23,17 @@ impl Completions {
     }
 }
 
-/// Writes the manual pages, one for each subcommand, into a directory
+/// Write the manual pages, one per subcommand, into a directory
 #[derive(Debug, Args)]
-pub(crate) struct Manual {
-    /// Which is there already
+pub(crate) struct ManualCommand {
+    /// Existing directory for the pages
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
-impl Manual {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+impl ManualCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
         let written = clap_mangen::generate_to(Arguments::command(), &self.directory);
-        written.map_err(|why| Failure::Failed(format!("cannot write manual pages into {}: {why}", self.directory.display())))
+        written.map_err(|why| CommandError::Failed(format!("cannot write manual pages into {}: {why}", self.directory.display())))
     }
 }

@@ -1,10 +1,10 @@
-//! Where output goes: the terminal and its width, and files.
+//! Output to the terminal and to files.
 
-use crate::Failure;
+use crate::CommandError;
 use std::{fs, io::IsTerminal, path::Path};
 
-/// The width of the terminal that standard output is, in characters. If it is no terminal, what the
-/// variable COLUMNS says; absent: no limit.
+/// Returns the width of the output in characters: that of the terminal, else the variable COLUMNS;
+/// `None`: unlimited.
 pub(crate) fn width() -> Option<usize> {
     let of_terminal =
         || rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
@@ -12,17 +12,18 @@ pub(crate) fn width() -> Option<usize> {
     if std::io::stdout().is_terminal() { of_terminal().or_else(of_environment) } else { of_environment() }
 }
 
-/// Words in columns, as wide as the output is.
+/// Returns a table of texts, wrapped to the width of the output.
 pub(crate) fn words_table(header: &[&str], rows: &[Vec<String>]) -> String {
     report::words_table(header, rows, width())
 }
 
-/// Writes a page, and its directory if that is missing.
-pub(crate) fn write_page(path: &Path, page: &str) -> Result<(), Failure> {
+/// Writes a page, and creates its directory if necessary.
+pub(crate) fn write_page(path: &Path, page: &str) -> Result<(), CommandError> {
     if let Some(parent) = path.parent() {
-        // Where it cannot be made, the write fails and says why.
+        // If this fails, so does the write below, with the reason.
         let _ = fs::create_dir_all(parent);
     }
-    fs::write(path, page)
-        .map_err(|why| Failure::Failed(format!("cannot write the page {}: {why}; choose another place with --page FILE", path.display())))
+    fs::write(path, page).map_err(|why| {
+        CommandError::Failed(format!("cannot write the page {}: {why}; choose another path with --page FILE", path.display()))
+    })
 }

@@ -1,67 +1,68 @@
-//! `tandem paper`: a table or figure of the papers, ours beside theirs.
+//! `tandem paper`: reproduces tables and figures of the papers beside the printed values.
 
 use crate::{
-    Failure, output,
+    CommandError, output,
     runs::{self, EngineName, RunFlags},
 };
 use clap::{Args, builder::NonEmptyStringValueParser};
 use outcome::Outcome;
-use papers::{EngineKind, EnginePlan, EquationTable, Experiment, PaperEntry, PaperError};
+use papers::{EngineKind, EnginePlan, EquationTable, Experiment, Paper, PaperEntry, PaperError};
 use report::PlainTable;
 use runner::{RunOrder, SeedRange};
 use std::{fs, path::PathBuf};
 
-/// A table or figure of the papers, ours beside theirs; without a name, a list of them
+/// Reproduce a table or figure of the papers beside its printed values; without ID, list them
 #[derive(Debug, Args)]
-pub(crate) struct Paper {
-    /// Which: li/fig-3
+pub(crate) struct PaperCommand {
+    /// Table or figure: li/fig-3
     id: Option<String>,
-    /// Which engines play it: theory, sim, lab (default: those that the experiment names, except the lab, which needs root and as long as the
-    /// scenarios last; the lab where it names no other). Cases that an engine cannot answer as they are written are left out with a note. Exit
-    /// status 3 if an engine asked for answers no case
+    /// Engines that run it: theory, sim, lab [default: those that the experiment names, without the
+    /// lab unless it names no other; the lab needs root and runs in real time]. Cases that an
+    /// engine does not support are left out with a note. Exit status 3 if an engine given here
+    /// supports no case
     #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
     on: Vec<EngineKind>,
-    /// With how many seeds (default: as many as the experiment asks for)
+    /// Number of seeds [default: that of the experiment]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
-    /// Only the cases whose names begin with this; may be given several times
+    /// Run only the cases whose names begin with this; may be repeated
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     case: Vec<String>,
-    /// Prints JSON: the outcomes, one for each engine, case and seed; --from reads them
+    /// Print JSON: a list with one outcome per engine, case and seed, which --from reads
     #[arg(long)]
     json: bool,
-    /// Adds numbers over time to the JSON
+    /// Add time series to the JSON
     #[arg(long, requires = "json")]
     series: bool,
-    /// Writes the tables as Markdown
+    /// Print the tables as Markdown
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
-    /// Plays nothing: takes the outcomes of earlier --json from these files
+    /// Run nothing, and read the outcomes of earlier runs (--json) from these files
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     from: Vec<PathBuf>,
-    /// Writes a page with plots, which opens offline
+    /// Write a self-contained web page with plots
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
     #[command(flatten)]
     flags: RunFlags,
 }
 
-impl From<PaperError> for Failure {
+impl From<PaperError> for CommandError {
     fn from(error: PaperError) -> Self {
-        Failure::Usage(error.to_string())
+        CommandError::Usage(error.to_string())
     }
 }
 
-impl Paper {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+impl PaperCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
         let Some(id) = &self.id else { return self.list() };
-        match papers::Paper::find(id)? {
+        match Paper::find(id)? {
             (paper, PaperEntry::Experiment(experiment)) => self.experiment(id, &paper, &experiment),
             (paper, PaperEntry::Equations(table)) => self.equations(id, &paper, &table),
         }
     }
 
-    fn list(&self) -> Result<(), Failure> {
+    fn list(&self) -> Result<(), CommandError> {
         let papers = papers::papers()?;
         if self.json {
             out!("{}", report::paper_list_json(&papers));
@@ -71,13 +72,13 @@ impl Paper {
         Ok(())
     }
 
-    /// A table that equations answer.
-    fn equations(&self, id: &str, paper: &papers::Paper, table: &EquationTable) -> Result<(), Failure> {
+    /// Prints a table that equations compute.
+    fn equations(&self, id: &str, paper: &Paper, table: &EquationTable) -> Result<(), CommandError> {
         let of_scenarios =
             [!self.on.is_empty(), self.seeds.is_some(), !self.case.is_empty(), self.series, !self.from.is_empty(), self.page.is_some()];
         if of_scenarios.contains(&true) {
-            return Err(Failure::Usage(format!(
-                "{id} is answered by equations, not by scenarios: --on, --seeds, --case, --series, --from and --page do not apply"
+            return Err(CommandError::Usage(format!(
+                "{id} is computed by equations, not from scenarios: --on, --seeds, --case, --series, --from and --page do not apply"
             )));
         }
         let computed = table.compute()?;
@@ -91,8 +92,8 @@ impl Paper {
         Ok(())
     }
 
-    /// A table that scenarios answer.
-    fn experiment(&self, id: &str, paper: &papers::Paper, experiment: &Experiment) -> Result<(), Failure> {
+    /// Runs an experiment and prints its tables.
+    fn experiment(&self, id: &str, paper: &Paper, experiment: &Experiment) -> Result<(), CommandError> {
         let engines = match (&self.on[..], self.from.first()) {
             ([], None) => experiment.default_engines(),
             ([], Some(_)) => experiment.on.clone(),
@@ -102,10 +103,10 @@ impl Paper {
         let names = runs::case_names(&plans[0].variants);
         plans.iter_mut().for_each(|plan| plan.select_cases(&self.case));
         if plans[0].variants.is_empty() {
-            return Err(Failure::Usage(format!("{id} has no such case; it has {names}")));
+            return Err(CommandError::Usage(format!("{id} has no such case; it has {names}")));
         }
         if let (Some(awaits), None) = (&experiment.awaits, self.from.first()) {
-            return Err(Failure::CannotTell(format!("{id}: {awaits}")));
+            return Err(CommandError::CannotTell(format!("{id}: {awaits}")));
         }
         let mut notes = Vec::new();
         let (mut outcomes, failure) = match &self.from[..] {
@@ -140,9 +141,9 @@ impl Paper {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Plays every case with every seed, engine by engine: the others must not disturb the lab.
-    /// Adds to `notes` what is not played.
-    fn play(&self, plans: Vec<EnginePlan>, notes: &mut Vec<String>) -> (Vec<Outcome>, Option<Failure>) {
+    /// Runs every case with every seed, one engine after the other, because the load of the others
+    /// would disturb the lab. Adds the cases that are left out to `notes`.
+    fn play(&self, plans: Vec<EnginePlan>, notes: &mut Vec<String>) -> (Vec<Outcome>, Option<CommandError>) {
         let mut outcomes = Vec::new();
         let mut failure = None;
         for plan in plans {
@@ -150,8 +151,8 @@ impl Paper {
             let (plan, left_out) = plan.answerable(&*engine.engine(None));
             let left_out = plan.left_out_notes(&left_out);
             if plan.variants.is_empty() && (!self.on.is_empty() || outcomes.is_empty()) {
-                let why = left_out.first().cloned().unwrap_or_else(|| format!("{} has no case to play", plan.engine));
-                failure.get_or_insert(Failure::CannotTell(why));
+                let why = left_out.first().cloned().unwrap_or_else(|| format!("{} has no case to run", plan.engine));
+                failure.get_or_insert(CommandError::CannotTell(why));
             }
             notes.extend(left_out);
             let seeds = SeedRange { first: None, count: self.seeds.unwrap_or(plan.seeds) };
@@ -163,12 +164,12 @@ impl Paper {
         (outcomes, failure)
     }
 
-    /// The outcomes in files of an earlier --json, of the engines asked for.
-    fn earlier(&self, files: &[PathBuf]) -> Result<Vec<Outcome>, Failure> {
+    /// Reads the outcomes of earlier runs, and keeps those of the engines given.
+    fn earlier(&self, files: &[PathBuf]) -> Result<Vec<Outcome>, CommandError> {
         let mut all: Vec<Outcome> = Vec::new();
         for path in files {
             let wrong = |why: String| {
-                Failure::Usage(format!("cannot read outcomes from {}: {why}; it has to be a file that --json wrote", path.display()))
+                CommandError::Usage(format!("cannot read outcomes from {}: {why}; expected a file that --json wrote", path.display()))
             };
             let text = fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
             all.extend(serde_json::from_str::<Vec<Outcome>>(&text).map_err(|why| wrong(why.to_string()))?);
@@ -181,11 +182,11 @@ impl Paper {
         if self.markdown { table.markdown() } else { table.text(output::width()) }
     }
 
-    fn print_title(&self, id: &str, paper: &papers::Paper, title: &str) {
+    fn print_title(&self, id: &str, paper: &Paper, title: &str) {
         self.print_lines(&[format!("{id}: {title}"), format!("{}, \"{}\"", paper.authors, paper.title), String::new()]);
     }
 
-    /// Prints lines, wrapped to the terminal; not in Markdown.
+    /// Prints lines, wrapped to the terminal except in Markdown.
     fn print_lines(&self, lines: &[String]) {
         let width = output::width().filter(|_| !self.markdown);
         lines.iter().for_each(|line| outln!("{}", report::wrap(line, width)));

@@ -1,7 +1,7 @@
-//! `tandem detect probe` and `tandem detect respond`: is a connection to this host split?
+//! `tandem detect probe` and `tandem detect respond`: active measurement of connection splitting.
 
 use crate::{
-    Failure,
+    CommandError,
     evidence::{method, says, strength},
     output,
 };
@@ -19,50 +19,51 @@ use std::{
 };
 use units::{Bytes, Span};
 
-/// Opens connections to a host and measures whether a middlebox splits them
+/// Probe whether a middlebox splits connections to a host
 ///
-/// Without a responder it measures from this end: data and SYNs whose TTL is too small to reach the
-/// host, connect time compared with the round trip of ICMP, and ports where no service is expected.
-/// Most of it needs no root, and what could not be measured is listed. With --responder, where
-/// `tandem detect respond` runs on the host, it transfers data by each port and application in both
-/// directions and measures at both ends. Exit status 3 when no port gives a verdict.
+/// Without a responder, measures from this end: data and SYNs whose TTL is too small to reach the
+/// host, connect time compared with the ICMP RTT, and ports without a service. Most of this needs
+/// no root; measurements that were not possible are listed. With --responder (`tandem detect
+/// respond` runs on the host), transfers data over each port and application in both directions,
+/// and measures at both ends. Exit status 3 if there is no verdict on any port.
 #[derive(Debug, Args)]
-pub(crate) struct Probe {
-    /// The host, by name or address
+pub(crate) struct ProbeCommand {
+    /// Name or address of the host
     host: String,
-    /// Uses `tandem detect respond` on the host, by this control port
+    /// Use `tandem detect respond` on the host, at this control port [default: 7707]
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = USUAL)]
     responder: Option<u16>,
-    /// Token of the responder (otherwise $TANDEM_TOKEN)
+    /// Token of the responder [default: $TANDEM_TOKEN]
     #[arg(long, value_name = "WORD", requires = "responder")]
     token: Option<String>,
-    /// Ports to probe. With a responder, 21 carries FTP, 80, 8000, 8080 and 8888 HTTP, others plain
-    /// bytes
+    /// Ports to probe. With a responder, 21 carries FTP; 80, 8000, 8080 and 8888 carry HTTP; others
+    /// carry plain bytes
     #[arg(long, value_name = "PORTS", value_delimiter = ',', default_values_t = [80, 443, 21])]
     ports: Vec<u16>,
-    /// Payload of a transfer
+    /// Payload of each transfer
     #[arg(long, value_name = "BYTES", default_value = "100kB", requires = "responder")]
     bytes: Bytes,
-    /// Minimum time for which receivers hold their ACKs (method 3 of Wei et al.)
+    /// Minimum time by which receivers delay their ACKs (method 3 of Wei et al.)
     #[arg(long, value_name = "TIME", default_value = "2s", requires = "responder")]
     ack_delay: Span,
-    /// Writes all measurements to a file, with the traces of both ends
+    /// Write all measurements and the traces of both ends to a file (JSON)
     #[arg(long, value_name = "FILE")]
     evidence: Option<PathBuf>,
-    /// Prints all evidence and the network path
+    /// Print all evidence and the network path
     #[arg(long, short)]
     verbose: bool,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Helps a prober: transfers data by several ports and hands over a trace of them (headers only)
+/// Run the responder, the other end of `tandem detect probe --responder`
 ///
-/// Runs until it is stopped (Ctrl-C), serves one prober at a time, and leaves nothing behind. Ports
-/// below 1024 and the trace need root.
+/// Transfers data over its ports and sends the prober a packet trace of them (headers only). Serves
+/// one prober at a time until Ctrl-C, and leaves no files or rules behind. Ports below 1024 and the
+/// trace need root.
 #[derive(Debug, Args)]
-pub(crate) struct Respond {
+pub(crate) struct RespondCommand {
     /// Address to listen at
     #[arg(long, value_name = "ADDRESS", default_value = "::")]
     listen: IpAddr,
@@ -72,34 +73,34 @@ pub(crate) struct Respond {
     /// Data ports
     #[arg(long, value_name = "PORTS", value_delimiter = ',', default_values_t = [80, 443, 21, 5001])]
     ports: Vec<u16>,
-    /// Token that probers must know (otherwise $TANDEM_TOKEN). Without a token everyone may probe
+    /// Token that probers must present [default: $TANDEM_TOKEN]. Without a token any host may probe
     #[arg(long, value_name = "WORD")]
     token: Option<String>,
 }
 
-/// The responder's default control port, as clap needs it.
+/// The responder's default control port, as text for clap.
 const USUAL: &str = "7707";
 const _: () = assert!(CONTROL_PORT == 7707);
 
-/// The token, if not given then from the environment, which other users cannot read.
+/// Returns the token given, else that of the environment, which other users cannot read.
 fn token(said: Option<String>) -> Option<String> {
     said.or_else(|| std::env::var("TANDEM_TOKEN").ok()).filter(|token| !token.is_empty())
 }
 
-impl Respond {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+impl RespondCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
         let over = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            let failed = |why| Failure::Failed(format!("could not install a handler for signal {signal}: {why}"));
+            let failed = |why| CommandError::Failed(format!("cannot install a handler for signal {signal}: {why}"));
             signal_hook::flag::register(signal, over.clone()).map_err(failed)?;
         }
         let how = ResponderOptions { listen: self.listen, control: self.control, ports: self.ports, token: token(self.token) };
-        probe::respond(&how, &over, |what| eprintln!("tandem: {what}")).map_err(|why| Failure::Failed(why.to_string()))
+        probe::respond(&how, &over, |what| eprintln!("tandem: {what}")).map_err(|why| CommandError::Failed(why.to_string()))
     }
 }
 
-impl Probe {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+impl ProbeCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
         let progress = std::io::stderr().is_terminal();
         let say = |what: &str| {
             if progress {
@@ -114,8 +115,8 @@ impl Probe {
             Some(control) => {
                 let (most, longest) = (MAX_TRANSFER_BYTES, MAX_HOLD_S);
                 if self.bytes.0 > most || self.ack_delay.duration().as_secs_f64() > longest {
-                    return Err(Failure::Usage(format!(
-                        "--bytes is at most {most}, and --ack-delay at most {longest} s: a responder does no more"
+                    return Err(CommandError::Usage(format!(
+                        "--bytes must be at most {most} and --ack-delay at most {longest} s, the limits of a responder"
                     )));
                 }
                 let (host, ports, hold_s) = (self.host.clone(), self.ports.clone(), self.ack_delay.duration().as_secs_f64());
@@ -123,7 +124,7 @@ impl Probe {
                 probe::probe_with_responder(&how, say)
             }
         };
-        let probed = probed.map_err(|why| Failure::Failed(why.to_string()))?;
+        let probed = probed.map_err(|why| CommandError::Failed(why.to_string()))?;
         if let Some(path) = &self.evidence {
             write_evidence(path, &probed)?;
         }
@@ -131,21 +132,22 @@ impl Probe {
         // A closed pipe (`| head`) is not an error.
         let _ = std::io::stdout().write_all(text.as_bytes());
         match probed.rows.iter().all(|row| row.verdict == SplitVerdict::CannotTell) {
-            true => {
-                Err(Failure::CannotTell(format!("cannot tell whether connections to {} are split: the table has the reasons", self.host)))
-            }
+            true => Err(CommandError::CannotTell(format!(
+                "cannot tell whether connections to {} are split: the table shows the reasons",
+                self.host
+            ))),
             false => Ok(()),
         }
     }
 }
 
-/// Reports an unusable path before anything is measured.
-fn can_write(path: &Path) -> Result<(), Failure> {
+/// Checks that the path can be written to, before anything is measured.
+fn can_write(path: &Path) -> Result<(), CommandError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if directory.is_dir() && !path.is_dir() {
         return Ok(());
     }
-    Err(Failure::Usage(format!(
+    Err(CommandError::Usage(format!(
         "could not write the evidence to {}: {} is not a directory, or the path itself is one",
         path.display(),
         directory.display()
@@ -153,12 +155,12 @@ fn can_write(path: &Path) -> Result<(), Failure> {
 }
 
 /// Writes the report and the traces (capture files in hexadecimal) to one file.
-fn write_evidence(path: &Path, probed: &ProbeReport) -> Result<(), Failure> {
+fn write_evidence(path: &Path, probed: &ProbeReport) -> Result<(), CommandError> {
     let hex = |bytes: &Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let traces =
         probed.traces.as_ref().map(|[prober, responder]| serde_json::json!({ "prober": hex(prober), "responder": hex(responder) }));
     let all = serde_json::json!({ "format": "tandem-probe-1", "probed": probed, "traces": traces });
-    let failed = |why: std::io::Error| Failure::Failed(format!("could not write the evidence to {}: {why}", path.display()));
+    let failed = |why: std::io::Error| CommandError::Failed(format!("could not write the evidence to {}: {why}", path.display()));
     fs::write(path, serde_json::to_vec(&all).expect("a report has only text keys")).map_err(failed)
 }
 
@@ -173,12 +175,12 @@ fn word(direction: TransferDirection) -> &'static str {
     }
 }
 
-/// Port, application and direction of a row.
+/// Returns port, application and direction of a row.
 fn name(row: &ProbeRow) -> Vec<String> {
     vec![row.port.to_string(), row.application.clone(), row.direction.map_or("", word).into()]
 }
 
-/// Where the connection is split.
+/// Returns the position of the middlebox: its hop, and its address if known.
 fn place(row: &ProbeRow) -> String {
     row.place.map_or(String::new(), |place| {
         let address = place.address.map_or(String::new(), |address| format!(", {address}"));
@@ -197,13 +199,14 @@ fn text(probed: &ProbeReport, verbose: bool) -> String {
         text += &format!("not measured: {what}\n");
     }
     if verbose {
-        text += &way(probed);
+        text += &path_text(probed);
         text.extend(probed.rows.iter().map(listing));
     }
     text
 }
 
-fn way(probed: &ProbeReport) -> String {
+/// Returns the hops to the host, the RTT and the clock offset.
+fn path_text(probed: &ProbeReport) -> String {
     let way = &probed.way;
     let mut text = format!("\nthe network path to {}\n", probed.host);
     for hop in &way.hops {
@@ -222,7 +225,7 @@ fn way(probed: &ProbeReport) -> String {
     text
 }
 
-/// All evidence of a row.
+/// Returns the text of --verbose: all evidence of a row.
 fn listing(row: &ProbeRow) -> String {
     let piece = |piece: &Evidence| vec![says(piece.says).into(), strength(piece).into(), method(piece), piece.text.clone()];
     let rows: Vec<Vec<String>> = row.evidence.iter().map(piece).collect();

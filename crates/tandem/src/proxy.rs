@@ -1,8 +1,8 @@
-//! `tandem proxy`: splits the connections that come to this machine.
+//! `tandem proxy`: the split-TCP proxy.
 
 use crate::{
-    Failure,
-    check::{self, Check},
+    CommandError,
+    check::{self, CheckScope},
     service::{self, usage},
 };
 use clap::Args;
@@ -11,77 +11,84 @@ use proxy::{BufferSetting, ListenerConfig, ProxyConfigError, Service, check::try
 use std::{net::SocketAddr, path::PathBuf};
 use units::{Bytes, Span};
 
-/// Splits the connections that come to this machine, until SIGTERM or Ctrl-C; then it takes no new ones and waits for those
-/// there are. A second one resets these. SIGHUP reads the configuration file again, for new connections.
+/// Run the split-TCP proxy
+///
+/// Splits each TCP connection that its listeners accept into two legs, relayed through a bounded
+/// buffer. On SIGTERM or Ctrl-C it accepts no new connections and waits for the existing ones to
+/// end; a second signal resets them. SIGHUP reloads the configuration file, for new connections.
 #[derive(Debug, Args)]
-pub(crate) struct Proxy {
-    /// Configuration file; what is said here as well, counts before what it says
+pub(crate) struct ProxyCommand {
+    /// Configuration file (TOML); options on the command line take precedence
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[arg(
         long,
-        value_name = "WAY",
+        value_name = "LISTENER",
         required_unless_present = "config",
-        help = "Where connections come in: transparent=[::]:5000, forward=HERE:PORT=THERE:PORT or socks5=HERE:PORT; the last two \
-                with ,accept-proxy and ,send-proxy=v2 where the PROXY protocol is spoken, socks5 with ,allow=PREFIX and ,deny=PREFIX (where clients may go) and ,users=FILE (who may use it, NAME:PASSWORD a line); bonds come in by `tandem bond serve`"
+        help = "A listener: transparent=[::]:5000 for routed connections, forward=ADDRESS:PORT=ADDRESS:PORT to one server, or \
+                socks5=ADDRESS:PORT; the last two with ,accept-proxy and ,send-proxy=v2 for the PROXY protocol, socks5 with \
+                ,allow=PREFIX and ,deny=PREFIX for destinations and ,users=FILE (NAME:PASSWORD per line) for authentication"
     )]
     listen: Vec<ListenerConfig>,
-    /// Profile of the accepted leg, as KEY=VALUE,…: control=cubic,keepalive=10min
+    /// Profile of the accepted (near) leg, as KEY=VALUE,…: control=cubic,keepalive=10min
     #[arg(long, value_name = "PROFILE")]
     near: Option<LegProfile>,
-    /// Profile of the dialled leg
+    /// Profile of the dialled (far) leg
     #[arg(long, value_name = "PROFILE")]
     far: Option<LegProfile>,
-    /// Lets connections from and to this prefix pass unsplit
+    /// Prefix of clients or servers whose connections pass unsplit
     #[arg(long, value_name = "PREFIX")]
     bypass: Vec<Prefix>,
-    /// What is held in each direction of a connection at most: a size, or "unlimited" [default: 4MiB]
+    /// Maximum data buffered per direction of a connection (B): a size, or "unlimited" [default:
+    /// 4MiB]
     #[arg(long, value_name = "B")]
     buffer: Option<BufferSetting>,
     /// Worker threads [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// How long a far end may take to answer [default: 30s]
+    /// Time limit for connecting to a server [default: 30s]
     #[arg(long, value_name = "TIME")]
     connect_timeout: Option<Span>,
-    /// How long nothing may move in a connection before it is reset [default: for ever]
+    /// Reset a connection after this time without progress [default: never]
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<Span>,
-    /// Connections at once; more pass unsplit [default: as many as open files allow]
+    /// Maximum concurrent connections; more pass unsplit [default: derived from the limit of open
+    /// files]
     #[arg(long, value_name = "N")]
     max_flows: Option<usize>,
-    /// TCP memory of this host above which connections pass unsplit [default: where the kernel begins to save]
+    /// TCP memory of this host above which new connections pass unsplit [default: the kernel's
+    /// pressure threshold, the second value of net.ipv4.tcp_mem]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
-    /// Serves metrics for Prometheus at http://ADDRESS:PORT/metrics
+    /// Serve Prometheus metrics at http://ADDRESS:PORT/metrics
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     metrics: Option<SocketAddr>,
-    /// What `tandem flows` calls this proxy [default: default]
+    /// Name of this proxy for `tandem flows --name` [default: default]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Installs no rules: the operator's own firewall brings the traffic
+    /// Install no firewall rules: the operator's own rules redirect the traffic
     #[arg(long)]
     no_rules: bool,
-    /// What the forward chains of other programs decide: heed (split only what they let pass; the
-    /// first connection of a client to a port of a server passes unsplit) or ignore [default: heed]
+    /// Policy for the forward chains of other programs: heed (split only what they accept; the
+    /// first connection of a client to a server port passes unsplit) or ignore [default: heed]
     #[arg(long, value_name = "POLICY")]
     forward_policy: Option<ForwardPolicy>,
-    /// Prints the rules and ends
+    /// Print the firewall rules and exit
     #[arg(long)]
     dry_run: bool,
-    /// Tries what a start would need, says what cannot work, and ends; "--check=config" looks at the
-    /// configuration alone
+    /// Check whether this host meets the requirements of a start, and exit; "--check=config" checks
+    /// the configuration alone
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
-    check: Option<Check>,
+    check: Option<CheckScope>,
 }
 
-impl Proxy {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+impl ProxyCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
         let service = self.service().map_err(usage)?;
         service.config.check().map_err(usage)?;
         if let Some(how) = self.check {
             let tried = || try_start(&service.config, Some(&service.name), service.metrics);
-            return check::run(how, tried, "the configuration can be used");
+            return check::run(how, tried);
         }
         if self.dry_run {
             match service.config.rules() {
@@ -93,7 +100,7 @@ impl Proxy {
         service::serve(&service, || if self.config.is_some() { self.service().map(Some) } else { Ok(None) })
     }
 
-    /// What the file says, and what is said here before it.
+    /// Merges the command line into the configuration file; the command line takes precedence.
     fn service(&self) -> Result<Service, ProxyConfigError> {
         let mut service = self.config.as_deref().map_or_else(|| Ok(Service::default()), Service::read)?;
         let config = &mut service.config;

@@ -1,26 +1,26 @@
-//! `tandem reference`: writes the reference pages of the documentation and the JSON Schemas, from the
-//! definitions in the code. Hidden, since it is for those who change these.
+//! `tandem reference`: writes the reference pages of the documentation and the JSON Schemas, from
+//! the definitions in the code. Hidden, since only developers of Tandem need it.
 
 mod metrics_page;
 mod schema_page;
 
-use crate::{Failure, Status};
+use crate::{CommandError, ExitStatus};
 use clap::Args;
 use report::PlainTable;
-use schema_page::{SchemaPage, Style};
+use schema_page::{PathStyle, SchemaPage};
 use std::{fs, path::PathBuf};
 
-/// Writes the reference pages and JSON Schemas into a directory
+/// Write the reference pages and JSON Schemas into a directory
 #[derive(Debug, Args)]
-pub(crate) struct Reference {
-    /// The directory, docs/reference of the sources
+pub(crate) struct ReferenceCommand {
+    /// Directory for the pages: docs/reference of the sources
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
-impl Reference {
-    pub(crate) fn run(self) -> Result<(), Failure> {
-        let failed = |path: &PathBuf, why| Failure::Failed(format!("cannot write the reference page {}: {why}", path.display()));
+impl ReferenceCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        let failed = |path: &PathBuf, why| CommandError::Failed(format!("cannot write the reference page {}: {why}", path.display()));
         fs::create_dir_all(&self.directory).map_err(|why| failed(&self.directory, why))?;
         for (name, text) in pages() {
             let path = self.directory.join(name);
@@ -30,7 +30,7 @@ impl Reference {
     }
 }
 
-/// The files, by their names.
+/// Returns the files and their names.
 fn pages() -> Vec<(&'static str, String)> {
     let (scenario, proxy, outcome) = (scenario::schema(), proxy::config_schema(), outcome::schema());
     let pretty = |schema: &schemars::Schema| serde_json::to_string_pretty(schema).expect("a schema has only text keys") + "\n";
@@ -41,15 +41,15 @@ fn pages() -> Vec<(&'static str, String)> {
         ("scenario.schema.json", pretty(&scenario)),
         ("proxy.schema.json", pretty(&proxy)),
         ("outcome.schema.json", pretty(&outcome)),
-        ("scenario.md", page("Keys of a scenario file", SCENARIO, Style::Toml, &scenario)),
-        ("proxy.md", page("Keys of the proxy's configuration file", PROXY, Style::Toml, &proxy)),
-        ("outcome.md", page("Fields of an outcome", OUTCOME, Style::Json, &outcome) + &numbers()),
+        ("scenario.md", page("Keys of a scenario file", SCENARIO, PathStyle::Toml, &scenario)),
+        ("proxy.md", page("Keys of the proxy's configuration file", PROXY, PathStyle::Toml, &proxy)),
+        ("outcome.md", page("Fields of an outcome", OUTCOME, PathStyle::Json, &outcome) + &numbers()),
         ("metrics.md", metrics_page::markdown(&proxy::metrics::reference(), &cache::metrics::reference())),
         ("exit-status.md", exit_status()),
     ]
 }
 
-const SCENARIO: &str = "Every key of a scenario file. [Scenarios](../scenarios.md) explains them, and has which engine answers what. \
+const SCENARIO: &str = "Every key of a scenario file. [Scenarios](../scenarios.md) explains them, and lists the keys that each engine supports. \
 An editor that checks TOML against a JSON Schema can use [scenario.schema.json](scenario.schema.json), for example after the comment \
 `#:schema` and its path in the first line of the file.";
 
@@ -60,7 +60,7 @@ const OUTCOME: &str = "Every field of what `tandem run --json` prints: a list of
 stable. A field that does not always have a value is either absent or null, as its description says. [Outcomes](../outcome.md) has the \
 JSON of the other commands. The JSON Schema is [outcome.schema.json](outcome.schema.json).";
 
-/// The names of the numbers that are derived from an outcome.
+/// Returns the section on the numbers that are derived from an outcome.
 fn numbers() -> String {
     let names: Vec<String> = outcome::NUMBERS.iter().map(|name| format!("`{name}`")).collect();
     let text = format!("`ci95`, the claims of papers and tables name these numbers of an outcome: {}.", names.join(", "));
@@ -68,8 +68,9 @@ fn numbers() -> String {
 }
 
 fn exit_status() -> String {
-    let rows: Vec<Vec<String>> = Status::ALL.iter().map(|status| vec![(*status as u8).to_string(), status.meaning().to_owned()]).collect();
-    let introduction = "The exit status of every command of `tandem`. A run on a machine that could not keep up is done: its outcome has \
-                        `\"valid\": false` and a warning.";
+    let rows: Vec<Vec<String>> =
+        ExitStatus::ALL.iter().map(|status| vec![(*status as u8).to_string(), status.meaning().to_owned()]).collect();
+    let introduction = "The exit status of every command of `tandem`. A run exits with 0 even if the machine could not keep up: its outcome then \
+                        has `\"valid\": false` and a warning.";
     schema_page::head("Exit status", introduction) + "\n" + &PlainTable::new(&["status", "meaning"], rows).markdown()
 }

@@ -1,7 +1,7 @@
-//! `tandem run`: plays a scenario file.
+//! `tandem run`: runs a scenario file on one or more engines.
 
 use crate::{
-    Failure, output,
+    CommandError, output,
     runs::{self, EngineName, RunFlags},
 };
 use clap::Args;
@@ -12,48 +12,49 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Plays a scenario file, with all its cases, and prints the results.
+/// Run a scenario file, with all its cases, on one or more engines
 #[derive(Debug, Args)]
-pub(crate) struct Run {
-    /// The scenario
+pub(crate) struct RunCommand {
+    /// Scenario file (TOML)
     file: PathBuf,
-    /// Plays this case alone, where the file has several; may be given several times
+    /// Run only this case; may be repeated
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
-    /// Which engines answer
+    /// Engines that run the scenario
     #[arg(long, value_enum, value_delimiter = ',', default_value = "lab")]
     on: Vec<EngineName>,
-    /// Changes a key, or sweeps it over several values: control.proxy=cubic,bbr
+    /// Override a key; with several values, sweep it: control.proxy=cubic,bbr
     #[arg(long = "set", value_name = "KEY=VALUE[,VALUE…]")]
     sets: Vec<Assignment>,
-    /// Seed of all random numbers, instead of the file's
+    /// Seed of the random numbers [default: that of the file]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Plays with this many seeds and gives intervals of the mean
+    /// Number of seeds; with several, print means with 95 % confidence intervals
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
-    /// Prints JSON: a list, one outcome for each engine, case and seed
+    /// Print JSON: a list with one outcome per engine, case and seed
     #[arg(long)]
     json: bool,
-    /// Adds numbers over time to the JSON
+    /// Add time series to the JSON
     #[arg(long, requires = "json")]
     series: bool,
-    /// Writes a page with plots, which opens offline
+    /// Write a self-contained web page with plots
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
-    /// Writes the packets that each host sent and received, as pcapng files
+    /// Write the packets that each host of the lab sends and receives to pcapng files in a
+    /// directory
     #[arg(long, value_name = "DIR")]
     pcap: Option<PathBuf>,
     #[command(flatten)]
     flags: RunFlags,
 }
 
-impl Run {
-    pub(crate) fn run(self) -> Result<(), Failure> {
+impl RunCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
         let variants = runs::select_cases(runs::read_variants(&self.file, &self.sets)?, &self.cases)?;
         if let Some(directory) = &self.pcap {
             fs::create_dir_all(directory)
-                .map_err(|why| Failure::Failed(format!("cannot make the directory {} for captures: {why}", directory.display())))?;
+                .map_err(|why| CommandError::Failed(format!("cannot create the directory {} for captures: {why}", directory.display())))?;
         }
         let seeds = SeedRange { first: self.seed, count: self.seeds };
         let mut planned = Vec::new();
@@ -82,7 +83,7 @@ impl Run {
     }
 }
 
-/// The beginning of the names of a run's captures.
+/// Returns the common prefix of a run's capture file names.
 fn capture_prefix(directory: &Path, variant: &Variant, seed: u64) -> PathBuf {
     let case = if variant.case.is_empty() { String::new() } else { format!("-{}", variant.case) };
     let name = format!("{}{case}-seed{seed}-", variant.scenario.name);

@@ -1,7 +1,7 @@
-//! What the commands that play scenarios have in common: options, engines, the choice of variants,
-//! and the failure that follows from engines' errors.
+//! Shared by the commands that run scenarios: options, engines, the selection of variants, and the
+//! conversion of engine errors.
 
-use crate::Failure;
+use crate::CommandError;
 use clap::{Args, ValueEnum};
 use outcome::{Engine, EngineError, Outcome};
 use runner::{FailedRuns, PlannedRun, RunOptions};
@@ -11,42 +11,42 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How to execute runs.
+/// Options for the execution of runs.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct RunFlags {
-    /// How many runs side by side (default: as many as two cores carry)
+    /// Concurrent runs [default: in the lab as many as two cores sustain, else one per core]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
-    /// How often a run is repeated at most, until the machine keeps up with it
+    /// Maximum attempts per run; a run is repeated while the machine cannot keep up with it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     tries: u32,
-    /// Draws no progress bars
+    /// Draw no progress bars
     #[arg(long)]
     quiet: bool,
 }
 
 impl RunFlags {
-    /// The options of the runner; no progress bars beside JSON.
+    /// Returns the options of the runner. With JSON output there are no progress bars.
     pub(crate) fn options(self, json: bool) -> RunOptions {
         RunOptions { jobs: self.jobs, tries: self.tries, progress: !self.quiet && !json }
     }
 }
 
-/// The engines.
+/// An engine, as --on names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EngineName {
-    /// The real kernel, in network namespaces
+    /// Real kernel and real proxy, in network namespaces with emulated links
     Lab,
-    /// Packets in virtual time
+    /// Packet simulator, in virtual time
     Sim,
-    /// The equations: the steady state of one connection, split or not
+    /// Equations: steady state of one connection, end to end or split
     Theory,
-    /// The bound: what fair sharing of the bottleneck allows at best
+    /// Lower bound on transfer times under fair sharing of the bottleneck
     Bound,
 }
 
 impl EngineName {
-    /// The engine. `capture` is where the lab writes captures: the beginning of their file names.
+    /// Returns the engine. `capture` is the prefix of the lab's capture file names.
     pub(crate) fn engine(self, capture: Option<PathBuf>) -> Box<dyn Engine + Send> {
         match self {
             EngineName::Sim => Box::new(sim::Sim::default()),
@@ -57,33 +57,34 @@ impl EngineName {
     }
 }
 
-/// Reads a scenario file and makes its variants.
-pub(crate) fn read_variants(path: &Path, sets: &[Assignment]) -> Result<Vec<Variant>, Failure> {
-    let text = fs::read_to_string(path).map_err(|why| Failure::Usage(format!("cannot read the scenario {}: {why}", path.display())))?;
+/// Reads a scenario file and returns its variants.
+pub(crate) fn read_variants(path: &Path, sets: &[Assignment]) -> Result<Vec<Variant>, CommandError> {
+    let text =
+        fs::read_to_string(path).map_err(|why| CommandError::Usage(format!("cannot read the scenario {}: {why}", path.display())))?;
     ScenarioFile::parse(&text, &path.display().to_string())
         .and_then(|file| file.variants(sets))
-        .map_err(|error| Failure::Usage(error.to_string()))
+        .map_err(|error| CommandError::Usage(error.to_string()))
 }
 
-/// The variants of these cases; all if none is named.
-pub(crate) fn select_cases(variants: Vec<Variant>, cases: &[String]) -> Result<Vec<Variant>, Failure> {
+/// Returns the variants of these cases, or all variants if `cases` is empty.
+pub(crate) fn select_cases(variants: Vec<Variant>, cases: &[String]) -> Result<Vec<Variant>, CommandError> {
     if let Some(case) = cases.iter().find(|case| !variants.iter().any(|variant| variant.case == **case)) {
         if variants.iter().all(|variant| variant.case.is_empty()) {
-            return Err(Failure::Usage(format!("there is no case {case:?}: this scenario has no cases, so leave --case out")));
+            return Err(CommandError::Usage(format!("there is no case {case:?}: this scenario has no cases; leave --case out")));
         }
-        return Err(Failure::Usage(format!("there is no case {case:?} in this scenario; there are {}", case_names(&variants))));
+        return Err(CommandError::Usage(format!("there is no case {case:?} in this scenario; it has {}", case_names(&variants))));
     }
     let is_wanted = |variant: &Variant| cases.is_empty() || cases.contains(&variant.case);
     Ok(variants.into_iter().filter(is_wanted).collect())
 }
 
-/// The names of the variants' cases, quoted.
+/// Returns the names of the variants' cases, quoted.
 pub(crate) fn case_names(variants: &[Variant]) -> String {
     variants.iter().map(|variant| format!("{:?}", variant.case)).collect::<Vec<_>>().join(", ")
 }
 
-/// Executes runs. The failure is that of the first error; the other errors go to stderr.
-pub(crate) fn run_all(runs: Vec<PlannedRun<'_>>, options: RunOptions) -> (Vec<Outcome>, Option<Failure>) {
+/// Executes runs. Returns the outcomes and the first error; prints further errors to stderr.
+pub(crate) fn run_all(runs: Vec<PlannedRun<'_>>, options: RunOptions) -> (Vec<Outcome>, Option<CommandError>) {
     let (outcomes, errors) = runner::sort_answers(runner::run_all(runs, options));
     for error in errors.iter().skip(1) {
         eprintln!("tandem: {error}");
@@ -91,12 +92,12 @@ pub(crate) fn run_all(runs: Vec<PlannedRun<'_>>, options: RunOptions) -> (Vec<Ou
     (outcomes, errors.into_iter().next().map(failure))
 }
 
-/// The failure that an engine's error is; its text names the cases.
-pub(crate) fn failure(failed: FailedRuns) -> Failure {
+/// Converts an engine's error; the text names the cases.
+pub(crate) fn failure(failed: FailedRuns) -> CommandError {
     let text = failed.to_string();
     match failed.error {
-        EngineError::CannotAnswer { .. } => Failure::CannotTell(text),
-        EngineError::WrongScenario { .. } => Failure::Usage(text),
-        EngineError::Failed(_) | EngineError::Cancelled => Failure::Failed(text),
+        EngineError::CannotAnswer { .. } => CommandError::CannotTell(text),
+        EngineError::WrongScenario { .. } => CommandError::Usage(text),
+        EngineError::Failed(_) | EngineError::Cancelled => CommandError::Failed(text),
     }
 }

@@ -1,15 +1,17 @@
-//! The service manager's watchdog: it kills and restarts a service that no longer says it is alive.
+//! The service manager's watchdog, which restarts a service that stops sending keepalives.
 
 use proxy::Liveness;
 use sd_notify::NotifyState;
 use std::{io, thread};
 
-/// How often it is said that the service is alive, within the time that the service manager waits.
-/// Between two such moments every event loop must have turned.
+/// Keepalives per watchdog interval. Between two of them every event loop must complete a turn.
 const TIMES: u32 = 3;
 
-/// Starts a thread that tells the service manager that the proxy is alive, as long as every worker
-/// turns its event loop; does nothing where the service manager has no watchdog.
+/// Starts a thread that sends keepalives to the service manager as long as every worker turns its
+/// event loop. Does nothing if the service manager has no watchdog.
+///
+/// # Errors
+/// The thread cannot be started.
 pub(crate) fn start(mut liveness: Liveness) -> io::Result<()> {
     let Some(limit) = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero()) else { return Ok(()) };
     let work = move || {
@@ -20,7 +22,7 @@ pub(crate) fn start(mut liveness: Liveness) -> io::Result<()> {
             if alive {
                 let _ = sd_notify::notify(&[NotifyState::Watchdog]);
             } else if before {
-                tracing::warn!("a worker has not turned its event loop for {:?}", limit / TIMES);
+                tracing::warn!("the event loop of a worker has not turned for {:?}", limit / TIMES);
             }
             thread::sleep(limit / TIMES);
         }

@@ -1,8 +1,9 @@
-//! As many connections at once as the limit of open files allows: all are split, all are held, all work, and nothing is left of
-//! them; beyond that they pass unsplit.
+//! As many concurrent connections as the limit of open files allows: all are split and work, and
+//! leave nothing behind; further connections pass unsplit.
 //!
-//! Clients and servers are processes of their own, in pairs, since each may open only so many files: this program runs itself again
-//! inside the hosts. A member of the crowd is told what to do on its standard input and answers on its standard error.
+//! Clients and servers are separate processes, in pairs, because of their own limits of open files:
+//! this program runs copies of itself on the hosts. A copy reads commands from stdin and answers on
+//! stderr.
 
 mod common;
 
@@ -23,10 +24,10 @@ use std::{
     time::Instant,
 };
 
-/// Who a copy of this program is: `client PORT` or `server PORT`.
+/// Environment variable with the role of a copy: `client PORT` or `server PORT`.
 const MEMBER: &str = "TANDEM_CROWD_MEMBER";
 const SERVER: &str = "10.98.2.2";
-/// More than this shows nothing new, and takes long.
+/// More connections would only take longer.
 const MOST_A_WORKER: u64 = 9_800;
 /// Connections of one client process.
 const MOST_A_PAIR: usize = 4_500;
@@ -37,12 +38,12 @@ fn open_files() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
 
-/// How many flows a worker takes: two descriptors each, besides some of its own.
+/// Returns the maximum number of flows per worker: two descriptors per flow, besides its own.
 fn room_of_a_worker() -> u64 {
     (open_files().saturating_sub(400) / 2).min(MOST_A_WORKER)
 }
 
-/// What is said on a connection: of its client, and nobody else's.
+/// Returns the message of a connection, unique to its client.
 fn message(port: u16, number: usize, round: u64) -> [u8; MESSAGE] {
     let mut message = [port as u8; MESSAGE];
     message[..8].copy_from_slice(&(number as u64).to_be_bytes());
@@ -50,21 +51,21 @@ fn message(port: u16, number: usize, round: u64) -> [u8; MESSAGE] {
     message
 }
 
-/// What the copies of this program do that the test below starts; by itself, nothing.
+/// Entry point of the copies that the test below starts; without a role it does nothing.
 #[test]
 fn crowd_member() {
-    let Ok(who) = std::env::var(MEMBER) else { return };
+    let Ok(role) = std::env::var(MEMBER) else { return };
     let limit = open_files();
     setrlimit(Resource::Nofile, Rlimit { current: Some(limit), maximum: Some(limit) }).unwrap();
-    let (role, port) = who.split_once(' ').unwrap();
+    let (role, port) = role.split_once(' ').unwrap();
     let port = port.parse().unwrap();
     match role {
-        "client" => be_client(port),
-        _ => be_server(port),
+        "client" => run_client(port),
+        _ => run_server(port),
     }
 }
 
-fn be_client(port: u16) {
+fn run_client(port: u16) {
     let (mut streams, mut round) = (Vec::new(), 0);
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let outcome = match line.split_once(' ') {
@@ -94,7 +95,7 @@ fn open(streams: &mut Vec<TcpStream>, port: u16, count: usize) -> std::io::Resul
     Ok(())
 }
 
-/// A message on each connection, then its echo on each.
+/// Sends a message on each connection, then reads its echo on each.
 fn exchange(streams: &mut [TcpStream], port: u16, round: u64) -> std::io::Result<()> {
     for (number, stream) in streams.iter_mut().enumerate() {
         stream.write_all(&message(port, number, round))?;
@@ -110,8 +111,8 @@ fn exchange(streams: &mut [TcpStream], port: u16, round: u64) -> std::io::Result
     Ok(())
 }
 
-/// Says back what it hears, until its standard input ends: with the process that started it.
-fn be_server(port: u16) {
+/// Runs an echo server until stdin closes, at the end of the parent process.
+fn run_server(port: u16) {
     let listener = TcpListener::bind(("0.0.0.0", port)).unwrap();
     listener.set_nonblocking(true).unwrap();
     let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
@@ -148,7 +149,7 @@ fn be_server(port: u16) {
     }
 }
 
-/// A process of the crowd, until it is dropped.
+/// A copy of this program; ends on drop.
 struct Member {
     process: Child,
     answers: Lines<BufReader<ChildStderr>>,
@@ -204,7 +205,7 @@ impl Crowd {
         Crowd { router, clients, _servers: servers, hosts: [client, server] }
     }
 
-    /// All at the same time.
+    /// Sends a command to all clients, and waits for their answers.
     fn all(&mut self, what: impl Fn(usize) -> String) {
         for (index, client) in self.clients.iter_mut().enumerate() {
             client.tell(&what(index));
@@ -212,7 +213,7 @@ impl Crowd {
         self.clients.iter_mut().for_each(Member::await_done);
     }
 
-    /// So many more connections, shared among the clients.
+    /// Opens this many more connections, divided among the clients.
     fn open(&mut self, count: usize) {
         let clients = self.clients.len();
         self.all(|index| format!("open {}", count / clients + usize::from(index < count % clients)));
@@ -227,7 +228,8 @@ impl Crowd {
         wait_until("the proxy is empty", || self.status().totals.flows == 0);
     }
 
-    /// SYNs that the clients sent again, since the proxy could not accept as quickly as they called: the firewall counts them as well.
+    /// Returns the number of SYNs that the clients retransmitted because the proxy accepted too
+    /// slowly. The firewall counts these too.
     fn syns_again(&self) -> u64 {
         let text = self.hosts[0].enter(|| fs::read_to_string("/proc/thread-self/net/netstat").unwrap()).unwrap();
         let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:")).map(str::split_whitespace);
@@ -235,7 +237,8 @@ impl Crowd {
         lines.next().unwrap().nth(at).unwrap().parse().unwrap()
     }
 
-    /// Asserts that the firewall has counted so many connections, and returns how many of them it let pass unsplit.
+    /// Asserts that the firewall has counted this many connections; returns how many passed
+    /// unsplit.
     fn assert_counted(&self, connections: usize) -> u64 {
         let (counted, least) = (self.status().counted.unwrap(), connections as u64);
         let (all, again) = (counted.split + counted.unsplit, self.syns_again());
@@ -257,15 +260,16 @@ impl Crowd {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The firewall's rules, without what they have counted and remembered, and without the care that is taken for a minute after
-    /// connections passed unsplit.
+    /// Returns the firewall rules, without counters and set elements, and without the additional
+    /// rules for a minute after connections passed unsplit.
     fn rules(&self) -> String {
         let said = self.said("nft", &["--stateless", "--terse", "list", "ruleset"]);
         said.lines().filter(|line| !(line.contains("@direct") && line.ends_with("accept"))).collect::<Vec<_>>().join("\n")
     }
 }
 
-/// What a process holds: open descriptors, of each worker's own table too, and memory in bytes.
+/// Returns the open descriptors of a process, including each worker's own table, and its memory in
+/// bytes.
 fn holds(process: u32) -> (usize, u64) {
     let mut descriptors = 0;
     for task in fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten() {
@@ -280,8 +284,8 @@ fn holds(process: u32) -> (usize, u64) {
     (descriptors, line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024)
 }
 
-/// Holds crowds through a proxy with so many threads; the kernel shares connections among them only about evenly, so that their room
-/// can't be used to the last.
+/// Opens crowds of connections through a proxy with this many threads. The kernel distributes
+/// connections only about evenly, so that the limits of all threads cannot be reached exactly.
 fn hold_crowds(threads: u64, percent: u64) {
     let begun = Instant::now();
     let room = threads * room_of_a_worker();
@@ -291,7 +295,7 @@ fn hold_crowds(threads: u64, percent: u64) {
     let mut proxy = Daemon::start(crowd.router.command(TANDEM).args(arguments));
     wait_until("the proxy is up", || crowd.try_status().is_some());
     let (rules, at_start) = (crowd.rules(), holds(proxy.0.id()));
-    // A first crowd makes the proxy's memory what it will be.
+    // A first crowd brings the memory of the proxy to its steady state.
     crowd.open(count);
     crowd.exchange();
     crowd.close();
@@ -305,7 +309,7 @@ fn hold_crowds(threads: u64, percent: u64) {
     assert!(full.0 >= 2 * count, "{} descriptors for {count} connections", full.0);
     let mut beyond = 0;
     if threads == 1 {
-        // All room is taken, and more: these pass unsplit.
+        // More connections than the limit: the rest pass unsplit.
         let more = room as usize - count + 500;
         crowd.open(more);
         crowd.exchange();
@@ -313,8 +317,8 @@ fn hold_crowds(threads: u64, percent: u64) {
         assert!(beyond >= 300, "{beyond} passed unsplit");
     }
     crowd.close();
-    // Whoever asked for its status is still being let go, perhaps.
-    // While it cares for those that pass unsplit it keeps a setting of the kernel and its note open.
+    // A status connection may still be closing. While connections pass unsplit, the proxy keeps a
+    // kernel setting and its record open.
     wait_until("all descriptors are closed", || holds(proxy.0.id()).0 <= at_start.0 + 2);
     let after = holds(proxy.0.id());
     assert!(after.1 <= warm.1 + warm.1 / 4 + (4 << 20), "memory after the crowds: {} and {}", warm.1, after.1);
@@ -337,8 +341,8 @@ fn hold_crowds(threads: u64, percent: u64) {
 }
 
 #[test]
-fn crowds_are_held_and_nothing_is_left_of_them() {
-    if skip("crowds_are_held_and_nothing_is_left_of_them", &["nft", "ip"]) {
+fn connections_up_to_the_file_limit_are_split_and_leave_nothing() {
+    if skip("connections_up_to_the_file_limit_are_split_and_leave_nothing", &["nft", "ip"]) {
         return;
     }
     hold_crowds(1, 97);

@@ -1,4 +1,5 @@
-//! What a flood of SYNs from forged addresses does to honest clients: each of their connections works, split or not; none is reset.
+//! A flood of SYNs from forged addresses: each connection of a legitimate client works, split or
+//! not, and none is reset.
 
 mod common;
 
@@ -15,19 +16,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Forged addresses are in this prefix. Answers to them lead to the client's host, which drops them.
+/// Prefix of the forged addresses. Answers are routed to the client's host, which drops them.
 const FORGED: &str = "10.66.0.0/16";
 
-/// The sum of 16-bit words that Internet checksums are made of (RFC 1071).
+/// Returns the sum of 16-bit words for an Internet checksum (RFC 1071).
 fn sum(bytes: &[u8]) -> u32 {
     bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]))).sum()
 }
 
-/// A SYN as a raw socket takes it: the kernel fills in length and checksum of the IP header.
+/// Returns a SYN for a raw socket: the kernel fills in length and checksum of the IP header.
 fn syn(from: SocketAddrV4, to: SocketAddrV4, sequence: u32) -> Vec<u8> {
     let mut tcp = [from.port().to_be_bytes(), to.port().to_be_bytes()].concat();
     tcp.extend(sequence.to_be_bytes());
-    // No acknowledgement; a header of 24 bytes, SYN; window, checksum, no urgent data; MSS 1460.
+    // ACK number 0; header of 24 bytes, SYN; window, checksum, urgent pointer 0; MSS 1460.
     tcp.extend([0, 0, 0, 0, 0x60, 0x02, 0xff, 0xff, 0, 0, 0, 0, 2, 4, 5, 180]);
     let pseudo = [&from.ip().octets()[..], &to.ip().octets(), &[0, 6, 0, 24]].concat();
     let mut total = sum(&pseudo) + sum(&tcp);
@@ -39,7 +40,7 @@ fn syn(from: SocketAddrV4, to: SocketAddrV4, sequence: u32) -> Vec<u8> {
     [ip, tcp].concat()
 }
 
-/// Sends SYNs from forged addresses at this rate until it is told to stop; how many it has sent.
+/// Sends SYNs from forged addresses at this rate until `stop` is set; returns their number.
 fn flood(host: &Host, rate: u32, stop: &AtomicBool) -> u32 {
     let to = SocketAddrV4::new(SERVER[0].parse().unwrap(), 80);
     let socket = host.enter(|| Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(255))).unwrap()).unwrap();
@@ -63,10 +64,10 @@ fn routed() -> Routed {
     routed
 }
 
-/// A handshake that the kernel answers with a cookie leaves no socket that its last packet would fit.
+/// With a SYN cookie there is no request socket that the last packet of the handshake would match.
 #[test]
-fn handshakes_by_cookies_are_completed() {
-    if skip("handshakes_by_cookies_are_completed", &["nft", "ip"]) {
+fn handshakes_with_syn_cookies_complete() {
+    if skip("handshakes_with_syn_cookies_complete", &["nft", "ip"]) {
         return;
     }
     let routed = routed();
@@ -82,8 +83,8 @@ fn handshakes_by_cookies_are_completed() {
 }
 
 #[test]
-fn no_honest_client_is_reset_under_a_flood() {
-    if skip("no_honest_client_is_reset_under_a_flood", &["nft", "ip"]) {
+fn legitimate_clients_are_not_reset_during_a_syn_flood() {
+    if skip("legitimate_clients_are_not_reset_during_a_syn_flood", &["nft", "ip"]) {
         return;
     }
     const CONNECTIONS: usize = 100;
@@ -93,7 +94,7 @@ fn no_honest_client_is_reset_under_a_flood() {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let flood = scope.spawn(|| flood(&routed.client, rate, &stop));
-            // By then there is no room for half-open connections any more.
+            // By now the queue of half-open connections is full.
             thread::sleep(Duration::from_secs(2));
             let mut took: Vec<f64> = (0..CONNECTIONS)
                 .filter_map(|_| {

@@ -1,5 +1,5 @@
-//! `kill -9` at any time, then another run: it works, and afterwards namespaces, routing rules and nftables rules are as
-//! before.
+//! `kill -9` at any time, then another run: it works, and afterwards namespaces, routing rules and
+//! nftables rules are as before.
 
 mod common;
 
@@ -18,7 +18,7 @@ const SCENARIO: &str = "name = \"killed\"\n[[link]]\nrate = \"20Mbit\"\ndelay = 
                         [[split]]\nafter = 1\n[[flow]]\ncount = 3\nbytes = \"2MB\"\n";
 
 #[test]
-fn a_first_signal_waits_for_the_flows_a_second_resets_them() {
+fn the_first_signal_drains_and_the_second_resets() {
     let (server, port) = (TcpListener::bind("127.2.0.1:0").unwrap(), TcpListener::bind("127.2.0.2:0").unwrap());
     let (to, at) = (server.local_addr().unwrap(), port.local_addr().unwrap());
     drop(port);
@@ -41,7 +41,7 @@ fn a_first_signal_waits_for_the_flows_a_second_resets_them() {
 }
 
 #[test]
-fn a_killed_proxy_ends_nothing_cleanly() {
+fn a_killed_proxy_causes_resets_and_no_clean_close() {
     let (server, port) = (TcpListener::bind("127.2.0.3:0").unwrap(), TcpListener::bind("127.2.0.4:0").unwrap());
     let (to, at) = (server.local_addr().unwrap(), port.local_addr().unwrap());
     drop(port);
@@ -52,7 +52,7 @@ fn a_killed_proxy_ends_nothing_cleanly() {
         client.is_some()
     });
     let (mut client, (mut accepted, _)) = (client.unwrap(), server.accept().unwrap());
-    // Nothing is left unread in the proxy, which alone would make the kernel reset.
+    // The proxy has read everything: unread data would cause a reset by themselves.
     client.write_all(b"all of it").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     accepted.read_to_end(&mut Vec::new()).unwrap();
@@ -62,57 +62,58 @@ fn a_killed_proxy_ends_nothing_cleanly() {
     assert!(accepted.write(b"?").is_err(), "a reset after the FIN");
 }
 
-/// What a program prints, in a host or, without one, in the machine's own namespace.
+/// Returns the output of a program on a host, or without a host in the machine's own namespace.
 fn output(host: Option<&Host>, program: &str, arguments: &[&str]) -> String {
     let mut command = host.map_or_else(|| Command::new(program), |host| host.command(program));
     let output = command.args(arguments).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Everything that could be left behind. Names of namespaces are the machine's, not a host's.
+/// Returns everything that could be left behind. Names of namespaces belong to the machine, not to
+/// a host.
 fn traces(host: Option<&Host>) -> [String; 5] {
     [
         if host.is_none() { output(host, "ip", &["netns"]) } else { String::new() },
         output(host, "ip", &["rule"]),
         output(host, "ip", &["-6", "rule"]),
         output(host, "nft", &["list", "ruleset"]),
-        // Without the statistics of a link that differ from moment to moment.
+        // Without link statistics, which change all the time.
         output(host, "ip", &["-brief", "link"]),
     ]
 }
 
 #[test]
-fn a_killed_lab_leaves_nothing() {
-    if skip("a_killed_lab_leaves_nothing", &["nft", "ip"]) {
+fn the_next_run_cleans_up_after_a_killed_lab() {
+    if skip("the_next_run_cleans_up_after_a_killed_lab", &["nft", "ip"]) {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("scenario.toml");
     fs::write(&path, SCENARIO).unwrap();
     let before = traces(None);
-    // While it builds, while it runs, while it ends.
+    // During setup, during the run, and during its end.
     for after in [5, 20, 60, 120, 250, 500, 1000, 1800] {
         let mut run = Command::new(TANDEM).arg("run").arg(&path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         thread::sleep(Duration::from_millis(after));
         run.kill().unwrap();
         run.wait().unwrap();
     }
-    // A named lab leaves its names when it is killed …
+    // A killed lab leaves the names of its namespaces …
     let mut named = Daemon::start(Command::new(TANDEM).arg("lab").arg(&path));
     let prefix = format!("tandem-{}-", named.0.id());
     wait_until("the lab is up", || output(None, "ip", &["netns"]).contains(&format!("{prefix}receiver")));
     named.0.kill().unwrap();
     named.0.wait().unwrap();
     assert!(output(None, "ip", &["netns"]).contains(&prefix));
-    // … and the next run clears them.
+    // … and the next run removes them.
     let run = Command::new(TANDEM).arg("run").arg(&path).output().unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     wait_until("everything is as before", || traces(None) == before);
 }
 
 #[test]
-fn a_killed_proxy_lets_traffic_pass_and_the_next_one_takes_over() {
-    if skip("a_killed_proxy_lets_traffic_pass_and_the_next_one_takes_over", &["nft", "ip"]) {
+fn traffic_passes_after_a_kill_and_the_next_proxy_takes_over() {
+    if skip("traffic_passes_after_a_kill_and_the_next_proxy_takes_over", &["nft", "ip"]) {
         return;
     }
     let host = Host::new("router").unwrap();
@@ -129,29 +130,29 @@ fn a_killed_proxy_lets_traffic_pass_and_the_next_one_takes_over() {
         proxy.0.wait().unwrap();
         wait_until("its table is gone with it", || table().is_empty());
     }
-    // Killed while it starts, and the next one starts at once.
+    // Proxies that are killed during their start, one after the other.
     for after in [1, 5, 10, 20, 40, 80, 160] {
         let proxy = Daemon::start(host.command(TANDEM).args(["proxy", "--listen", "transparent=[::]:5000"]));
         thread::sleep(Duration::from_millis(after));
         drop(proxy);
     }
-    // Several that start at once: one comes through, whole.
+    // Several proxies that start at once: exactly one succeeds.
     let mut several: Vec<Daemon> = (5001..5005)
         .map(|port| Daemon::start(host.command(TANDEM).args(["proxy", "--listen", &format!("transparent=[::]:{port}")])))
         .collect();
-    wait_until("all but one are refused", || {
+    wait_until("all but one have failed", || {
         several.iter_mut().filter_map(|proxy| proxy.0.try_wait().unwrap()).filter(|status| status.code() == Some(1)).count() == 3
     });
-    wait_until("the one intercepts", || table().matches("tproxy").count() == 4);
+    wait_until("the remaining proxy intercepts", || table().matches("tproxy").count() == 4);
     for family in ["-4", "-6"] {
-        assert_eq!(output(Some(&host), "ip", &[family, "rule"]).matches("0x5444").count(), 2, "each rule once, however many were killed");
+        assert_eq!(output(Some(&host), "ip", &[family, "rule"]).matches("0x5444").count(), 2, "each rule is installed once");
         assert!(output(Some(&host), "ip", &[family, "route", "show", "table", "21572"]).contains("local"));
     }
     drop(several);
     wait_until("its table is gone with it", || table().is_empty());
     let mut proxy = start();
-    assert_eq!(output(Some(&host), "ip", &["rule"]).matches("0x5444").count(), 2, "each rule once, however many were killed");
-    // A second one is refused, and does not disturb the first.
+    assert_eq!(output(Some(&host), "ip", &["rule"]).matches("0x5444").count(), 2, "each rule is installed once");
+    // A second proxy fails, and does not affect the first.
     let second = host.command(TANDEM).args(["proxy", "--listen", "transparent=[::]:5001"]).output().unwrap();
     assert_eq!(second.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&second.stderr).contains("another process owns the nftables table"), "{second:?}");

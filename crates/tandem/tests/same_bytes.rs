@@ -1,5 +1,5 @@
-//! What is computed is a function of the scenario and the seed: every scenario file in the tree gives the same bytes twice, and a sweep the same
-//! bytes however many cores play it.
+//! Results are a function of the scenario and the seed: every scenario file in the tree gives the
+//! same bytes twice, and a sweep gives the same bytes on any number of cores.
 
 mod common;
 
@@ -15,14 +15,14 @@ use std::{
 };
 use units::Span;
 
-/// A scenario file, and what is changed of it.
+/// A scenario file, with overrides.
 struct Play {
     file: PathBuf,
     sets: Vec<String>,
 }
 
 impl Play {
-    /// The file as it is, but for its length.
+    /// The file with a shortened duration.
     fn of(file: &Path, sets: &[String]) -> Self {
         let whole = Play { file: file.into(), sets: sets.to_vec() };
         let scenarios: Vec<Scenario> = whole.variants().into_iter().map(|variant| variant.scenario).collect();
@@ -40,7 +40,8 @@ impl Play {
         file.variants(&sets).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// What those who compute say to it. Its curves are left out, of which there would be a gigabyte: figures are made of them, to the last digit.
+    /// Returns the JSON of the virtual engines, without series, which would take a gigabyte; all
+    /// other numbers derive from them.
     fn json(&self, seed: u64, more: &[&str]) -> String {
         let mut command = Command::new(TANDEM);
         command.arg("run").arg(&self.file).args(["--on", "sim,theory", "--json", "--seed", &seed.to_string()]).args(more);
@@ -49,7 +50,7 @@ impl Play {
         }
         let output = command.output().unwrap();
         let (status, said) = (output.status.code(), String::from_utf8_lossy(&output.stderr));
-        // 3: one of them has no answer to a part of it.
+        // 3: an engine does not support a part of it.
         assert!(matches!(status, Some(0 | 3)), "{}: {status:?} {said}", self.name());
         String::from_utf8(output.stdout).unwrap()
     }
@@ -59,7 +60,8 @@ impl Play {
     }
 }
 
-/// How long a scenario is played here: until there has been something to see, but for no more than so many packets.
+/// Returns the duration of a scenario in this test: long enough for a result, but bounded in
+/// packets.
 fn short(scenario: &Scenario) -> Span {
     const LEAST_ROUND_TRIPS: u64 = 3;
     const MOST: Span = Span(10_000_000_000);
@@ -71,7 +73,7 @@ fn short(scenario: &Scenario) -> Span {
     scenario.duration.unwrap_or(Span(u64::MAX)).min(bounded.max(least))
 }
 
-/// Whether chance has a part in a scenario.
+/// Returns whether a scenario uses random numbers.
 fn has_chance(scenario: &Scenario) -> bool {
     const SEEDS: [u64; 2] = [1, 2];
     let loses = |loss: Option<Loss>| match loss {
@@ -92,7 +94,7 @@ fn has_chance(scenario: &Scenario) -> bool {
             .any(|offer| differ(&|seed| format!("{:?}", offer.writes(seed, 0, Span::ZERO).take(100).collect::<Vec<_>>())))
 }
 
-/// That two are the same bytes; where not, the line in which they part.
+/// Asserts that two texts are equal; shows the first line that differs.
 #[track_caller]
 fn same(one: &str, other: &str, what: &str) {
     if one != other {
@@ -101,7 +103,7 @@ fn same(one: &str, other: &str, what: &str) {
     }
 }
 
-/// Outcomes by engine and case, without the number of their seed.
+/// Returns outcomes by engine and case, without their seeds.
 fn outcomes(json: &str) -> Vec<(String, String, Value)> {
     let mut list: Vec<Value> = serde_json::from_str(json).unwrap();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -113,7 +115,7 @@ fn outcomes(json: &str) -> Vec<(String, String, Value)> {
         .collect()
 }
 
-/// Every file as it is, and what the papers' experiments change of theirs.
+/// Returns every file, and the variants of the papers' experiments.
 fn plays() -> Vec<Play> {
     let mut plays: Vec<Play> = scenario_files().iter().map(|file| Play::of(file, &[])).collect();
     let papers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../papers").canonicalize().unwrap();
@@ -129,8 +131,8 @@ fn plays() -> Vec<Play> {
     plays
 }
 
-/// Plays it twice, and with another seed: how many answers of the simulator and of equations that
-/// were.
+/// Runs a play twice, and with another seed; returns the numbers of outcomes of the simulator and
+/// of the equations.
 fn same_bytes_twice(play: &Play) -> (usize, usize) {
     let (mut simulated, mut computed) = (0, 0);
     let one = play.json(5, &[]);
@@ -144,7 +146,7 @@ fn same_bytes_twice(play: &Play) -> (usize, usize) {
                 simulated += 1;
                 assert_eq!(one != other, has_chance(&variant.scenario), "{}: case {case:?} under another seed", play.name());
             }
-            // Equations need no chance where they are solved, and draw what is simulated of them.
+            // Solved equations use no random numbers, simulated ones do.
             _ => computed += 1,
         }
     }
@@ -152,8 +154,8 @@ fn same_bytes_twice(play: &Play) -> (usize, usize) {
 }
 
 #[test]
-fn every_scenario_in_the_tree_gives_the_same_bytes_twice() {
-    // Most files have one case, which one core plays.
+fn every_scenario_gives_the_same_bytes_twice() {
+    // Most files have one case, which uses one core.
     let (plays, next) = (plays(), AtomicUsize::new(0));
     let work = || {
         let mine = std::iter::from_fn(|| plays.get(next.fetch_add(1, Relaxed)));
@@ -172,7 +174,7 @@ const SWEPT: &str = "name = \"swept\"\n[[link]]\nrate = \"50Mbit\"\ndelay = \"5m
                      loss = { per_packet = 0.01 }\n[[split]]\nafter = 1\n[[flow]]\ncount = 2\nbytes = \"500kB\"\nstart = { uniform = [\"0s\", \"1s\"] }\n";
 
 #[test]
-fn a_sweep_gives_the_same_bytes_however_many_cores_play_it() {
+fn a_sweep_gives_the_same_bytes_on_any_number_of_cores() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("swept.toml");
     fs::write(&file, SWEPT).unwrap();

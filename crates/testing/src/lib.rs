@@ -1,8 +1,10 @@
-//! What the tests of all crates share: what a machine lacks for a test, and how a test says that it was skipped. No part of what is installed.
+//! Shared by the tests of all crates: looking for programs that a test needs, and reporting skipped
+//! tests. Not installed.
 
 use std::{env, fmt::Display, fs::OpenOptions, io::Write as _, path::Path};
 
-/// Says that a test, or a part of one, was skipped: to who looks on, and in the file that `TANDEM_SKIPS` names, which `make test` prints at its end.
+/// Reports that a test, or a part of it, was skipped: on stderr, and in the file that the variable
+/// `TANDEM_SKIPS` names, which `make test` prints at its end.
 pub fn skipped(test: &str, why: &dyn Display) {
     eprintln!("SKIP {test}: {why}");
     if let Ok(path) = env::var("TANDEM_SKIPS")
@@ -12,13 +14,13 @@ pub fn skipped(test: &str, why: &dyn Display) {
     }
 }
 
-/// The first of `programs`, by name or by path, that can't be run here.
+/// Returns the first of `programs`, given by name or by path, that is not installed.
 pub fn missing<'a>(programs: &[&'a str]) -> Option<&'a str> {
-    programs.iter().find(|program| !is_there(program)).copied()
+    programs.iter().find(|program| !is_installed(program)).copied()
 }
 
-/// Whether there is such a program. Debian has those for root outside of others' `PATH`.
-fn is_there(program: &str) -> bool {
+/// Whether the program exists. Debian keeps administration programs outside the users' `PATH`.
+fn is_installed(program: &str) -> bool {
     let directories = env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     match Path::new(program) {
         path if path.is_absolute() => path.exists(),

@@ -1,14 +1,15 @@
-//! Connections on a page: the plots of Figure 3 of Wei et al. (sender throughput, window offered to it, end-to-end delay), and all evidence.
+//! A web page about connections: the plots of Figure 3 of Wei et al. (sender throughput, window
+//! offered to it, end-to-end delay), and all evidence.
 
 use super::{method, name, says, strength};
 use detect::{BehaviourPlot, ConnectionFinding};
 use outcome::{Outcome, Series};
 use report::WordsTable;
 
-/// Connections that a page shows.
+/// Number of connections on the page.
 const SHOWN: usize = 4;
 
-/// The page of the first connections that were found, those that both ends saw and the largest first.
+/// Returns the page of the first connections: those that both ends saw, the largest first.
 pub(super) fn page(found: &[ConnectionFinding], traces: &str) -> String {
     let shown = &found[..found.len().min(SHOWN)];
     let mut about = format!("Traces {traces}.");
@@ -32,7 +33,7 @@ pub(super) fn page(found: &[ConnectionFinding], traces: &str) -> String {
         rows: evidence(finding),
     };
     let tables: Vec<_> = shown.iter().map(table).collect();
-    report::page_of_words("Is this connection split?", &about, &notes, &outcomes, &tables)
+    report::page_of_words("Split-TCP detection", &about, &notes, &outcomes, &tables)
 }
 
 const HEADER: [&str; 4] = ["says", "strength", "method", "observation"];
@@ -41,13 +42,13 @@ fn evidence(finding: &ConnectionFinding) -> Vec<Vec<String>> {
     finding.evidence.iter().map(|piece| vec![says(piece.says).into(), strength(piece).into(), method(piece), piece.text.clone()]).collect()
 }
 
-/// A plot's numbers as lines; times from when the first byte was sent.
+/// Converts a plot to lines. Times count from the first byte sent.
 fn series(plot: &BehaviourPlot) -> Vec<Series> {
     let of = |what: &str, unit: &str, points: Vec<(f64, f64)>| {
         let (t, v) = points.into_iter().filter(|(t, _)| *t >= 0.0).unzip();
         Series { what: what.into(), whose: "all".into(), unit: unit.into(), t, v }
     };
-    // A stretch's mean stands in its middle.
+    // The mean of an interval is drawn at its middle.
     let rate = |bytes: &[u64], step: f64, from: f64| -> Vec<(f64, f64)> {
         let at = |index: usize| from - plot.from_s + (index as f64 + 0.5) * step;
         bytes.iter().enumerate().map(|(index, bytes)| (at(index), *bytes as f64 * 8.0 / step)).collect()

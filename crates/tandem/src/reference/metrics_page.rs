@@ -1,20 +1,20 @@
-//! The metrics as a page, from the text that a server of them would answer with.
+//! The reference page of the metrics, from the text that the metrics server returns.
 
 use report::PlainTable;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A metric: its type and meaning, and the values of its labels.
+/// A row of the page.
 #[derive(Default)]
-struct Metric {
+struct MetricRow {
     kind: String,
     help: String,
-    /// In alphabetical order: the text has them in any.
+    /// The labels and their values, sorted: their order in the text is arbitrary.
     labels: BTreeMap<String, BTreeSet<String>>,
-    /// As it is written in samples, with the suffix of its type.
+    /// The name in samples, with the suffix of its type.
     name: String,
 }
 
-/// A page of the metrics in two texts in the OpenMetrics format.
+/// Returns the page of the metrics in two texts in the OpenMetrics format.
 pub(super) fn markdown(proxy: &str, cache: &str) -> String {
     let introduction = "Every metric that `--metrics ADDRESS:PORT` (`metrics` in the proxy's file) serves for Prometheus. \
                         [Monitoring](../operation.md#metrics) says how. Counters begin at 0 when the process starts.";
@@ -27,12 +27,12 @@ pub(super) fn markdown(proxy: &str, cache: &str) -> String {
 }
 
 fn rows(text: &str) -> Vec<Vec<String>> {
-    let mut metrics: Vec<(String, Metric)> = Vec::new();
+    let mut metrics: Vec<(String, MetricRow)> = Vec::new();
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             let (name, help) = rest.split_once(' ').unwrap_or((rest, ""));
-            // The library ends every text with a period.
-            metrics.push((name.into(), Metric { help: help.trim_end_matches('.').into(), ..Metric::default() }));
+            // prometheus-client ends every text with a period.
+            metrics.push((name.into(), MetricRow { help: help.trim_end_matches('.').into(), ..MetricRow::default() }));
         } else if let (Some(rest), Some((_, metric))) = (line.strip_prefix("# TYPE "), metrics.last_mut()) {
             metric.kind = rest.rsplit(' ').next().unwrap_or_default().into();
         } else if let (false, Some((_, metric))) = (line.starts_with('#'), metrics.last_mut()) {
@@ -47,10 +47,10 @@ fn rows(text: &str) -> Vec<Vec<String>> {
     metrics.into_iter().map(|(_, metric)| row(&metric)).collect()
 }
 
-fn row(metric: &Metric) -> Vec<String> {
+fn row(metric: &MetricRow) -> Vec<String> {
     let label = |(label, values): (&String, &BTreeSet<String>)| {
         let shown: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
-        // Names and versions are examples.
+        // The values of these labels are only examples.
         if label == "network" || label == "version" { format!("`{label}`") } else { format!("`{label}`: {}", shown.join(", ")) }
     };
     let labels: Vec<String> = metric.labels.iter().map(label).collect();

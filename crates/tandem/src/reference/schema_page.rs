@@ -4,36 +4,36 @@ use report::PlainTable;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// How the paths of tables are written.
+/// How key paths are written in headings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Style {
+pub(super) enum PathStyle {
     /// `[control]`, `[[link]]`.
     Toml,
     /// `proxy`, `flows[]`.
     Json,
 }
 
-/// A page of a schema.
+/// The reference page of a schema.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SchemaPage<'a> {
     pub(super) title: &'a str,
     /// Markdown, on one line.
     pub(super) introduction: &'a str,
-    pub(super) style: Style,
+    pub(super) style: PathStyle,
     pub(super) schema: &'a Value,
 }
 
-/// The beginning of a generated page.
+/// Returns the beginning of a generated page.
 pub(super) fn head(title: &str, introduction: &str) -> String {
     let note = "This page is generated from the code: change the comments there, then `make reference`.";
     format!("# {title}\n\n{}\n{}", wrap(introduction), wrap(note))
 }
 
-/// A paragraph at 100 columns, with the newline of its last line.
+/// Wraps a paragraph at 100 columns; ends with a newline.
 pub(super) fn wrap(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
-        let line = lines.last_mut().expect("it begins with a line");
+        let line = lines.last_mut().expect("the vector is never empty");
         if line.is_empty() {
             *line = word.into();
         } else if line.chars().count() + 1 + word.chars().count() <= 100 {
@@ -46,39 +46,39 @@ pub(super) fn wrap(text: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// An object of the schema that gets a table of its own.
-struct Section {
-    /// The places where it stands: `link`, then `network`. Empty for the root.
-    paths: Vec<Path>,
-    /// The name of its definition; empty for an object in place.
+/// An object of the schema with a table of its own.
+struct SchemaSection {
+    /// The key paths at which the object occurs. Empty for the root.
+    paths: Vec<KeyPath>,
+    /// The name of its definition; empty for an inline object.
     definition: String,
     /// Its description, properties and required keys.
     object: Map<String, Value>,
 }
 
-/// A place in a file: keys, and which of them stand for lists.
+/// A path of keys, each with whether its value is a list.
 #[derive(Clone, PartialEq, Eq)]
-struct Path(Vec<(String, bool)>);
+struct KeyPath(Vec<(String, bool)>);
 
-impl Path {
-    fn heading(&self, style: Style) -> String {
+impl KeyPath {
+    fn heading(&self, style: PathStyle) -> String {
         let keys = || self.0.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>().join(".");
         let is_list = self.0.last().is_some_and(|(_, is_list)| *is_list);
         match style {
-            Style::Json => {
+            PathStyle::Json => {
                 self.0.iter().map(|(key, is_list)| format!("{key}{}", if *is_list { "[]" } else { "" })).collect::<Vec<_>>().join(".")
             }
-            // What is inside of a list of tables is written in place.
-            Style::Toml if self.0.len() > 1 && self.0[..self.0.len() - 1].iter().any(|(_, is_list)| *is_list) => keys(),
-            Style::Toml if is_list => format!("[[{}]]", keys()),
-            Style::Toml if self.0.len() > 1 => keys(),
-            Style::Toml => format!("[{}]", keys()),
+            // A table inside a list of tables is written inline.
+            PathStyle::Toml if self.0.len() > 1 && self.0[..self.0.len() - 1].iter().any(|(_, is_list)| *is_list) => keys(),
+            PathStyle::Toml if is_list => format!("[[{}]]", keys()),
+            PathStyle::Toml if self.0.len() > 1 => keys(),
+            PathStyle::Toml => format!("[{}]", keys()),
         }
     }
 }
 
 impl SchemaPage<'_> {
-    /// The whole page.
+    /// Returns the whole page.
     pub(super) fn markdown(&self) -> String {
         let mut page = head(self.title, self.introduction);
         let sections = self.sections();
@@ -96,14 +96,14 @@ impl SchemaPage<'_> {
         page
     }
 
-    fn heading(&self, section: &Section) -> String {
+    fn heading(&self, section: &SchemaSection) -> String {
         section.paths.iter().map(|path| format!("`{}`", path.heading(self.style))).collect::<Vec<_>>().join(", ")
     }
 
-    /// All objects, each before those inside of it.
-    fn sections(&self) -> Vec<Section> {
+    /// Returns all objects, each before the objects inside it.
+    fn sections(&self) -> Vec<SchemaSection> {
         let mut sections = Vec::new();
-        // The root of a JSON Schema may be a list of the object that the page is about.
+        // The root of the schema may be a list of the object that the page describes.
         let root = self.schema.get("items").unwrap_or(self.schema);
         let (definition, object) = self.resolve(root);
         if let Some(object) = object.as_object() {
@@ -112,13 +112,13 @@ impl SchemaPage<'_> {
         sections
     }
 
-    fn add(&self, path: Vec<(String, bool)>, definition: String, object: &Map<String, Value>, sections: &mut Vec<Section>) {
-        let paths: Vec<Path> = if path.is_empty() { Vec::new() } else { vec![Path(path.clone())] };
+    fn add(&self, path: Vec<(String, bool)>, definition: String, object: &Map<String, Value>, sections: &mut Vec<SchemaSection>) {
+        let paths: Vec<KeyPath> = if path.is_empty() { Vec::new() } else { vec![KeyPath(path.clone())] };
         if let Some(known) = sections.iter_mut().find(|section| !definition.is_empty() && section.definition == definition) {
             known.paths.extend(paths);
             return;
         }
-        sections.push(Section { paths, definition, object: object.clone() });
+        sections.push(SchemaSection { paths, definition, object: object.clone() });
         for (key, property) in object.get("properties").and_then(Value::as_object).into_iter().flatten() {
             for (is_list, definition, inner) in self.objects(property) {
                 let mut path = path.clone();
@@ -128,7 +128,7 @@ impl SchemaPage<'_> {
         }
     }
 
-    /// The objects with keys that a property can be, or that its list can have.
+    /// Returns the objects with keys among the forms of a property, or of the items of its list.
     fn objects<'s>(&'s self, property: &'s Value) -> Vec<(bool, String, &'s Map<String, Value>)> {
         let (definition, value) = self.resolve(property);
         if let Some(items) = value.get("items").filter(|items| items.is_object()) {
@@ -144,14 +144,14 @@ impl SchemaPage<'_> {
         }
     }
 
-    /// Follows a reference. Returns the name of the definition, and what is there.
+    /// Follows a reference. Returns the name of the definition and the schema.
     fn resolve<'s>(&'s self, value: &'s Value) -> (String, &'s Value) {
         let Some(reference) = value.get("$ref").and_then(Value::as_str) else { return (String::new(), value) };
         let name = reference.trim_start_matches("#/$defs/");
         (name.to_owned(), &self.schema["$defs"][name])
     }
 
-    fn table(&self, section: &Section, sections: &[Section]) -> String {
+    fn table(&self, section: &SchemaSection, sections: &[SchemaSection]) -> String {
         let required: BTreeSet<&str> =
             section.object.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
         let properties = section.object.get("properties").and_then(Value::as_object);
@@ -176,26 +176,26 @@ impl SchemaPage<'_> {
                     None => String::new(),
                 };
                 let mut value = self.value(property, sections);
-                // An absent field is left out of the JSON, and never null.
-                if self.style == Style::Json && !required.contains(key.as_str()) {
+                // An optional field is left out of the JSON instead of being null.
+                if self.style == PathStyle::Json && !required.contains(key.as_str()) {
                     value =
                         [", or null", " or null"].iter().fold(value, |value, null| value.trim_end_matches(null).to_owned()) + ", or absent";
                 }
                 let mut row = vec![format!("`{key}`"), value, about];
-                if self.style == Style::Toml {
+                if self.style == PathStyle::Toml {
                     row.insert(2, default);
                 }
                 row
             })
             .collect();
         let header: &[&str] = match self.style {
-            Style::Toml => &["key", "value", "default", "meaning"],
-            Style::Json => &["field", "value", "meaning"],
+            PathStyle::Toml => &["key", "value", "default", "meaning"],
+            PathStyle::Json => &["field", "value", "meaning"],
         };
         PlainTable::new(header, rows).markdown()
     }
 
-    /// The names that a property can be, each with its description.
+    /// Returns the named values of a property, each with its description.
     fn choices(&self, property: &Value) -> Vec<String> {
         let (_, value) = self.resolve(property);
         let any = |key: &str| value.get(key).and_then(Value::as_array).into_iter().flatten();
@@ -206,8 +206,8 @@ impl SchemaPage<'_> {
         described.chain(any("anyOf").flat_map(|one| self.choices(one))).collect()
     }
 
-    /// What can be written for a property.
-    fn value(&self, property: &Value, sections: &[Section]) -> String {
+    /// Returns the description of a property's values.
+    fn value(&self, property: &Value, sections: &[SchemaSection]) -> String {
         let (definition, value) = self.resolve(property);
         if let Some(any) = value.get("anyOf").and_then(Value::as_array) {
             let forms: Vec<String> = any
@@ -250,7 +250,7 @@ impl SchemaPage<'_> {
         self.plain(value)
     }
 
-    /// The name of a JSON type.
+    /// Returns the name of a JSON type.
     fn plain(&self, value: &Value) -> String {
         let types: Vec<&str> = match value.get("type") {
             Some(Value::String(one)) => vec![one],
@@ -268,21 +268,21 @@ impl SchemaPage<'_> {
             },
             other => other.to_owned(),
         };
-        let shown = types.into_iter().filter(|name| *name != "null" || self.style == Style::Json);
+        let shown = types.into_iter().filter(|name| *name != "null" || self.style == PathStyle::Json);
         shown.map(word).collect::<Vec<_>>().join(" or ")
     }
 
-    /// A link to the table of a definition.
-    fn link(&self, definition: &str, sections: &[Section]) -> String {
+    /// Returns a link to the table of a definition.
+    fn link(&self, definition: &str, sections: &[SchemaSection]) -> String {
         let Some(section) = sections.iter().find(|section| section.definition == definition) else { return "table".into() };
         let heading = self.heading(section);
         let anchor: String = heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect();
-        let word = if self.style == Style::Toml { "table" } else { "object" };
+        let word = if self.style == PathStyle::Toml { "table" } else { "object" };
         format!("[{word}](#{})", anchor.replace(' ', "-"))
     }
 }
 
-/// A sentence as it continues after a colon; abbreviations stay as they are.
+/// Returns a sentence with a lowercase first letter, unless it begins with an abbreviation.
 fn uncapitalized(text: &str) -> String {
     let mut letters = text.chars();
     match (letters.next(), letters.next()) {
@@ -291,13 +291,13 @@ fn uncapitalized(text: &str) -> String {
     }
 }
 
-/// A default as it would be written.
+/// Returns a default value in the syntax of the file.
 fn default(value: &Value) -> String {
     match value {
         Value::Object(keys) if keys.is_empty() => String::new(),
         Value::Array(items) if items.is_empty() => "none".into(),
         Value::Null => String::new(),
-        // The defaults of a table's keys stand with these.
+        // The defaults of a table's keys are shown with those keys.
         Value::Object(_) => String::new(),
         other => format!("`{other}`"),
     }

@@ -1,5 +1,6 @@
-//! What may stand between a prober and a host: a network of the lab with a router in the middle, and on the router nothing, our proxy, or a program that
-//! takes connections by a rule of the firewall and passes them on, holds them, or changes them.
+//! Middleboxes between a prober and a host: a lab network with a router in the middle that only
+//! forwards, runs the proxy, or redirects connections to a program that relays, stores or changes
+//! them.
 
 use super::{Daemon, TANDEM, routed::nft, wait_for_listener};
 use lab::{Extras, Host, Network};
@@ -32,12 +33,12 @@ pub(crate) struct Middle {
     network: Network,
 }
 
-/// A router that does nothing but forward.
+/// A router that only forwards.
 pub(crate) fn plain() -> Middle {
     Middle::new(LINKS)
 }
 
-/// A router with our proxy on it.
+/// A router with the proxy.
 pub(crate) fn proxied() -> Middle {
     Middle::new(&(LINKS.to_string() + SPLIT))
 }
@@ -65,8 +66,8 @@ impl Middle {
         self.network.receiver_addresses()
     }
 
-    /// Lets a program on the router have connections to these ports of the server, over IPv4.
-    pub(crate) fn with(self, taker: Taker, ports: &str) -> Self {
+    /// Redirects IPv4 connections to these ports of the server to a program on the router.
+    pub(crate) fn with(self, interceptor: Interceptor, ports: &str) -> Self {
         static NEXT: Mutex<u16> = Mutex::new(8100);
         let port = {
             let mut next = NEXT.lock().unwrap();
@@ -77,22 +78,22 @@ impl Middle {
         nft(
             self.router(),
             &format!(
-                "table ip taker{port} {{\n chain pre {{\n type nat hook prerouting priority dstnat\n tcp dport {{ {ports} }} redirect to :{port}\n }}\n}}\n"
+                "table ip interceptor{port} {{\n chain pre {{\n type nat hook prerouting priority dstnat\n tcp dport {{ {ports} }} redirect to :{port}\n }}\n}}\n"
             ),
         );
         let known = Arc::new(Mutex::new(BTreeMap::new()));
         self.router()
-            .spawn("taker", move || {
+            .spawn("interceptor", move || {
                 for client in listener.incoming().flatten() {
                     let known = known.clone();
-                    thread::spawn(move || take(taker, &client, &known));
+                    thread::spawn(move || intercept(interceptor, &client, &known));
                 }
             })
             .unwrap();
         self
     }
 
-    /// A server of pages at port 80 of every address.
+    /// Starts a web server on port 80 of every address of the server.
     pub(crate) fn pages(&self) {
         let listener = self.server().enter(|| TcpListener::bind("[::]:80").unwrap()).unwrap();
         thread::spawn(move || {
@@ -105,7 +106,7 @@ impl Middle {
         });
     }
 
-    /// The responder on the server.
+    /// Starts the responder on the server.
     pub(crate) fn responder(&self, prefix: &[&str], arguments: &[&str]) -> Daemon {
         let line = [prefix, &[TANDEM, "detect", "respond"], arguments].concat();
         let daemon = Daemon::start(self.server().command(line[0]).args(&line[1..]));
@@ -113,7 +114,7 @@ impl Middle {
         daemon
     }
 
-    /// The prober on the client, over IPv4.
+    /// Runs the prober on the client, over IPv4.
     pub(crate) fn probe(&self, prefix: &[&str], arguments: &[&str]) -> Output {
         let host = self.addresses()[0].to_string();
         let line = [prefix, &[TANDEM, "detect", "probe", &host], arguments].concat();
@@ -122,18 +123,18 @@ impl Middle {
     }
 }
 
-/// What a program does with connections that it takes.
+/// What a program on the router does with redirected connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taker {
-    /// Passes bytes on as they come.
-    PassesOn,
-    /// Passes the first line on, and the rest when all of it has come, either way.
+pub(crate) enum Interceptor {
+    /// Relays bytes as they arrive.
+    Relays,
+    /// Relays the first line, and stores the rest of each direction until it is complete.
     Stores,
-    /// Speaks HTTP: adds a line to requests, and knows the answers that it has passed on.
+    /// An HTTP proxy: adds a header to requests, and caches the responses.
     Caches,
 }
 
-/// Reads up to the end of a head of HTTP.
+/// Reads an HTTP head.
 fn head(from: &TcpStream) -> Option<Vec<u8>> {
     up_to(from, b"\r\n\r\n")
 }
@@ -151,14 +152,14 @@ fn up_to(mut from: &TcpStream, end: &[u8]) -> Option<Vec<u8>> {
 
 type Known = Mutex<BTreeMap<Vec<u8>, Vec<u8>>>;
 
-fn take(taker: Taker, client: &TcpStream, known: &Known) -> Option<()> {
+fn intercept(interceptor: Interceptor, client: &TcpStream, known: &Known) -> Option<()> {
     let to: SocketAddr = SockRef::from(client).original_dst_v4().ok()?.as_socket()?;
-    if taker == Taker::Caches {
+    if interceptor == Interceptor::Caches {
         return cache(client, to, known);
     }
     let server = &TcpStream::connect(to).ok()?;
     let pass = |from: &TcpStream, to: &TcpStream| {
-        if taker == Taker::PassesOn {
+        if interceptor == Interceptor::Relays {
             let _ = std::io::copy(&mut &*from, &mut &*to);
         } else {
             let mut all = Vec::new();
@@ -169,7 +170,7 @@ fn take(taker: Taker, client: &TcpStream, known: &Known) -> Option<()> {
     };
     thread::scope(|scope| {
         scope.spawn(|| pass(server, client));
-        if taker == Taker::Stores {
+        if interceptor == Interceptor::Stores {
             let _ = up_to(client, b"\n").map(|line| (&mut &*server).write_all(&line));
         }
         pass(client, server);

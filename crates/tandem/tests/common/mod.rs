@@ -1,4 +1,4 @@
-//! What tests of the binary share.
+//! Helpers of the binary's tests.
 #![allow(dead_code)]
 
 pub(crate) mod middle;
@@ -17,8 +17,8 @@ use std::{
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Every scenario file of the project, in the order of their names: what lies with the scenarios and the papers, and whatever else has links or
-/// networks.
+/// Returns every scenario file of the project, sorted by path: the files below `scenarios` and
+/// `papers`, and all others with links or networks.
 pub(crate) fn scenario_files() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let is_scenario = |path: &Path| {
@@ -33,7 +33,7 @@ pub(crate) fn scenario_files() -> Vec<PathBuf> {
             continue;
         }
         let inside = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap());
-        // What was built, and what belongs to other programs.
+        // Skips build output and hidden directories.
         let is_ours = |name: &str| name != "target" && !name.starts_with('.');
         waiting.extend(inside.filter(|entry| entry.file_name().to_str().is_some_and(is_ours)).map(|entry| entry.path()));
     }
@@ -41,7 +41,8 @@ pub(crate) fn scenario_files() -> Vec<PathBuf> {
     found
 }
 
-/// Whether `test` must be skipped: hosts can't be made, or a program is missing.
+/// Returns whether `test` must be skipped, because hosts cannot be created or a program is missing,
+/// and reports the reason.
 pub(crate) fn skip(test: &str, programs: &[&str]) -> bool {
     let missing = testing::missing(programs).map(|program| format!("{program} is not installed"));
     let Some(reason) = lab::Host::new("probe").err().map(|error| error.to_string()).or(missing) else { return false };
@@ -49,7 +50,7 @@ pub(crate) fn skip(test: &str, programs: &[&str]) -> bool {
     true
 }
 
-/// A program that serves until it is dropped.
+/// A running program, which is killed on drop.
 pub(crate) struct Daemon(pub(crate) Child);
 
 impl Daemon {
@@ -58,14 +59,14 @@ impl Daemon {
         Daemon(child.unwrap_or_else(|why| panic!("{command:?}: {why}")))
     }
 
-    /// One whose messages go to a file.
+    /// Starts a program with its stderr in a file.
     pub(crate) fn logging(command: &mut Command, log: &Path) -> Self {
         let log = fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
         Daemon(child.unwrap_or_else(|why| panic!("{command:?}: {why}")))
     }
 
-    /// Sends it a signal by its name.
+    /// Sends the program a signal by name.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.0.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success(), "{name}");
@@ -79,14 +80,15 @@ impl Drop for Daemon {
     }
 }
 
-/// Waits until somebody listens at `address` on `host` itself.
+/// Waits until a connection to `address` from the host itself succeeds.
 pub(crate) fn wait_for_port(host: &Host, address: IpAddr, port: u16) {
     wait_until("a daemon listens", || {
         host.enter(|| TcpStream::connect_timeout(&SocketAddr::new(address, port), Duration::from_millis(200)).is_ok()).unwrap()
     });
 }
 
-/// Waits until somebody listens at `port` on `host`, without a call: to iperf3 the first caller is the client of a test.
+/// Waits until a socket listens on `port`, without connecting: iperf3 -1 would take the connection
+/// for its client.
 pub(crate) fn wait_for_listener(host: &Host, port: u16) {
     wait_until("a daemon listens", || {
         let listed = host.command("ss").args(["-Hltn", &format!("sport = :{port}")]).output().unwrap();
@@ -95,7 +97,7 @@ pub(crate) fn wait_for_listener(host: &Host, port: u16) {
     });
 }
 
-/// Where root's proxy of this name has its control socket on a host.
+/// Returns the path of the control socket of root's proxy with this name on a host.
 pub(crate) fn control_socket(host: &Host, name: &str) -> PathBuf {
     let namespace = host.enter(|| fs::metadata("/proc/thread-self/ns/net").unwrap().ino()).unwrap();
     format!("/run/tandem/root/{namespace}.{name}.control").into()
@@ -104,7 +106,7 @@ pub(crate) fn control_socket(host: &Host, name: &str) -> PathBuf {
 /// Runs `work` on a host as a user without any privilege.
 pub(crate) fn as_nobody<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> T {
     host.enter(|| {
-        // Only this thread, which ends with the work, changes its user.
+        // Changes the user of this thread only, which ends after the work.
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
         work()
     })
@@ -115,7 +117,7 @@ pub(crate) fn as_nobody<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "{what}: it never came to pass");
+        assert!(begun.elapsed() < PATIENCE, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -26,7 +26,8 @@ pub(crate) const SERVER: [&str; 2] = ["10.99.2.2", "fd99:2::2"];
 pub(crate) const CLIENT: [&str; 2] = ["10.99.1.1", "fd99:1::1"];
 pub(crate) const ROUTER: [&str; 2] = ["10.99.1.2", "fd99:1::2"];
 
-/// Client, router, server. The router's device towards the client is called `near`, the one towards the server `far`.
+/// Client, router, server. The router's device towards the client is called `near`, the one towards
+/// the server `far`.
 pub(crate) struct Routed {
     pub(crate) client: Host,
     pub(crate) router: Host,
@@ -35,7 +36,7 @@ pub(crate) struct Routed {
     directory: tempfile::TempDir,
 }
 
-/// A host with these settings: nobody else is there who could have an address too, so that there is no waiting to find out.
+/// Creates a host without duplicate address detection, which would delay its IPv6 addresses.
 fn host(name: &str) -> Host {
     let host = Host::new(name).unwrap();
     host.sysctl(&[("ipv6/conf/default/accept_dad", "0".into()), ("ipv6/conf/all/accept_dad", "0".into())]).unwrap();
@@ -62,18 +63,18 @@ impl Routed {
         Routed { client, router, server, directory: tempfile::tempdir().unwrap() }
     }
 
-    /// The proxy on the router, with these arguments besides.
+    /// Starts the proxy on the router, with additional arguments.
     pub(crate) fn proxy(&self, arguments: &[&str]) -> Daemon {
         self.start(&[&["--listen", "transparent=[::]:5000"], arguments].concat())
     }
 
-    /// The proxy on the router, as a configuration file has it. Its listener need not be said.
+    /// Starts the proxy on the router with a configuration file, to which a listener is added.
     pub(crate) fn configured(&self, text: &str) -> Daemon {
         let path = self.write(&format!("{text}\n[[listen]]\ntransparent = \"[::]:5000\"\n"));
         self.start(&["-c", path.to_str().unwrap()])
     }
 
-    /// The proxy on the router, with no other arguments.
+    /// Starts the proxy on the router with exactly these arguments.
     pub(crate) fn start(&self, arguments: &[&str]) -> Daemon {
         let mut daemon = Daemon::logging(self.router.command(TANDEM).arg("proxy").args(arguments), &self.log_file());
         wait_until("the proxy is up", || {
@@ -99,12 +100,12 @@ impl Routed {
         self.path("log")
     }
 
-    /// What proxies have said so far.
+    /// Returns the log of the proxies.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
-    /// The binary on the router, to its end.
+    /// Runs the binary on the router to its end.
     pub(crate) fn tandem(&self, arguments: &[&str]) -> Output {
         self.router.command(TANDEM).args(arguments).output().unwrap()
     }
@@ -117,7 +118,8 @@ impl Routed {
         self.try_status().expect("the proxy answers")
     }
 
-    /// Everything that a proxy could leave behind on the router, but for what sets remember for a while. Routes within a link are the kernel's own and come when it likes.
+    /// Returns everything that a proxy could leave behind on the router, except elements of sets
+    /// with a timeout. Link-local routes are left out: the kernel adds them at any time.
     pub(crate) fn traces(&self) -> [String; 5] {
         let output = |program: &str, arguments: &[&str]| {
             let output = self.router.command(program).args(arguments).output().unwrap();
@@ -135,36 +137,36 @@ impl Routed {
         ]
     }
 
-    /// Flows as the program shows them.
+    /// Returns the output of `tandem flows`.
     pub(crate) fn flows(&self) -> Vec<FlowView> {
         let output = self.tandem(&["flows", "--json"]);
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Of new connections: split, bypassed, unsplit.
+    /// Returns the counts of new connections: split, bypassed, unsplit.
     pub(crate) fn verdicts(&self) -> (u64, u64, u64) {
         let counted = self.status().counted.unwrap();
         (counted.split, counted.bypassed, counted.unsplit)
     }
 
-    /// A server that says back what it hears, at this port of every address.
+    /// Starts an echo server on this port of every address of the server.
     pub(crate) fn echo(&self, port: u16) {
         echo(&self.server, port);
     }
 
-    /// A listener of the server, at this port of every address.
+    /// Returns a listener on this port of every address of the server.
     pub(crate) fn listen(&self, port: u16) -> TcpListener {
         listen(&self.server, port)
     }
 
-    /// A connection of the client to the server.
+    /// Connects the client to the server.
     pub(crate) fn connect(&self, server: &str, port: u16) -> io::Result<TcpStream> {
         dial(&self.client, server, port, |_| Ok(()))
     }
 }
 
-/// What lies beyond the server's network: another router, and a server behind it.
+/// Another router and a server behind it, beyond the router.
 pub(crate) struct Beyond {
     pub(crate) gate: Host,
     pub(crate) server: Host,
@@ -182,7 +184,8 @@ impl Beyond {
         forward_packets(&gate);
         ip(&routed.router, &["route add 10.99.4.0/24 via 10.99.3.2", "route add fd99:4::/64 via fd99:3::2"]);
         ip(&gate, &["route add default via 10.99.3.1", "route add ::/0 via fd99:3::1", &format!("link set last mtu {mtu}")]);
-        // It does not know of the narrow link before it: its clients must find that out.
+        // The server's MSS does not reflect the narrow link, so that clients must discover the path
+        // MTU.
         let announced = format!("mtu {mtu} advmss 1440");
         ip(&server, &[&format!("route add default via 10.99.4.1 {announced}"), &format!("route add ::/0 via fd99:4::1 {announced}")]);
         Beyond { gate, server }
@@ -207,7 +210,7 @@ pub(crate) fn listen(host: &Host, port: u16) -> TcpListener {
     host.enter(|| TcpListener::bind(("::", port)).unwrap()).unwrap()
 }
 
-/// A server on a host that says back what it hears, at this port of every address.
+/// Starts an echo server on this port of every address of a host.
 pub(crate) fn echo(host: &Host, port: u16) {
     let listener = listen(host, port);
     thread::spawn(move || {
@@ -217,7 +220,7 @@ pub(crate) fn echo(host: &Host, port: u16) {
     });
 }
 
-/// A server on a host that says back what it hears, and tells who has connected.
+/// Starts an echo server on a host; returns the addresses of its peers.
 pub(crate) fn peers(host: &Host, port: u16) -> mpsc::Receiver<SocketAddr> {
     let (listener, (tell, peers)) = (listen(host, port), mpsc::channel());
     thread::spawn(move || {
@@ -229,37 +232,37 @@ pub(crate) fn peers(host: &Host, port: u16) -> mpsc::Receiver<SocketAddr> {
     peers
 }
 
-/// Whether what is said comes back.
+/// Returns whether a message comes back.
 pub(crate) fn echoes(stream: &mut TcpStream) -> bool {
     let mut back = [0; 5];
     stream.write_all(b"hello").is_ok() && stream.read_exact(&mut back).is_ok() && &back == b"hello"
 }
 
-/// How a connection is seen to end: by nothing more to read, or by an error.
+/// Reads one byte: `Ok(0)` at the end of the stream, or the error.
 pub(crate) fn end_of(stream: &mut TcpStream) -> Result<usize, ErrorKind> {
     stream.read(&mut [0]).map_err(|why| why.kind())
 }
 
-/// How long it took for `what` to be done, in seconds.
+/// Runs `what`; returns its result and duration in seconds.
 pub(crate) fn seconds<T>(what: impl FnOnce() -> T) -> (T, f64) {
     let begun = Instant::now();
     let done = what();
     (done, begun.elapsed().as_secs_f64())
 }
 
-/// Counts packets, in a table of the test's own.
+/// Counts packets in a separate nftables table.
 pub(crate) struct Counter<'a> {
     host: &'a Host,
     table: String,
 }
 
 impl<'a> Counter<'a> {
-    /// Counts what fits `condition` as it passes `hook` of a host.
+    /// Counts packets that match `condition` at a hook of a host.
     pub(crate) fn new(host: &'a Host, hook: &str, condition: &str) -> Self {
         Self::with_rule(host, hook, &format!("{condition} counter name it"))
     }
 
-    /// Drops what fits `condition`, and counts that.
+    /// Drops and counts packets that match `condition`.
     pub(crate) fn dropping(host: &'a Host, hook: &str, condition: &str) -> Self {
         Self::with_rule(host, hook, &format!("{condition} counter name it drop"))
     }
@@ -291,14 +294,14 @@ impl Drop for Counter<'_> {
     }
 }
 
-/// Has a host's firewall do this.
+/// Runs nft commands on a host.
 pub(crate) fn nft(host: &Host, text: &str) {
     let mut child = host.command("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success(), "{text}");
 }
 
-/// A number that the kernel counts in a host, from /proc/net/netstat.
+/// Returns a counter of /proc/net/netstat on a host.
 pub(crate) fn netstat(host: &Host, name: &str) -> u64 {
     let text = host.enter(|| fs::read_to_string("/proc/thread-self/net/netstat").unwrap()).unwrap();
     let lines: Vec<&str> = text.lines().collect();
@@ -309,9 +312,9 @@ pub(crate) fn netstat(host: &Host, name: &str) -> u64 {
     lines.chunks_exact(2).find_map(of).unwrap_or_else(|| panic!("no {name} in netstat"))
 }
 
-/// The rules of the proxy on a router, without what they have counted. The chain `ours` is left out:
-/// it has more rules for a while after others have changed. So are elements of sets: they come with
-/// traffic.
+/// Returns the rules of the proxy on a router, without counters. The chain `ours` is left out,
+/// because it has more rules for a while after other programs' rules have changed, and so are
+/// elements of sets, because traffic adds them.
 pub(crate) fn rules(routed: &Routed) -> String {
     let listed = routed.router.command("nft").args(["-s", "list", "table", "inet", "tandem"]).output().unwrap();
     let text = String::from_utf8(listed.stdout).unwrap();

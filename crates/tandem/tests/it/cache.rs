@@ -1,4 +1,4 @@
-//! `tandem cache` on a router: connections that pass through it, taken by the firewall's rules.
+//! `tandem cache` on a router, which intercepts routed connections by firewall rules.
 
 use crate::common::{
     Daemon, TANDEM,
@@ -15,7 +15,8 @@ use std::{
     thread,
 };
 
-/// Pages from the server that may be kept; each tells who asked. How often it was asked.
+/// Starts a web server of cacheable pages, which contain the client's address; returns its request
+/// count.
 fn pages(routed: &Routed, port: u16) -> Arc<AtomicUsize> {
     let (listener, asked) = (routed.listen(port), Arc::new(AtomicUsize::new(0)));
     let counter = asked.clone();
@@ -53,8 +54,8 @@ fn curl(routed: &Routed, address: &str, port: u16) -> Output {
 }
 
 #[test]
-fn a_router_answers_from_what_it_keeps() {
-    if skip("a_router_answers_from_what_it_keeps", &["curl", "ip", "nft"]) {
+fn a_router_answers_from_the_cache() {
+    if skip("a_router_answers_from_the_cache", &["curl", "ip", "nft"]) {
         return;
     }
     let routed = Routed::new();
@@ -68,14 +69,14 @@ fn a_router_answers_from_what_it_keeps() {
             // The server sees the client itself.
             assert!(text.ends_with(&format!("hello, {client}\n")) && text.contains(word), "{said:?}\n{}", routed.log());
         }
-        // Other ports bypass it.
+        // Other ports are not intercepted.
         let said = curl(&routed, server, 8080);
         assert!(!String::from_utf8_lossy(&said.stdout).to_lowercase().contains("\nvia:"), "{said:?}");
-        // What is not HTTP is stored and forwarded, here at each lull.
+        // A connection that is not HTTP is stored and forwarded at each pause.
         assert!(echoes(&mut routed.connect(server, 81).unwrap()), "{}", routed.log());
     }
     assert_eq!((kept.load(SeqCst), other.load(SeqCst)), (2, 2));
-    // Killed, it leaves nothing in anybody's way.
+    // After a kill, connections pass.
     drop(cache);
     wait_until("connections pass without it", || {
         let said = curl(&routed, SERVER[0], 80);
@@ -84,8 +85,8 @@ fn a_router_answers_from_what_it_keeps() {
 }
 
 #[test]
-fn what_it_has_done_it_says_at_its_end() {
-    if skip("what_it_has_done_it_says_at_its_end", &["curl", "ip", "nft"]) {
+fn statistics_are_printed_at_exit() {
+    if skip("statistics_are_printed_at_exit", &["curl", "ip", "nft"]) {
         return;
     }
     let routed = Routed::new();
@@ -103,7 +104,7 @@ fn what_it_has_done_it_says_at_its_end() {
     assert!(child.wait().unwrap().success());
     let stats: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert!(stats["hits"].as_u64() >= Some(1) && stats["misses"].as_u64() == Some(1), "{stats}");
-    // Connections pass without it from then on, and nothing of it is left.
+    // Now connections pass without the cache, and its rules are gone.
     assert!(curl(&routed, SERVER[0], 80).status.success());
     let tables = routed.router.command("nft").args(["list", "tables"]).output().unwrap();
     assert!(!String::from_utf8_lossy(&tables.stdout).contains("tandem"), "{tables:?}");

@@ -1,4 +1,5 @@
-//! Links whose capacity is told: Tandem's own controllers on them, the shaper, the monitor, and that all of it goes again.
+//! Links with a configured capacity: Tandem's own controllers, the shaper and the monitor, and
+//! their removal.
 
 use crate::common::{
     routed::{Routed, SERVER, echoes},
@@ -11,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-/// Whether this machine lacks what the controllers need.
+/// Returns whether this machine cannot load controllers, and reports the reason.
 fn no_controllers(test: &str) -> bool {
     match kernel::load("reno", &[]) {
         Ok(_) => false,
@@ -22,7 +23,8 @@ fn no_controllers(test: &str) -> bool {
     }
 }
 
-/// A server that reads all and tells how fast, from the second half megabyte on.
+/// Starts a server that reads one connection to its end; returns its rate after the first 500 kB,
+/// bit/s.
 fn gauge(routed: &Routed, port: u16) -> thread::JoinHandle<f64> {
     let listener = routed.server.enter(|| TcpListener::bind((SERVER[0], port)).unwrap()).unwrap();
     thread::spawn(move || {
@@ -44,7 +46,7 @@ fn gauge(routed: &Routed, port: u16) -> thread::JoinHandle<f64> {
     })
 }
 
-/// Sends four megabytes through the router, and tells how fast they arrived, bit/s.
+/// Sends 4 MB through the router; returns the rate of arrival, bit/s.
 fn rate(routed: &Routed, port: u16) -> f64 {
     let rate = gauge(routed, port);
     let mut stream = routed.connect(SERVER[0], port).unwrap();
@@ -54,8 +56,8 @@ fn rate(routed: &Routed, port: u16) -> f64 {
 }
 
 #[test]
-fn legs_have_the_capacity_they_are_told_and_nothing_is_left() {
-    let test = "legs_have_the_capacity_they_are_told_and_nothing_is_left";
+fn legs_keep_to_their_capacity_and_leave_nothing_behind() {
+    let test = "legs_keep_to_their_capacity_and_leave_nothing_behind";
     if skip(test, &["nft", "ip", "tc"]) || no_controllers(test) {
         return;
     }
@@ -66,7 +68,7 @@ fn legs_have_the_capacity_they_are_told_and_nothing_is_left() {
         let far = format!("control={controller},capacity=20Mbit,link=far{weight}");
         let mut proxy = routed.proxy(&["--far", &far]);
         let got = rate(&routed, 80);
-        // Of 20 Mbit/s of IP 96.5 % is payload. Slow machines are late, not fast.
+        // 96.5 % of 20 Mbit/s of IP is payload. A slow machine lowers the rate only.
         assert!(got < 20e6, "{controller}: {got}");
         let links = routed.status().links;
         assert_eq!((links.len(), links[0].link.as_str(), links[0].capacity_bps), (1, "far", 20_000_000), "{links:?}");
@@ -78,8 +80,8 @@ fn legs_have_the_capacity_they_are_told_and_nothing_is_left() {
 }
 
 #[test]
-fn a_killed_proxys_shaper_is_in_nobodys_way_and_the_next_start_takes_it_over() {
-    let test = "a_killed_proxys_shaper_is_in_nobodys_way_and_the_next_start_takes_it_over";
+fn the_shaper_of_a_killed_proxy_has_no_effect_and_is_reused() {
+    let test = "the_shaper_of_a_killed_proxy_has_no_effect_and_is_reused";
     if skip(test, &["nft", "ip", "tc"]) || no_controllers(test) {
         return;
     }
@@ -90,8 +92,9 @@ fn a_killed_proxys_shaper_is_in_nobodys_way_and_the_next_start_takes_it_over() {
     assert!(rate(&routed, 80) < 5e6);
     proxy.0.kill().unwrap();
     proxy.0.wait().unwrap();
-    // The kernel takes the rules away a moment later; from then on connections pass unsplit, at the speed of the link.
-    wait_until("traffic passes unsplit, and not as slowly", || rate(&routed, 81) > 20e6);
+    // The kernel removes the rules a moment later; then connections pass unsplit, at the speed of
+    // the link.
+    wait_until("traffic passes unsplit, without the shaper", || rate(&routed, 81) > 20e6);
     let mut proxy = routed.proxy(&arguments);
     assert!(rate(&routed, 82) < 5e6);
     proxy.signal("TERM");
@@ -100,8 +103,8 @@ fn a_killed_proxys_shaper_is_in_nobodys_way_and_the_next_start_takes_it_over() {
 }
 
 #[test]
-fn a_capacity_may_change_while_flows_go_on() {
-    let test = "a_capacity_may_change_while_flows_go_on";
+fn a_capacity_can_change_during_flows() {
+    let test = "a_capacity_can_change_during_flows";
     if skip(test, &["nft", "ip", "tc"]) || no_controllers(test) {
         return;
     }
@@ -115,14 +118,14 @@ fn a_capacity_may_change_while_flows_go_on() {
     assert!(echoes(&mut stream));
     routed.write(&text("3Mbit"));
     proxy.signal("HUP");
-    wait_until("the capacity is what it is now", || routed.status().links.iter().any(|link| link.capacity_bps == 3_000_000));
-    assert!(echoes(&mut stream), "a flow that was there goes on");
+    wait_until("the capacity has changed", || routed.status().links.iter().any(|link| link.capacity_bps == 3_000_000));
+    assert!(echoes(&mut stream), "an existing flow continues");
     assert!(rate(&routed, 80) < 3e6);
 }
 
 #[test]
-fn a_capacity_that_cannot_be_had_is_told_at_start() {
-    let test = "a_capacity_that_cannot_be_had_is_told_at_start";
+fn an_invalid_capacity_is_an_error_at_start() {
+    let test = "an_invalid_capacity_is_an_error_at_start";
     if skip(test, &["nft", "ip"]) || no_controllers(test) {
         return;
     }

@@ -1,5 +1,5 @@
-//! `--check` and `tandem doctor -c` on a router: what a start would need is tried, what cannot work
-//! is found, and nothing is changed.
+//! `--check` and `tandem doctor -c` on a router: they find what would make a start fail, and change
+//! nothing.
 
 use crate::common::{
     Daemon, TANDEM,
@@ -8,13 +8,13 @@ use crate::common::{
 };
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Output};
 
-/// What a program printed, and its exit status.
+/// Returns the exit status and the output of a program.
 fn said(output: &Output) -> (i32, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap_or(-1), text(&output.stdout) + &text(&output.stderr))
 }
 
-/// Lines that begin with this mark.
+/// Returns the lines that begin with this mark.
 fn marked<'a>(text: &'a str, mark: &str) -> Vec<&'a str> {
     text.lines().filter(|line| line.starts_with(mark)).collect()
 }
@@ -23,7 +23,7 @@ const FOUND_FAILURE: &str = "\u{2717} ";
 const WARNING: &str = "~ ";
 
 impl Checks {
-    /// On a router that has all that a proxy needs; none where hosts cannot be made.
+    /// Creates a router that meets all requirements of a proxy; `None` if hosts cannot be created.
     fn new(test: &str) -> Option<Self> {
         if skip(test, &["nft", "ip"]) {
             return None;
@@ -36,18 +36,18 @@ impl Checks {
         said(&self.routed.tandem(&[&["proxy"], arguments, &["--check"]].concat()))
     }
 
-    /// A configuration file with a transparent listener and this.
+    /// Checks a configuration file of a transparent listener and this text.
     fn check_file(&self, text: &str) -> (i32, String) {
         let path = self.routed.write(&format!("{text}\n[[listen]]\ntransparent = \"[::]:5000\"\n"));
         self.check(&["-c", path.to_str().unwrap()])
     }
 
-    /// Asserts that this, and nothing else, is found to fail.
+    /// Asserts that exactly one check failed, and that its line contains these parts.
     fn must_find(&self, (status, text): (i32, String), parts: &[&str]) {
         let failures = marked(&text, FOUND_FAILURE);
         assert_eq!((status, failures.len()), (1, 1), "{text}");
         assert!(parts.iter().all(|part| failures[0].contains(part)), "{parts:?}: {text}");
-        assert!(text.contains("this cannot work here: 1 of "), "{text}");
+        assert!(text.contains("the configuration cannot be used on this host: 1 of "), "{text}");
     }
 }
 
@@ -57,8 +57,8 @@ struct Checks {
 }
 
 #[test]
-fn a_configuration_that_works_passes_and_nothing_is_changed() {
-    let Some(checks) = Checks::new("a_configuration_that_works_passes_and_nothing_is_changed") else { return };
+fn a_valid_configuration_passes_and_nothing_is_changed() {
+    let Some(checks) = Checks::new("a_valid_configuration_passes_and_nothing_is_changed") else { return };
     let before = checks.routed.traces();
     let (status, text) = checks.check_file(
         "metrics = \"127.0.0.1:9155\"\n[[leg]]\ninterface = \"far\"\n[[leg]]\ninterface = \"ppp*\"\n[[rule]]\nin = \"near\"\n\
@@ -78,8 +78,8 @@ fn a_configuration_that_works_passes_and_nothing_is_changed() {
 }
 
 #[test]
-fn interfaces_that_are_not_there_are_found() {
-    let Some(checks) = Checks::new("interfaces_that_are_not_there_are_found") else { return };
+fn missing_interfaces_are_reported() {
+    let Some(checks) = Checks::new("missing_interfaces_are_reported") else { return };
     for (text, by) in [
         ("[[leg]]\ninterface = \"sat9\"\n", "(leg[1])"),
         ("[[rule]]\nin = \"sat9\"\n", "(in of rule[1])"),
@@ -89,7 +89,7 @@ fn interfaces_that_are_not_there_are_found() {
         ("[[leg]]\ninterface = \"sat9\"\n[[rule]]\nout = \"sat9\"\n", "(leg[1], out of rule[1])"),
     ] {
         checks.must_find(checks.check_file(text), &["sat9", by, "there is no such interface", "correct the name"]);
-        // What may change by the next moment is nothing to hold a configuration against.
+        // --check=config ignores the state of the host.
         let path = checks.routed.path("proxy.toml");
         let output = checks.routed.tandem(&["proxy", "-c", path.to_str().unwrap(), "--check=config"]);
         assert_eq!(said(&output), (0, "the configuration can be used\n".into()));
@@ -97,8 +97,8 @@ fn interfaces_that_are_not_there_are_found() {
 }
 
 #[test]
-fn what_the_host_lacks_is_found() {
-    let Some(checks) = Checks::new("what_the_host_lacks_is_found") else { return };
+fn missing_host_settings_and_routes_are_reported() {
+    let Some(checks) = Checks::new("missing_host_settings_and_routes_are_reported") else { return };
     let (router, listen) = (&checks.routed.router, &["--listen", "transparent=[::]:5000"][..]);
     for (file, setting) in [("ipv4/ip_forward", "net.ipv4.ip_forward"), ("ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding")] {
         router.sysctl(&[(file, "0".into())]).unwrap();
@@ -109,12 +109,12 @@ fn what_the_host_lacks_is_found() {
     }
     assert_eq!(checks.check(listen).0, 0);
 
-    // Neither clients nor servers there.
+    // A route to clients or servers is missing.
     let rule = "[[rule]]\nfrom = \"10.99.1.0/24\"\nto = \"198.51.100.0/24\"\n";
     checks.must_find(checks.check_file(rule), &["198.51.100.0/24 (to of rule[1])", "no route"]);
     checks.must_find(checks.check(&["--listen", "forward=127.0.0.1:80=198.51.100.1:80"]), &["198.51.100.1:80", "no route"]);
 
-    // One network alone: it may be meant, but hardly.
+    // A single network is probably unintended.
     ip(router, &["link set far down"]);
     let (status, text) = checks.check(listen);
     assert!(status == 0 && marked(&text, WARNING).iter().any(|line| line.contains("routes both ways")), "{text}");
@@ -124,8 +124,8 @@ fn what_the_host_lacks_is_found() {
 }
 
 #[test]
-fn ports_that_are_taken_are_found() {
-    let Some(checks) = Checks::new("ports_that_are_taken_are_found") else { return };
+fn ports_in_use_are_reported() {
+    let Some(checks) = Checks::new("ports_in_use_are_reported") else { return };
     let (transparent, metrics) = (["--listen", "transparent=[::]:5000"], ["--metrics", "127.0.0.1:9155"]);
     let other = checks.routed.router.enter(|| std::net::TcpListener::bind("0.0.0.0:5000").unwrap()).unwrap();
     checks.must_find(checks.check(&transparent), &["listen at", ":5000", "Address already in use", "another program listens there"]);
@@ -135,7 +135,8 @@ fn ports_that_are_taken_are_found() {
     drop(other);
     checks.must_find(checks.check(&["--listen", "socks5=198.51.100.1:1080"]), &["198.51.100.1:1080", "no such address"]);
 
-    // A proxy of that name that runs is no fault: it would read its file again. One of another name is.
+    // Ports of a running proxy with the same name are no conflict, since it would reload its file.
+    // Those of a proxy with another name are.
     let arguments = [&transparent[..], &metrics, &["--threads", "2"]].concat();
     let _proxy = checks.routed.start(&arguments);
     let (status, text) = checks.check(&arguments);
@@ -145,8 +146,8 @@ fn ports_that_are_taken_are_found() {
 }
 
 #[test]
-fn listeners_that_forward_to_themselves_are_refused() {
-    let Some(checks) = Checks::new("listeners_that_forward_to_themselves_are_refused") else { return };
+fn listeners_that_forward_to_themselves_are_rejected() {
+    let Some(checks) = Checks::new("listeners_that_forward_to_themselves_are_rejected") else { return };
     // 10.99.1.2 and fd99:1::2 are the router's.
     for listen in [
         "forward=127.0.0.1:80=127.0.0.1:80",
@@ -165,8 +166,8 @@ fn listeners_that_forward_to_themselves_are_refused() {
 }
 
 #[test]
-fn a_warning_is_no_failure() {
-    let Some(checks) = Checks::new("a_warning_is_no_failure") else { return };
+fn warnings_do_not_fail_the_check() {
+    let Some(checks) = Checks::new("warnings_do_not_fail_the_check") else { return };
     let (status, text) = checks.check(&["--listen", "socks5=0.0.0.0:1080"]);
     let warnings = marked(&text, WARNING);
     assert_eq!((status, warnings.len()), (0, 1), "{text}");
@@ -178,8 +179,8 @@ fn a_warning_is_no_failure() {
 }
 
 #[test]
-fn doctor_tries_what_a_configuration_needs() {
-    let Some(checks) = Checks::new("doctor_tries_what_a_configuration_needs") else { return };
+fn doctor_checks_the_requirements_of_a_configuration() {
+    let Some(checks) = Checks::new("doctor_checks_the_requirements_of_a_configuration") else { return };
     let doctor = |text: &str| {
         let path = checks.routed.write(text);
         let output = checks.routed.tandem(&["doctor", "--json", "-c", path.to_str().unwrap()]);
@@ -195,7 +196,7 @@ fn doctor_tries_what_a_configuration_needs() {
     assert_eq!(lacks(&doctor(&format!("{listen}[[leg]]\ninterface = \"sat9\"\n"))), ["find the interface sat9 (leg[1])"]);
 }
 
-/// A key file of this bond's own.
+/// Writes a key file.
 fn key(checks: &Checks, name: &str) -> String {
     let path = checks.routed.path(name);
     fs::write(&path, format!("{name}, of more than sixteen bytes")).unwrap();
@@ -204,8 +205,8 @@ fn key(checks: &Checks, name: &str) -> String {
 }
 
 #[test]
-fn a_bond_dials_each_of_its_networks() {
-    let Some(checks) = Checks::new("a_bond_dials_each_of_its_networks") else { return };
+fn check_dials_each_network_of_a_bond() {
+    let Some(checks) = Checks::new("check_dials_each_network_of_a_bond") else { return };
     let (right, wrong) = (key(&checks, "right"), key(&checks, "wrong"));
     let serve = |port: u16, more: &[&str]| {
         let listen = format!("{}:{port}", SERVER[0]);
@@ -224,11 +225,11 @@ fn a_bond_dials_each_of_its_networks() {
     };
     let (status, text) = connect(&["far", "10.99.2.1,name=by-source"], 7000, &["--key", &right]);
     assert_eq!((status, marked(&text, FOUND_FAILURE).len()), (0, 0), "{text}");
-    assert!(text.matches("key verified").count() == 2 && text.ends_with("this can work here\n"), "{text}");
+    assert!(text.matches("key verified").count() == 2 && text.ends_with("the configuration can be used\n"), "{text}");
     let (status, text) = connect(&["far"], 7001, &["--key", &right, "--tls"]);
     assert!(status == 0 && text.contains("key and TLS verified"), "{text}");
 
-    // Each network for itself: this one is not there, the other works.
+    // Networks are checked independently: the first is missing, the second works.
     let (status, text) = connect(&["sat9", "far"], 7000, &["--key", &right]);
     let failures = marked(&text, FOUND_FAILURE);
     assert!(status == 1 && failures.len() == 2 && text.contains("key verified"), "{text}");
@@ -242,7 +243,7 @@ fn a_bond_dials_each_of_its_networks() {
     checks.must_find(connect(&["near"], 7000, &["--key", &right]), &[dial, "near at"]);
     checks.must_find(connect(&["192.0.2.9"], 7000, &["--key", &right]), &[dial, "address of this host"]);
 
-    // One that never answers, and one that says nothing: both end by themselves.
+    // An end that never answers, and an end that accepts and stays silent: both checks time out.
     nft(&checks.routed.server, "table inet silent { chain in { type filter hook input priority 0; tcp dport 7003 drop; }\n}\n");
     checks.must_find(connect(&["far"], 7003, &["--key", &right]), &[dial, "no answer after 10 s"]);
     let _deaf = checks.routed.listen(7004);

@@ -1,5 +1,6 @@
-//! Programs that know nothing of Tandem, through the transparent proxy in the lab: curl from nginx, HTTP/2 and TLS, a browser, ssh and
-//! scp, rsync, iperf3, a conversation with pauses; IPv4 and IPv6; opened by the sender and by the receiver.
+//! Real programs through the transparent proxy and through a bond: curl from nginx, HTTP/2 and TLS,
+//! a browser, ssh and scp, rsync, iperf3, an exchange with pauses; IPv4 and IPv6; opened by the
+//! sender and by the receiver.
 
 use crate::common::{self, Daemon, skip, wait_for_listener, wait_for_port};
 use lab::{Extras, Host, Network};
@@ -33,22 +34,23 @@ proxy = "bbr"
 bytes = "1B"
 "#;
 
-/// What lies between clients and servers.
+/// The middlebox between clients and servers.
 enum Middle {
     /// A proxy between two links.
     Proxy(Network),
-    /// Two gateways with two networks and a bond between them: client, gateway, gateway, server; and the two ends of the bond.
+    /// Two gateways with two networks and a bond between them: client, gateway, gateway, server,
+    /// and the two ends of the bond.
     Bond([Host; 4], Vec<Proxy>),
 }
 
-/// Clients, servers and what lies between them, and the flows that have ended there.
+/// Clients, servers and the middlebox between them, and its finished flows.
 struct Bench {
     middle: Middle,
     ended: Arc<Mutex<Vec<FlowRecord>>>,
 }
 
 impl Bench {
-    /// With a proxy, and with a bond.
+    /// Returns a bench with a proxy and one with a bond.
     fn all() -> [Self; 2] {
         [Bench::with_proxy(), Bench::with_bond()]
     }
@@ -70,7 +72,7 @@ impl Bench {
         far.join(&["10.4.0.1/24", "fd04::1/64"], server, &["10.4.0.2/24", "fd04::2/64"], "lan").unwrap();
         client.ip(&["route add 10.4.0.0/24 via 10.1.0.2".into(), "route add fd04::/64 via fd01::2".into()]).unwrap();
         near.sysctl(&[("ipv4/ip_forward", "1".into()), ("ipv6/conf/all/forwarding", "1".into())]).unwrap();
-        // Where the servers are is the other gateway's to know.
+        // Routes to the servers by way of the other gateway.
         near.ip(&["route add 10.4.0.0/24 via 10.2.0.2".into(), "route add fd04::/64 via fd03::2".into()]).unwrap();
         let ended = Arc::new(Mutex::new(Vec::new()));
         let bond =
@@ -94,7 +96,8 @@ impl Bench {
         Bench { middle: Middle::Bond(hosts, vec![connects, serves]), ended }
     }
 
-    /// Client host, server host and the server's addresses; with a proxy opened by the sender, then by the receiver.
+    /// Returns client host, server host and the server's addresses; with a proxy, connections
+    /// opened by the sender, then by the receiver.
     fn ways(&self) -> Vec<(&Host, &Host, [IpAddr; 2])> {
         match &self.middle {
             Middle::Proxy(network) => {
@@ -105,7 +108,7 @@ impl Bench {
         }
     }
 
-    /// What is split now.
+    /// Returns the current flows.
     fn flows(&self) -> Vec<FlowStats> {
         match &self.middle {
             Middle::Proxy(network) => network.proxy_flows().concat(),
@@ -113,16 +116,17 @@ impl Bench {
         }
     }
 
-    /// The addresses by which a server knows who calls it at this one.
+    /// Returns the client addresses that a server with these addresses sees.
     fn known_by(&self, server: [IpAddr; 2]) -> [IpAddr; 2] {
         match &self.middle {
             Middle::Proxy(_) => self.ways().into_iter().find(|way| way.2 != server).unwrap().2,
-            // Where the bond comes out.
+            // The accepting end of the bond.
             Middle::Bond(..) => ["10.4.0.1", "fd04::1"].map(|text| text.parse().unwrap()),
         }
     }
 
-    /// Waits for a flow to this server that moved at least so much and ended well: the proof that the proxy carried it.
+    /// Waits for a flow to this server that moved at least so much and ended well: the proof that
+    /// the proxy carried it.
     fn assert_split(&self, server: IpAddr, port: u16, at_least: u64) {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(30) {
@@ -146,7 +150,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // Their rules go from where they are.
+        // Each proxy removes its rules in its own namespace.
         if let Middle::Bond(hosts, ends) = &mut self.middle {
             for (host, end) in hosts[1..].iter().zip(ends.drain(..)) {
                 host.enter(|| drop(end)).unwrap();
@@ -170,14 +174,14 @@ fn checksum(path: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).split_whitespace().next().unwrap_or_default().to_string()
 }
 
-/// A file of so many random megabytes.
+/// Writes a file of random bytes, size in MB.
 fn random_file(path: &Path, megabytes: u64) {
     run(Command::new("sh").args(["-c", &format!("head -c {}000000 /dev/urandom > {}", megabytes, path.display())]));
 }
 
-/// nginx on a host, which serves a directory; `listen` says where and how.
+/// Starts nginx on a host, serving a directory; `listen` are its listen directives.
 fn nginx(host: &Host, here: &Path, number: usize, listen: &str) -> Daemon {
-    // Its workers are nobody in particular.
+    // nginx's workers run as an unprivileged user.
     fs::set_permissions(here, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let configuration = here.join(format!("nginx{number}.conf"));
     let text = format!(
@@ -191,7 +195,8 @@ fn nginx(host: &Host, here: &Path, number: usize, listen: &str) -> Daemon {
     Daemon::start(host.command("nginx").arg("-c").arg(&configuration))
 }
 
-/// A key and a certificate for both hosts' addresses, and what nginx says of TLS with them.
+/// Writes a key and a certificate for the hosts' addresses; returns nginx's directives for TLS with
+/// them.
 fn certificate(bench: &Bench, here: &Path) -> String {
     let names: Vec<String> = bench.ways().into_iter().flat_map(|way| way.2).map(|address| format!("IP:{address}")).collect();
     let mut openssl = Command::new("openssl");
@@ -259,7 +264,7 @@ fn fetch_by_http2(bench: &Bench) {
         let _nginx = nginx(server, here, number, &listen);
         for address in addresses {
             wait_for_port(server, address, 443);
-            // All at once, as streams of one connection.
+            // Concurrent streams of one connection.
             let mut curl = client.command("curl");
             curl.args(["-sS", "--fail", "--http2", "--parallel", "-w", "%{http_version} %{ssl_verify_result}\n", "--cacert"]);
             curl.arg(here.join("certificate.pem"));
@@ -275,7 +280,7 @@ fn fetch_by_http2(bench: &Bench) {
     }
 }
 
-/// An image of random pixels, in the one format that needs no compression: BMP, 24 bits a pixel.
+/// Writes an uncompressed image (BMP, 24 bits per pixel) of random pixels.
 fn random_image(path: &Path, width: u32, height: u32) {
     let size = width * height * 3;
     let mut bytes = b"BM".to_vec();
@@ -288,7 +293,7 @@ fn random_image(path: &Path, width: u32, height: u32) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Says how many of its images came, and the checksum of a file that it fetches.
+/// A page that shows the number of images loaded, and the checksum of a file that it fetches.
 const PAGE: &str = r#"<!doctype html><body>IMAGES<p id="images"></p><p id="file"></p><script>
 onload = () => {
     images.textContent = "images " + [...document.images].filter(image => image.naturalWidth == 200).length;
@@ -309,7 +314,7 @@ fn a_browser_loads_a_page_with_images_and_a_file() {
 fn browse(bench: &Bench) {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
-    // Checksums are for pages that came by TLS.
+    // crypto.subtle requires TLS.
     let listen = certificate(bench, here);
     random_file(&here.join("file"), 10);
     let wanted = format!("file {}", checksum(&here.join("file")));
@@ -351,7 +356,7 @@ fn log_in(bench: &Bench) {
         run(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(here.join(key)));
     }
     fs::copy(here.join("user.pub"), here.join("authorized")).unwrap();
-    // sshd wants its directory for unprivileged children, which a package's service file would make.
+    // sshd requires its privilege separation directory, which the service file would create.
     fs::create_dir_all("/run/sshd").unwrap();
     random_file(&here.join("file"), 5);
     let options = |command: &mut Command| {
@@ -374,7 +379,7 @@ fn log_in(bench: &Bench) {
             options(&mut ssh);
             let output = run(ssh.arg(format!("root@{address}")).arg("echo hello from $SSH_CONNECTION"));
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            // The server sees the client's own address, not the proxy's; of a bond, where it comes out.
+            // The server sees the client's own address; with a bond, that of the accepting end.
             let own = bench.known_by(addresses);
             assert!(said.starts_with("hello from") && own.iter().any(|own| said.contains(&own.to_string())), "{said}");
             let mut scp = client.command("scp");
@@ -387,7 +392,7 @@ fn log_in(bench: &Bench) {
     }
 }
 
-/// The checksums of all files in a directory, in one.
+/// Returns a checksum of all files in a directory.
 fn checksum_of_tree(path: &Path) -> String {
     let output =
         run(Command::new("sh").current_dir(path).args(["-c", "find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum"]));
@@ -395,8 +400,8 @@ fn checksum_of_tree(path: &Path) -> String {
 }
 
 #[test]
-fn rsync_brings_a_tree_its_changes_and_takes_it_back() {
-    if skip("rsync_brings_a_tree_its_changes_and_takes_it_back", &["rsync", "sha256sum"]) {
+fn rsync_transfers_a_tree_in_both_directions_and_its_changes() {
+    if skip("rsync_transfers_a_tree_in_both_directions_and_its_changes", &["rsync", "sha256sum"]) {
         return;
     }
     Bench::all().iter().for_each(synchronise);
@@ -435,7 +440,7 @@ fn synchronise(bench: &Bench) {
             rsync(&format!("{url}/tree/"), &local);
             assert_eq!(checksum_of_tree(&got), checksum_of_tree(&tree), "from {address}");
             bench.assert_split(address, 873, 8_000_000);
-            // Now only what has changed: both ends tell each other checksums of blocks.
+            // Transfers changes only: both ends exchange checksums of blocks.
             let mut large = fs::read(tree.join("large")).unwrap();
             large[4_000_000..4_000_100].fill(7);
             fs::write(tree.join("large"), large).unwrap();
@@ -448,7 +453,8 @@ fn synchronise(bench: &Bench) {
     }
 }
 
-/// What one end of a conversation does: says `count` messages with pauses, and hears as many of the other's.
+/// Runs one end of an exchange: sends 8 messages with pauses, and reads the 8 messages of the other
+/// end.
 fn converse(stream: &TcpStream, own: u64, others: u64) {
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
@@ -456,7 +462,7 @@ fn converse(stream: &TcpStream, own: u64, others: u64) {
     thread::scope(|scope| {
         scope.spawn(move || {
             for number in 0..8 {
-                // The pauses are what this is about: now and then a long one.
+                // Pauses, one of them long.
                 thread::sleep(Duration::from_millis((own * 389 + number * 751) % 900 + if number == 5 { 4000 } else { 0 }));
                 (&mut &*stream).write_all(message(own, number).as_bytes()).unwrap();
             }
@@ -472,10 +478,10 @@ fn converse(stream: &TcpStream, own: u64, others: u64) {
     });
 }
 
-/// As a WebSocket: HTTP first, then whoever has something to say says it, when it likes.
+/// Like a WebSocket: an HTTP upgrade, then messages of both ends at any time.
 #[test]
-fn a_long_conversation_with_pauses_goes_both_ways() {
-    if skip("a_long_conversation_with_pauses_goes_both_ways", &[]) {
+fn a_bidirectional_exchange_with_pauses_works() {
+    if skip("a_bidirectional_exchange_with_pauses_works", &[]) {
         return;
     }
     Bench::all().iter().for_each(talk);
@@ -517,8 +523,8 @@ fn talk(bench: &Bench) {
     }
 }
 
-/// What a client hears that calls there and says nothing. A reset may come before the call is known to have been taken.
-fn hear(address: impl ToSocketAddrs) -> Result<usize, ErrorKind> {
+/// Connects and reads one byte. A reset may arrive before the connect returns.
+fn connect_and_read(address: impl ToSocketAddrs) -> Result<usize, ErrorKind> {
     let heard = TcpStream::connect(address).and_then(|mut client| {
         client.set_read_timeout(Some(Duration::from_secs(30)))?;
         client.read(&mut [0])
@@ -527,14 +533,14 @@ fn hear(address: impl ToSocketAddrs) -> Result<usize, ErrorKind> {
 }
 
 #[test]
-fn calling_the_proxy_itself_leads_nowhere_at_once() {
-    if skip("calling_the_proxy_itself_leads_nowhere_at_once", &[]) {
+fn a_connection_to_the_proxy_itself_is_reset_at_once() {
+    if skip("a_connection_to_the_proxy_itself_is_reset_at_once", &[]) {
         return;
     }
     let bench = Bench::all();
     for (bench, addresses) in bench.iter().zip([["10.77.1.2:5000", "[fd77:0:0:1::2]:5000"], ["10.1.0.2:5000", "[fd01::2]:5000"]]) {
         for address in addresses {
-            let read = bench.ways()[0].0.enter(|| hear(address));
+            let read = bench.ways()[0].0.enter(|| connect_and_read(address));
             assert_eq!(read.unwrap(), Err(ErrorKind::ConnectionReset), "{address}");
         }
         assert!(bench.flows().is_empty());
@@ -542,8 +548,8 @@ fn calling_the_proxy_itself_leads_nowhere_at_once() {
 }
 
 #[test]
-fn a_closed_port_is_a_reset_through_the_proxy_too() {
-    if skip("a_closed_port_is_a_reset_through_the_proxy_too", &[]) {
+fn a_closed_server_port_resets_the_client() {
+    if skip("a_closed_server_port_resets_the_client", &[]) {
         return;
     }
     Bench::all().iter().for_each(call_a_closed_port);
@@ -552,7 +558,7 @@ fn a_closed_port_is_a_reset_through_the_proxy_too() {
 fn call_a_closed_port(bench: &Bench) {
     for (client, _, addresses) in bench.ways() {
         for address in addresses {
-            let read = client.enter(|| hear((address, 4)));
+            let read = client.enter(|| connect_and_read((address, 4)));
             assert_eq!(read.unwrap(), Err(ErrorKind::ConnectionReset), "{address}");
         }
     }
@@ -570,7 +576,8 @@ fn measure(bench: &Bench) {
     for (client, server, addresses) in bench.ways() {
         for address in addresses {
             for direction in [&[][..], &["-R"][..]] {
-                // A server for one test each: between two tests it closes its socket, and resets who is just calling.
+                // A new server per test: between two tests iperf3 closes its socket, and resets new
+                // clients.
                 let _iperf = Daemon::start(server.command("iperf3").args(["-s", "-1"]));
                 wait_for_listener(server, 5201);
                 let output = run(client.command("iperf3").args(["-n", "20M", "-J", "-c", &address.to_string()]).args(direction));

@@ -1,5 +1,4 @@
-//! The command line as a newcomer meets it: what it prints, and one clear message with its cure for each thing that can be
-//! wrong, with the right exit status.
+//! The command line: output, exit statuses, and one error message with a fix for each mistake.
 
 use crate::common::{TANDEM, scenario_files, skip};
 use std::{
@@ -24,7 +23,7 @@ fn said(output: &Output) -> String {
 const GOOD: &str = "name = \"small\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"1ms\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"5ms\"\n\
                     [[split]]\nafter = 1\n[[flow]]\nbytes = \"200kB\"\n";
 
-/// A scenario file in a directory that goes with it.
+/// Writes a scenario file to a temporary directory.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("scenario.toml");
@@ -40,7 +39,7 @@ fn run_file(text: &str, more: &[&str]) -> Output {
 }
 
 #[test]
-fn a_wrong_scenario_is_named_by_line_and_key() {
+fn errors_in_a_scenario_name_line_and_key() {
     let output = run_file(&GOOD.replace("20Mbit\"\ndelay = \"5ms", "20Mbot\"\ndelay = \"5ms"), &[]);
     assert_eq!(status(&output), 2);
     assert!(said(&output).contains("scenario.toml:6: link[2].rate: \"20Mbot\" ends in the unknown unit"), "{}", said(&output));
@@ -63,7 +62,7 @@ fn a_wrong_scenario_is_named_by_line_and_key() {
 }
 
 #[test]
-fn a_wrong_controller_is_named_with_those_there_are() {
+fn an_unknown_controller_is_reported_with_the_known_ones() {
     let output = run_file(GOOD, &["--set", "control.proxy=cubik"]);
     assert_eq!(status(&output), 2);
     assert!(said(&output).contains("control.proxy: there is no controller \"cubik\"; this kernel has "), "{}", said(&output));
@@ -72,7 +71,7 @@ fn a_wrong_controller_is_named_with_those_there_are() {
     assert_eq!(status(&output), 2);
     assert!(said(&output).contains("far leg: there is no congestion controller \"cubik\": the kernel has "), "{}", said(&output));
 
-    // Known, but in no kernel: another engine can tell, if there are routers.
+    // A known controller that no kernel has: the simulator supports it, with routers.
     let output = run_file(GOOD, &["--set", "control.proxy=xcp-e2e"]);
     assert_eq!(status(&output), 3);
     assert!(said(&output).contains("lab cannot answer control.proxy") && said(&output).contains("--on sim"), "{}", said(&output));
@@ -82,7 +81,7 @@ fn a_wrong_controller_is_named_with_those_there_are() {
 }
 
 #[test]
-fn what_the_engine_cannot_answer_is_no_failure_but_no_answer() {
+fn an_unsupported_key_exits_with_status_3() {
     let output = run_file(GOOD, &["--set", "split.1.mode=store", "--json"]);
     assert_eq!(status(&output), 3);
     assert!(said(&output).contains("lab cannot answer split[1].mode"), "{}", said(&output));
@@ -90,11 +89,11 @@ fn what_the_engine_cannot_answer_is_no_failure_but_no_answer() {
 }
 
 #[test]
-fn without_privilege_it_says_so() {
-    if skip("without_privilege_it_says_so", &[]) {
+fn missing_privileges_are_reported() {
+    if skip("missing_privileges_are_reported", &[]) {
         return;
     }
-    // The binary and the file where anybody may read them.
+    // The binary and the file in a world-readable directory.
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     fs::copy(TANDEM, at("tandem")).unwrap();
@@ -124,12 +123,12 @@ fn without_privilege_it_says_so() {
 }
 
 #[test]
-fn without_a_kernel_feature_or_a_program_it_says_so() {
-    if skip("without_a_kernel_feature_or_a_program_it_says_so", &["unshare"]) {
+fn missing_kernel_features_and_programs_are_reported() {
+    if skip("missing_kernel_features_and_programs_are_reported", &["unshare"]) {
         return;
     }
     let (_directory, path) = file(GOOD);
-    // A mount namespace in which the device is hidden.
+    // A mount namespace that hides the device.
     let hide = |target: &str, command: &str| {
         let script = format!("mount --bind /var/empty {target} 2>/dev/null || mount -t tmpfs none {target}; exec {TANDEM} {command}");
         Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap()
@@ -152,7 +151,7 @@ fn without_a_kernel_feature_or_a_program_it_says_so() {
 }
 
 #[test]
-fn a_port_in_use_is_named_with_its_cure() {
+fn a_port_in_use_is_reported_with_a_fix() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
     let output = tandem(&["proxy", "--listen", &format!("forward={at}=127.0.0.1:9")]);
@@ -165,8 +164,8 @@ fn a_port_in_use_is_named_with_its_cure() {
 }
 
 #[test]
-fn json_captures_and_a_page_come_out_of_a_run() {
-    if skip("json_captures_and_a_page_come_out_of_a_run", &[]) {
+fn a_run_writes_json_captures_and_a_page() {
+    if skip("a_run_writes_json_captures_and_a_page", &[]) {
         return;
     }
     let (directory, path) = file(GOOD);
@@ -198,13 +197,13 @@ fn json_captures_and_a_page_come_out_of_a_run() {
     for host in ["sender", "proxy", "receiver"] {
         let capture = captures.join(format!("small-seed1-{host}.pcapng"));
         let length = fs::metadata(&capture).unwrap().len();
-        // The file went through every host, and the acknowledgements.
+        // Every host captured the file and the ACKs.
         assert!(length > 200_000, "{}: {length} bytes", capture.display());
     }
 }
 
 #[test]
-fn a_dry_run_prints_the_rules_and_leaves_none() {
+fn a_dry_run_prints_the_rules_and_installs_none() {
     let output = tandem(&["proxy", "--listen", "transparent=[::]:5000", "--dry-run"]);
     assert_eq!(status(&output), 0, "{}", said(&output));
     let text = String::from_utf8_lossy(&output.stdout);
@@ -221,8 +220,8 @@ fn a_dry_run_prints_the_rules_and_leaves_none() {
 }
 
 #[test]
-fn the_doctor_finds_this_machine_fit() {
-    if skip("the_doctor_finds_this_machine_fit", &["nft", "ip"]) {
+fn doctor_finds_no_missing_requirement() {
+    if skip("doctor_finds_no_missing_requirement", &["nft", "ip"]) {
         return;
     }
     let output = tandem(&["doctor", "--json"]);
@@ -231,7 +230,7 @@ fn the_doctor_finds_this_machine_fit() {
     assert!(found["needs"].as_array().unwrap().len() >= 5);
 }
 
-/// Every scenario file of the project can be played as it is written.
+/// Every scenario file of the project is valid.
 #[test]
 fn every_scenario_file_parses() {
     let files = scenario_files();
@@ -243,7 +242,7 @@ fn every_scenario_file_parses() {
 }
 
 #[test]
-fn advice_is_to_split_where_that_pays_and_not_to_where_it_does_not() {
+fn advice_is_to_split_only_where_that_pays() {
     let path = |rate: &str, delay: &str| {
         format!(
             "name = \"x\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"5ms\"\n[[link]]\nrate = \"{rate}\"\ndelay = \"{delay}\"\n\
@@ -271,9 +270,9 @@ fn advice_needs_a_path_of_two_links() {
     assert!(said(&output).contains("give the part before it and the part after it a [[link]] each"), "{}", said(&output));
 }
 
-/// A reader that closes its end at once.
+/// The reader of stdout closes the pipe at once.
 #[test]
-fn a_reader_that_has_read_enough_is_no_failure() {
+fn a_closed_pipe_is_not_a_failure() {
     for arguments in [&["completions", "bash"][..], &["paper"], &["control", "list"], &["doctor", "--help"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -297,7 +296,7 @@ fn papers_are_listed_and_found() {
         "{}",
         said(&none)
     );
-    // What the simulator answers needs no privilege.
+    // The simulator needs no privileges.
     let simulated = tandem(&["paper", "li/fig-6", "--case", "end-to-end xcp", "--seeds", "1", "--json"]);
     assert_eq!(status(&simulated), 0, "{}", said(&simulated));
     let json: serde_json::Value = serde_json::from_slice(&simulated.stdout).unwrap();
@@ -308,7 +307,7 @@ fn papers_are_listed_and_found() {
     let json: serde_json::Value = serde_json::from_slice(&tandem(&one).stdout).unwrap();
     assert_eq!((json.as_array().map(Vec::len), &json[0]["case"]), (Some(1), &"1.2 0.0 0.0, bond.scheduler=score".into()));
 
-    // What equations answer is answered at once, and has no seeds.
+    // Tables from equations have no seeds.
     let sheet: serde_json::Value = serde_json::from_slice(&tandem(&["paper", "wei/startup", "--json"]).stdout).unwrap();
     assert_eq!(
         (&sheet["id"], &sheet["lines"][1]["printed"], &sheet["lines"][1]["holds"]),
@@ -318,9 +317,9 @@ fn papers_are_listed_and_found() {
     assert_eq!(status(&seeds), 2, "{}", said(&seeds));
 }
 
-/// Outcomes that an earlier run wrote become the same table and verdicts as new ones.
+/// Outcomes in a file give the same table and verdicts as new ones.
 #[test]
-fn earlier_outcomes_are_judged_as_new_ones() {
+fn stored_outcomes_give_the_same_verdicts() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("outcomes.json");
     let outcome = |case: &str, seed: u64, seconds: f64| {
@@ -343,9 +342,9 @@ fn earlier_outcomes_are_judged_as_new_ones() {
     assert!(said(&output).contains("cannot read outcomes from"), "{}", said(&output));
 }
 
-/// An experiment of several engines: each is asked for by name, and what it says is told apart.
+/// An experiment on several engines: --on selects them, and their outcomes are shown separately.
 #[test]
-fn a_paper_is_played_by_the_engines_asked_for() {
+fn a_paper_runs_on_the_engines_given() {
     let unknown = tandem(&["paper", "joshi/base", "--on", "ns2"]);
     assert_eq!(status(&unknown), 2);
     assert!(said(&unknown).contains("there is no engine \"ns2\" for papers; there are theory, sim, lab"), "{}", said(&unknown));
@@ -364,7 +363,7 @@ fn a_paper_is_played_by_the_engines_asked_for() {
         .iter()
         .map(|outcome| outcome["engine"].as_str().unwrap().to_owned())
         .collect();
-    // As it stands by both, and varied twice by the simulator.
+    // The case itself on both engines, and two variants of it on the simulator.
     assert_eq!(engines, ["theory", "sim", "sim", "sim"]);
 
     let from = |on: &[&str]| {

@@ -1,4 +1,4 @@
-//! `tandem detect trace` as it is used: what it prints, and how it ends.
+//! `tandem detect trace`: output and exit status.
 
 #[path = "../../../detect/tests/common/mod.rs"]
 mod made;
@@ -12,7 +12,7 @@ use std::{
 
 const TANDEM: &str = env!("CARGO_BIN_EXE_tandem");
 
-/// The two traces of a transfer, in a directory that goes with them.
+/// Writes the two traces of a transfer to a temporary directory.
 fn traces(transfer: &Transfer) -> (tempfile::TempDir, [PathBuf; 2]) {
     let directory = tempfile::tempdir().unwrap();
     let paths = ["sender.pcap", "receiver.pcap"].map(|name| directory.path().join(name));
@@ -28,7 +28,7 @@ fn detect(arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn both_ends_tell() {
+fn traces_of_both_ends_give_a_verdict() {
     for (transfer, verdict) in [(Transfer::default(), "end-to-end"), (Transfer::split(Middle::default()), "split-tcp")] {
         let (_directory, [sender, receiver]) = traces(&transfer);
         let files = ["--sender", sender.to_str().unwrap(), "--receiver", receiver.to_str().unwrap()];
@@ -57,7 +57,7 @@ fn a_page_has_the_plots_and_the_evidence() {
         ["--sender", sender.to_str().unwrap(), "--receiver", receiver.to_str().unwrap(), "--page", page.to_str().unwrap(), "--json"];
     let (status, said, _) = detect(&files);
     assert_eq!(status, Some(0));
-    // The page's numbers are not in the JSON that was not asked for them.
+    // --page does not add the series to the JSON.
     assert!(serde_json::from_str::<serde_json::Value>(&said).unwrap()[0]["character"]["series"].is_null());
     let page = fs::read_to_string(page).unwrap();
     for what in
@@ -68,7 +68,7 @@ fn a_page_has_the_plots_and_the_evidence() {
 }
 
 #[test]
-fn one_end_alone_can_not_tell_unless_acks_are_delayed() {
+fn a_trace_of_one_end_gives_a_verdict_only_with_delayed_acks() {
     let (_directory, [sender, _]) = traces(&Transfer { ack_delay: 2.0, ..Transfer::split(Middle::default()) });
     let sender = sender.to_str().unwrap();
     let (status, said, complaint) = detect(&["--sender", sender]);
@@ -83,7 +83,7 @@ fn one_end_alone_can_not_tell_unless_acks_are_delayed() {
 }
 
 #[test]
-fn wrong_files_are_named() {
+fn unreadable_traces_are_named() {
     let (status, _, complaint) = detect(&[]);
     assert_eq!(status, Some(2));
     assert!(complaint.contains("--sender"), "{complaint}");

@@ -1,5 +1,5 @@
-//! What happens to a host while the proxy runs on it: interfaces that are renamed, get other addresses, go
-//! away and come back; a firewall that is loaded anew; a disk that is full.
+//! Changes of the host while the proxy runs: interfaces are renamed, readdressed, removed and
+//! recreated; the firewall is reloaded; a disk is full.
 
 use crate::common::{
     Daemon, TANDEM,
@@ -17,8 +17,8 @@ fn await_split(routed: &Routed, server: &str) {
 }
 
 #[test]
-fn interfaces_may_be_renamed_and_get_other_addresses() {
-    if skip("interfaces_may_be_renamed_and_get_other_addresses", &["nft", "ip"]) {
+fn interfaces_can_be_renamed_and_readdressed() {
+    if skip("interfaces_can_be_renamed_and_readdressed", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -30,7 +30,7 @@ fn interfaces_may_be_renamed_and_get_other_addresses() {
     ip(&routed.router, &[&format!("addr replace {}/64 dev inward nodad", ROUTER[1])]);
     assert!(echoes(&mut flow), "a flow goes on after its interface was renamed");
     SERVER.iter().for_each(|server| await_split(&routed, server));
-    // The router's own address is none of a transparent flow's.
+    // A transparent flow does not use the router's own address.
     ip(&routed.router, &["addr add 10.99.1.7/24 dev inward", "addr del 10.99.1.2/24 dev inward"]);
     ip(&routed.router, &["addr replace 10.99.1.7/24 dev inward"]);
     ip(&routed.client, &["route replace default via 10.99.1.7"]);
@@ -39,8 +39,8 @@ fn interfaces_may_be_renamed_and_get_other_addresses() {
 }
 
 #[test]
-fn an_interface_may_go_away_and_come_back() {
-    if skip("an_interface_may_go_away_and_come_back", &["nft", "ip"]) {
+fn an_interface_can_be_removed_and_recreated() {
+    if skip("an_interface_can_be_removed_and_recreated", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -49,18 +49,18 @@ fn an_interface_may_go_away_and_come_back() {
     let mut flow = routed.connect(SERVER[0], 80).unwrap();
     assert!(echoes(&mut flow));
     ip(&routed.router, &["link del far"]);
-    // What is sent now can be delivered nowhere: the flow ends by a reset, never by an end of file.
-    assert!(!echoes(&mut flow), "there is no way to the server");
+    // Data sent now cannot be delivered: the flow ends with a reset, never with an end of file.
+    assert!(!echoes(&mut flow), "the server is unreachable");
     wait_until("the flow is over", || routed.status().totals.flows == 0);
     routed.router.join(&["10.99.2.1/24", "fd99:2::1/64"], &routed.server, &["10.99.2.2/24", "fd99:2::2/64"], "far").unwrap();
     ip(&routed.server, &["route add default via 10.99.2.1", "route add ::/0 via fd99:2::1"]);
     SERVER.iter().for_each(|server| await_split(&routed, server));
 }
 
-/// What `systemctl restart nftables` does.
+/// As `systemctl restart nftables` does.
 #[test]
-fn another_program_may_load_all_its_rules_anew() {
-    if skip("another_program_may_load_all_its_rules_anew", &["nft", "ip"]) {
+fn another_program_can_reload_the_whole_rule_set() {
+    if skip("another_program_can_reload_the_whole_rule_set", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -78,8 +78,8 @@ fn another_program_may_load_all_its_rules_anew() {
 }
 
 #[test]
-fn a_log_on_a_full_disk_costs_no_flow() {
-    if skip("a_log_on_a_full_disk_costs_no_flow", &["nft", "ip"]) {
+fn a_log_on_a_full_disk_affects_no_flow() {
+    if skip("a_log_on_a_full_disk_affects_no_flow", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -94,5 +94,5 @@ fn a_log_on_a_full_disk_costs_no_flow() {
     wait_until("the flows are over", || routed.status().totals.flows == 0);
     await_split(&routed, SERVER[0]);
     proxy.signal("TERM");
-    assert!(proxy.0.wait().unwrap().success(), "it ends in order");
+    assert!(proxy.0.wait().unwrap().success(), "the proxy exits with 0");
 }

@@ -1,5 +1,5 @@
-//! Other programs' forward and input chains on the proxy's host: what they forbid is forbidden to
-//! split connections too, and what they stop on its way to the proxy passes unsplit.
+//! Forward and input chains of other programs on the proxy's host: split connections obey the
+//! forward chains, and connections that an input chain drops pass unsplit.
 
 use crate::common::{
     self, Daemon, TANDEM,
@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
-/// A router that lets its home (`near`) go anywhere, and nobody in: the port 81 is refused, others
-/// are dropped.
+/// A home router: the home (`near`) may connect anywhere; incoming connections are refused at port
+/// 81 and dropped at others.
 const HOME: &str = "
 table inet home {
     chain forward {
@@ -27,7 +27,7 @@ table inet home {
 }
 ";
 
-/// A connection that is given up when it has no answer after two SYNs.
+/// Connects with a time limit of two SYNs.
 fn dial(host: &Host, to: &str, port: u16) -> io::Result<TcpStream> {
     let to = SocketAddr::new(to.parse::<IpAddr>().unwrap(), port);
     let stream = host.enter(|| TcpStream::connect_timeout(&to, Duration::from_millis(1500))).unwrap()?;
@@ -39,7 +39,8 @@ fn fails(host: &Host, to: &str, port: u16) -> Option<ErrorKind> {
     dial(host, to, port).err().map(|why| why.kind())
 }
 
-/// A connection of the client to the server works; of new ones: split, not yet allowed, stopped.
+/// Checks that a connection of the client works; returns the counts of new connections: split, not
+/// yet allowed, stopped.
 fn talk(routed: &Routed, address: &str) -> (u64, u64, u64) {
     let of = |routed: &Routed| routed.status().counted.unwrap();
     let before = of(routed);
@@ -51,7 +52,7 @@ fn talk(routed: &Routed, address: &str) -> (u64, u64, u64) {
 const SPLIT: (u64, u64, u64) = (1, 0, 0);
 const FIRST: (u64, u64, u64) = (0, 1, 0);
 
-/// Servers at the ports 80 to 82 of the client and of the server.
+/// Creates a router, with echo servers on ports 80 to 82 of the client and of the server.
 fn routed() -> Routed {
     let routed = Routed::new();
     for port in 80..83 {
@@ -61,8 +62,8 @@ fn routed() -> Routed {
     routed
 }
 
-/// Nobody comes in, as without the proxy.
-fn assert_nobody_comes_in(routed: &Routed) {
+/// Asserts that incoming connections are refused or dropped, as without the proxy.
+fn assert_closed_from_outside(routed: &Routed) {
     for address in CLIENT {
         for _ in 0..2 {
             assert_eq!(fails(&routed.server, address, 81), Some(ErrorKind::ConnectionRefused), "{address}");
@@ -72,27 +73,27 @@ fn assert_nobody_comes_in(routed: &Routed) {
 }
 
 #[test]
-fn what_the_forward_chain_forbids_is_forbidden_to_split_connections() {
-    if skip("what_the_forward_chain_forbids_is_forbidden_to_split_connections", &["nft", "ip"]) {
+fn the_forward_chain_applies_to_split_connections() {
+    if skip("the_forward_chain_applies_to_split_connections", &["nft", "ip"]) {
         return;
     }
     let routed = routed();
     nft(&routed.router, HOME);
-    assert_nobody_comes_in(&routed);
+    assert_closed_from_outside(&routed);
     let _proxy = routed.proxy(&[]);
-    assert_nobody_comes_in(&routed);
+    assert_closed_from_outside(&routed);
     for address in SERVER {
         assert_eq!(talk(&routed, address), FIRST, "the forward chain decides, {address}");
-        assert_eq!(talk(&routed, address), SPLIT, "it has decided, {address}");
+        assert_eq!(talk(&routed, address), SPLIT, "it has accepted one, {address}");
         assert_eq!(talk(&routed, address), SPLIT);
     }
     assert!(routed.log().contains("the chain forward of the table inet home may stop forwarded connections"), "{}", routed.log());
-    assert_nobody_comes_in(&routed);
+    assert_closed_from_outside(&routed);
 }
 
 #[test]
-fn the_cache_heeds_the_forward_chain_too() {
-    if skip("the_cache_heeds_the_forward_chain_too", &["nft", "ip"]) {
+fn the_forward_chain_applies_to_the_cache() {
+    if skip("the_forward_chain_applies_to_the_cache", &["nft", "ip"]) {
         return;
     }
     let routed = routed();
@@ -101,16 +102,16 @@ fn the_cache_heeds_the_forward_chain_too() {
     command.args(["cache", "--listen", "transparent=[::]:5000", "--ports", "80-82"]);
     let _cache = Daemon::logging(&mut command, &routed.path("log"));
     wait_until("the cache is up", || routed.log().contains("storing and forwarding"));
-    assert_nobody_comes_in(&routed);
+    assert_closed_from_outside(&routed);
 }
 
 #[test]
-fn a_syn_that_is_lost_by_chance_costs_little() {
-    if skip("a_syn_that_is_lost_by_chance_costs_little", &["nft", "ip"]) {
+fn a_lost_syn_disables_splitting_only_briefly() {
+    if skip("a_lost_syn_disables_splitting_only_briefly", &["nft", "ip"]) {
         return;
     }
     let routed = routed();
-    // Of each family the first SYN, of 60 or 80 bytes, is dropped.
+    // Drops the first SYN of each family, of 60 or 80 bytes.
     nft(
         &routed.router,
         "table inet host { chain input {
@@ -122,7 +123,7 @@ fn a_syn_that_is_lost_by_chance_costs_little() {
     );
     let _proxy = routed.proxy(&[]);
     for address in SERVER {
-        assert_eq!(talk(&routed, address), (1, 0, 1), "{address}: sent again, it passes unsplit");
+        assert_eq!(talk(&routed, address), (1, 0, 1), "{address}: the retransmitted SYN passes unsplit");
     }
     for address in SERVER {
         wait_until("connections are split again", || talk(&routed, address) == SPLIT);
@@ -130,10 +131,10 @@ fn a_syn_that_is_lost_by_chance_costs_little() {
     }
 }
 
-/// The kernel refuses to add a key to a set that has been deleted from it many times in a second.
+/// The kernel refuses to add a key to a set after the key was deleted many times in a second.
 #[test]
-fn a_client_that_connects_often_is_always_split() {
-    if skip("a_client_that_connects_often_is_always_split", &["nft", "ip"]) {
+fn all_connections_of_a_frequent_client_are_split() {
+    if skip("all_connections_of_a_frequent_client_are_split", &["nft", "ip"]) {
         return;
     }
     let routed = routed();
@@ -148,28 +149,28 @@ fn a_client_that_connects_often_is_always_split() {
     }
 }
 
-/// The source of a lone SYN may be forged: a flood of them must not fill what is known of the
-/// forward chain.
+/// The source of a SYN may be forged: a flood of SYNs must not fill the set of connections that the
+/// forward chain has accepted.
 #[test]
-fn a_syn_without_a_handshake_tells_nothing() {
-    if skip("a_syn_without_a_handshake_tells_nothing", &["nft", "ip"]) {
+fn a_syn_without_a_handshake_does_not_count_as_accepted() {
+    if skip("a_syn_without_a_handshake_does_not_count_as_accepted", &["nft", "ip"]) {
         return;
     }
     let routed = routed();
     nft(&routed.router, HOME);
     let _proxy = routed.proxy(&[]);
     for address in SERVER {
-        let deaf = Counter::dropping(&routed.server, "input", "tcp dport 80 tcp flags syn");
+        let dropped = Counter::dropping(&routed.server, "input", "tcp dport 80 tcp flags syn");
         assert_eq!(fails(&routed.client, address, 80), Some(ErrorKind::TimedOut), "{address}");
-        assert!(deaf.packets() > 0, "{address}");
-        drop(deaf);
+        assert!(dropped.packets() > 0, "{address}");
+        drop(dropped);
         assert_eq!([talk(&routed, address), talk(&routed, address)], [FIRST, SPLIT], "{address}");
     }
 }
 
 #[test]
-fn clients_that_the_operator_names_are_split_at_once() {
-    if skip("clients_that_the_operator_names_are_split_at_once", &["nft", "ip"]) {
+fn clients_named_in_rules_are_split_at_once() {
+    if skip("clients_named_in_rules_are_split_at_once", &["nft", "ip"]) {
         return;
     }
     let routed = routed();
@@ -177,38 +178,38 @@ fn clients_that_the_operator_names_are_split_at_once() {
     for named in ["in = \"near\"", "from = [\"10.99.1.0/24\", \"fd99:1::/64\"]"] {
         let _proxy = routed.configured(&format!("[[rule]]\n{named}\n"));
         assert_eq!(SERVER.map(|address| talk(&routed, address)), [SPLIT; 2], "{named}");
-        assert_nobody_comes_in(&routed);
+        assert_closed_from_outside(&routed);
     }
     let _proxy = routed.proxy(&["--forward-policy", "ignore"]);
     assert_eq!(SERVER.map(|address| talk(&routed, address)), [SPLIT; 2]);
-    assert!(echoes(&mut dial(&routed.server, CLIENT[0], 81).unwrap()), "the operator has said that it is to be ignored");
+    assert!(echoes(&mut dial(&routed.server, CLIENT[0], 81).unwrap()), "the operator's setting is ignore");
 }
 
 #[test]
-fn changes_of_the_forward_chain_are_heard() {
-    if skip("changes_of_the_forward_chain_are_heard", &["nft", "ip"]) {
+fn changes_of_the_forward_chain_take_effect() {
+    if skip("changes_of_the_forward_chain_take_effect", &["nft", "ip"]) {
         return;
     }
     let routed = routed();
     let _proxy = routed.proxy(&[]);
-    assert_eq!(SERVER.map(|address| talk(&routed, address)), [SPLIT; 2], "without a forward chain all is split");
+    assert_eq!(SERVER.map(|address| talk(&routed, address)), [SPLIT; 2], "without a forward chain all connections are split");
     let heard = |what: &str| {
         let heard = || routed.log().contains(what);
         wait_until(what, heard);
     };
     nft(&routed.router, HOME);
     heard("may stop forwarded connections");
-    assert_nobody_comes_in(&routed);
+    assert_closed_from_outside(&routed);
     for address in SERVER {
         assert_eq!([talk(&routed, address), talk(&routed, address)], [FIRST, SPLIT], "{address}");
     }
-    // What the proxy itself changes does not count as a change.
+    // Changes by the proxy itself do not count.
     for prefix in ["192.0.2.0/24", "2001:db8::/32"] {
         assert!(routed.tandem(&["bypass", "add", prefix]).status.success());
         thread::sleep(Duration::from_millis(300));
     }
     assert_eq!(SERVER.map(|address| talk(&routed, address)), [SPLIT; 2]);
-    // What was let pass is forbidden from now on.
+    // The chain now rejects connections that it accepted before.
     nft(&routed.router, "insert rule inet home forward tcp dport 80 reject with tcp reset");
     for address in SERVER {
         wait_until("it is refused", || fails(&routed.client, address, 80) == Some(ErrorKind::ConnectionRefused));
@@ -220,10 +221,11 @@ fn changes_of_the_forward_chain_are_heard() {
     }
 }
 
-/// What a forwarded port lets in is no reason to let in what is sent to the address behind it.
+/// A connection accepted through a forwarded port does not allow connections to the address behind
+/// it.
 #[test]
-fn a_forwarded_port_opens_no_other_way_in() {
-    if skip("a_forwarded_port_opens_no_other_way_in", &["nft", "ip"]) {
+fn a_forwarded_port_does_not_expose_the_address_behind_it() {
+    if skip("a_forwarded_port_does_not_expose_the_address_behind_it", &["nft", "ip"]) {
         return;
     }
     let routed = routed();
@@ -245,8 +247,8 @@ fn a_forwarded_port_opens_no_other_way_in() {
 }
 
 #[test]
-fn chains_that_let_everything_pass_are_none_to_heed() {
-    if skip("chains_that_let_everything_pass_are_none_to_heed", &["nft", "ip"]) {
+fn chains_that_accept_everything_are_ignored() {
+    if skip("chains_that_accept_everything_are_ignored", &["nft", "ip"]) {
         return;
     }
     let routed = routed();
@@ -263,10 +265,10 @@ fn chains_that_let_everything_pass_are_none_to_heed() {
     assert!(!routed.log().contains("may stop"), "{}", routed.log());
 }
 
-/// The family that no chain filters is split at once.
+/// Connections of a family without filtering chains are split at once.
 #[test]
-fn each_family_has_its_own_forward_chain() {
-    if skip("each_family_has_its_own_forward_chain", &["nft", "ip", "iptables-nft"]) {
+fn forward_chains_apply_per_address_family() {
+    if skip("forward_chains_apply_per_address_family", &["nft", "ip", "iptables-nft"]) {
         return;
     }
     let routed = routed();
@@ -282,8 +284,8 @@ fn each_family_has_its_own_forward_chain() {
 }
 
 #[test]
-fn what_an_input_chain_stops_passes_unsplit() {
-    if skip("what_an_input_chain_stops_passes_unsplit", &["nft", "ip"]) {
+fn connections_that_an_input_chain_drops_pass_unsplit() {
+    if skip("connections_that_an_input_chain_drops_pass_unsplit", &["nft", "ip"]) {
         return;
     }
     let routed = routed();
@@ -314,13 +316,13 @@ fn what_an_input_chain_stops_passes_unsplit() {
     split_again();
     nft(&routed.router, &format!("delete table inet host\n{}", chain("reject with tcp reset")));
     for address in SERVER {
-        wait_until("the chain is heeded", || {
+        wait_until("the chain applies", || {
             let is_refused = fails(&routed.client, address, 80) == Some(ErrorKind::ConnectionRefused);
-            // Until it is sure that the SYN is not still on its way.
+            // Longer than a SYN may take between the hooks.
             thread::sleep(Duration::from_millis(600));
             is_refused && dial(&routed.client, address, 80).is_ok_and(|mut stream| echoes(&mut stream))
         });
-        assert_eq!(talk(&routed, address), (0, 0, 1), "{address}: after one that was refused");
+        assert_eq!(talk(&routed, address), (0, 0, 1), "{address}: after a refused connection");
     }
     split_again();
     nft(&routed.router, "delete table inet host");
@@ -330,8 +332,8 @@ fn what_an_input_chain_stops_passes_unsplit() {
 }
 
 #[test]
-fn check_and_doctor_say_what_the_firewall_will_do() {
-    if skip("check_and_doctor_say_what_the_firewall_will_do", &["nft", "ip"]) {
+fn check_and_doctor_report_other_firewall_rules() {
+    if skip("check_and_doctor_report_other_firewall_rules", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();

@@ -1,5 +1,5 @@
-//! What the far leg's borrowed address makes hard: errors that come to it, and connections that have had the same addresses and
-//! ports before.
+//! Consequences of the far leg's foreign source address: ICMP errors for it, and connections with
+//! the same addresses and ports.
 
 use crate::common::{
     routed::{Beyond, CLIENT, Routed, SERVER, dial, echoes, end_of, ip, seconds},
@@ -11,16 +11,16 @@ use std::{
     thread,
 };
 
-/// What a connect comes to that a router on the way answers with an error: it, and the seconds it took. The proxy may have reset
-/// it before the connect is seen to have worked.
+/// Connects to an address for which a router returns an ICMP error; returns the result and the time
+/// in seconds. The proxy may reset the connection before the connect returns.
 fn end_of_connect(routed: &Routed, address: &str) -> (Result<usize, ErrorKind>, f64) {
     let connect = || routed.connect(address, 80).map_err(|why| why.kind());
     seconds(|| connect().and_then(|mut stream| end_of(&mut stream)))
 }
 
 #[test]
-fn an_error_from_a_router_on_the_way_ends_a_connect_at_once() {
-    if skip("an_error_from_a_router_on_the_way_ends_a_connect_at_once", &["nft", "ip"]) {
+fn an_icmp_error_ends_a_connect_at_once() {
+    if skip("an_icmp_error_ends_a_connect_at_once", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -40,7 +40,7 @@ fn an_error_from_a_router_on_the_way_ends_a_connect_at_once() {
     }
 }
 
-/// A connection of the client from this port.
+/// Connects the client from this port.
 fn from_port(routed: &Routed, address: &str, own: u16) -> TcpStream {
     let from = SocketAddr::new(if address.contains(':') { CLIENT[1] } else { CLIENT[0] }.parse().unwrap(), own);
     let connect = || {
@@ -52,7 +52,7 @@ fn from_port(routed: &Routed, address: &str, own: u16) -> TcpStream {
     connect().unwrap_or_else(|why| panic!("{from} to {address}: {why}"))
 }
 
-/// Lets the server say hello back and close first, then the client.
+/// Exchanges a message; the server closes first.
 fn served_and_closed(mut client: TcpStream, server: &TcpListener) {
     let (mut accepted, _) = server.accept().unwrap();
     client.write_all(b"hello").unwrap();
@@ -65,7 +65,7 @@ fn served_and_closed(mut client: TcpStream, server: &TcpListener) {
     assert_eq!(back, b"hello");
 }
 
-/// Lets the client close first.
+/// Exchanges a message; the client closes first.
 fn served_and_left(mut client: TcpStream, server: &TcpListener) {
     let (accepted, _) = server.accept().unwrap();
     let echo = thread::spawn(move || std::io::copy(&mut &accepted, &mut &accepted));
@@ -76,8 +76,8 @@ fn served_and_left(mut client: TcpStream, server: &TcpListener) {
 }
 
 #[test]
-fn addresses_of_a_split_connection_may_be_used_again_at_once_by_a_direct_one() {
-    if skip("addresses_of_a_split_connection_may_be_used_again_at_once_by_a_direct_one", &["nft", "ip"]) {
+fn a_direct_connection_can_reuse_the_addresses_of_a_split_one_at_once() {
+    if skip("a_direct_connection_can_reuse_the_addresses_of_a_split_one_at_once", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -87,14 +87,14 @@ fn addresses_of_a_split_connection_may_be_used_again_at_once_by_a_direct_one() {
     for (port, closes) in [(4000, served_and_closed as fn(TcpStream, &TcpListener)), (4001, served_and_left)] {
         for address in SERVER {
             let before = routed.verdicts();
-            // Split, direct, direct again, and split again: all of the same addresses and ports.
+            // Split and direct connections alternate, all with the same addresses and ports.
             for (round, direct) in [false, true, true, false, true, false].into_iter().enumerate() {
                 bypass(if direct { "add" } else { "remove" }, address);
                 let (client, took) = seconds(|| from_port(&routed, address, port));
                 assert!(took < 5.0, "{address}, round {round}: the connect took {took:.1} s");
                 let ((), took) = seconds(|| closes(client, &server));
                 assert!(took < 5.0, "{address}, round {round}: the talk took {took:.1} s");
-                wait_until("the proxy is rid of it", || routed.status().totals.flows == 0);
+                wait_until("the flow has ended", || routed.status().totals.flows == 0);
             }
             let after = routed.verdicts();
             assert_eq!((after.0 - before.0, after.1 - before.1), (3, 3), "{address}, port {port}");
@@ -103,8 +103,8 @@ fn addresses_of_a_split_connection_may_be_used_again_at_once_by_a_direct_one() {
 }
 
 #[test]
-fn of_connections_that_pass_only_those_are_remembered_that_this_host_had_before() {
-    if skip("of_connections_that_pass_only_those_are_remembered_that_this_host_had_before", &["nft", "ip"]) {
+fn only_unsplit_connections_with_reused_addresses_are_remembered() {
+    if skip("only_unsplit_connections_with_reused_addresses_are_remembered", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -119,7 +119,7 @@ fn of_connections_that_pass_only_those_are_remembered_that_this_host_had_before(
     };
     for address in SERVER {
         served_and_closed(from_port(&routed, address, 4100), &server);
-        wait_until("the proxy is rid of it", || routed.status().totals.flows == 0);
+        wait_until("the flow has ended", || routed.status().totals.flows == 0);
         assert!(routed.tandem(&["bypass", "add", address]).status.success());
         for port in 4100..4110 {
             served_and_closed(from_port(&routed, address, port), &server);

@@ -1,4 +1,4 @@
-//! How legs are tuned by their profiles, seen from outside: by the hosts at their ends, in their packets, in time.
+//! The effects of leg profiles, observed by the hosts at both ends, in packets, and in time.
 
 use crate::common::{
     self,
@@ -13,13 +13,13 @@ use std::{
     thread,
 };
 
-/// Two controllers that this kernel has; none if it has not so many.
+/// Returns two controllers of this kernel, if it has two.
 fn controllers() -> Option<[String; 2]> {
     let other = intercept::available_controllers().into_iter().find(|name| name != "reno")?;
     Some(["reno".into(), other])
 }
 
-/// The controllers of the one flow there is, near and far.
+/// Returns the controllers of the only flow, near and far.
 fn controls(routed: &Routed) -> [String; 2] {
     let flows: Vec<FlowView> = routed.flows();
     assert_eq!(flows.len(), 1, "{flows:?}");
@@ -31,8 +31,8 @@ fn wait_for_no_flow(routed: &Routed) {
 }
 
 #[test]
-fn a_leg_is_tuned_by_where_it_leads_whoever_opened_it() {
-    if skip("a_leg_is_tuned_by_where_it_leads_whoever_opened_it", &["nft", "ip"]) {
+fn a_profile_applies_by_interface_and_prefix_not_by_opener() {
+    if skip("a_profile_applies_by_interface_and_prefix_not_by_opener", &["nft", "ip"]) {
         return;
     }
     let Some([gentle, other]) = controllers() else { return };
@@ -44,7 +44,7 @@ fn a_leg_is_tuned_by_where_it_leads_whoever_opened_it() {
         let _proxy = routed.configured(&format!("{others}[[leg]]\n{which}\ncontrol = \"{gentle}\"\n"));
         for (from, to, wanted) in [
             (&routed.client, SERVER, [&other, &gentle]),
-            // The server opens it: the same leg is the near one now.
+            // Opened by the server: the same leg is now the near leg.
             (&routed.server, CLIENT, [&gentle, &other]),
         ] {
             for address in to {
@@ -59,8 +59,8 @@ fn a_leg_is_tuned_by_where_it_leads_whoever_opened_it() {
 }
 
 #[test]
-fn a_rule_names_the_profiles_of_its_legs() {
-    if skip("a_rule_names_the_profiles_of_its_legs", &["nft", "ip"]) {
+fn a_rule_selects_the_profiles_of_its_legs() {
+    if skip("a_rule_selects_the_profiles_of_its_legs", &["nft", "ip"]) {
         return;
     }
     let Some([gentle, other]) = controllers() else { return };
@@ -81,14 +81,14 @@ fn a_rule_names_the_profiles_of_its_legs() {
     }
 }
 
-/// How a family's packets are told by their code point.
+/// Returns the nftables condition for a family's DSCP.
 fn dscp(family: usize, value: &str) -> String {
     format!("{} dscp {value}", ["ip", "ip6"][family])
 }
 
 #[test]
-fn packets_carry_the_code_point_of_their_leg() {
-    if skip("packets_carry_the_code_point_of_their_leg", &["nft", "ip"]) {
+fn packets_carry_the_dscp_of_their_leg() {
+    if skip("packets_carry_the_dscp_of_their_leg", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -106,15 +106,15 @@ fn packets_carry_the_code_point_of_their_leg() {
 }
 
 #[test]
-fn a_leg_keeps_the_code_point_that_its_client_chose() {
-    if skip("a_leg_keeps_the_code_point_that_its_client_chose", &["nft", "ip"]) {
+fn dscp_keep_preserves_the_dscp_of_the_client() {
+    if skip("dscp_keep_preserves_the_dscp_of_the_client", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
     routed.echo(80);
     let forward = format!("forward=[::]:7000={}:80", SERVER[0]);
     let _proxy = routed.proxy(&["--listen", &forward, "--near", "dscp=keep", "--far", "dscp=keep"]);
-    // Forwarded connections all go on over IPv4, whatever they came by.
+    // Forwarded connections have an IPv4 far leg, also for IPv6 clients.
     let cases = [(SERVER[0], 80, 0), (SERVER[1], 80, 1), (ROUTER[0], 7000, 0), (ROUTER[1], 7000, 0)];
     for (address, port, family) in cases {
         for (tos, name) in [(46 << 2, "ef"), (0, "cs0"), (10 << 2, "af11")] {
@@ -128,19 +128,19 @@ fn a_leg_keeps_the_code_point_that_its_client_chose() {
             wait_for_no_flow(&routed);
             assert!(right.packets() >= 3, "{address} {name}: {}", right.packets());
             assert_eq!(wrong.packets(), 0, "{address} {name}");
-            assert!(back.packets() >= 1, "{address} {name}: nothing of it came back");
+            assert!(back.packets() >= 1, "{address} {name}: no packets came back");
         }
     }
 }
 
 #[test]
-fn a_mark_is_on_every_packet_of_the_far_leg_and_routes_it() {
-    if skip("a_mark_is_on_every_packet_of_the_far_leg_and_routes_it", &["nft", "ip"]) {
+fn every_packet_of_the_far_leg_has_the_mark_and_is_routed_by_it() {
+    if skip("every_packet_of_the_far_leg_has_the_mark_and_is_routed_by_it", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
     routed.echo(80);
-    // Another way to the server, for marked packets only.
+    // Another route to the server, for marked packets only.
     routed.router.join(&["10.99.5.1/24", "fd99:5::1/64"], &routed.server, &["10.99.5.2/24", "fd99:5::2/64"], "side").unwrap();
     for (flag, by) in [("-4", "10.99.5.2"), ("-6", "fd99:5::2")] {
         let to = if flag == "-4" { "10.99.2.2" } else { "fd99:2::2" };
@@ -161,8 +161,8 @@ fn a_mark_is_on_every_packet_of_the_far_leg_and_routes_it() {
 }
 
 #[test]
-fn segments_are_as_large_as_the_profile_says() {
-    if skip("segments_are_as_large_as_the_profile_says", &["nft", "ip"]) {
+fn segments_have_the_mss_of_the_profile() {
+    if skip("segments_have_the_mss_of_the_profile", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -173,7 +173,7 @@ fn segments_are_as_large_as_the_profile_says() {
         let (mut accepted, _) = server.accept().unwrap();
         client.write_all(&[1; 4000]).unwrap();
         accepted.read_exact(&mut [0; 4000]).unwrap();
-        // What a host may send is what its peer announced, without the twelve bytes of a timestamp.
+        // The MSS that the peer announced, less 12 bytes of timestamps.
         assert_eq!(tcp_info(&accepted).unwrap().snd_mss, 788, "{address}: the server, as the far leg says");
         assert_eq!(tcp_info(&client).unwrap().snd_mss, 988, "{address}: the client, as the near leg says");
         let flow = &routed.flows()[0];
@@ -184,8 +184,8 @@ fn segments_are_as_large_as_the_profile_says() {
 }
 
 #[test]
-fn a_peer_that_acknowledges_nothing_is_given_up_in_time() {
-    if skip("a_peer_that_acknowledges_nothing_is_given_up_in_time", &["nft", "ip"]) {
+fn user_timeout_resets_a_leg_without_acks() {
+    if skip("user_timeout_resets_a_leg_without_acks", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -196,7 +196,7 @@ fn a_peer_that_acknowledges_nothing_is_given_up_in_time() {
     ip(&routed.server, &["link set far down"]);
     for (stream, address) in streams.iter_mut().zip(SERVER) {
         let (end, took) = seconds(|| {
-            stream.write_all(b"anybody there?").unwrap();
+            stream.write_all(b"still there?").unwrap();
             end_of(stream)
         });
         assert_eq!(end, Err(ErrorKind::ConnectionReset), "{address}");
@@ -206,8 +206,8 @@ fn a_peer_that_acknowledges_nothing_is_given_up_in_time() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_for_long_is_not_given_up() {
-    if skip("a_peer_that_does_not_read_for_long_is_not_given_up", &["nft", "ip"]) {
+fn user_timeout_spares_a_peer_with_a_closed_window() {
+    if skip("user_timeout_spares_a_peer_with_a_closed_window", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -218,7 +218,7 @@ fn a_peer_that_does_not_read_for_long_is_not_given_up() {
     let sent: Vec<u8> = (0..20_000_000u32).map(|number| (number % 251) as u8).collect();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| client.write_all(&sent));
-        // Several times the limit, with its window closed.
+        // The window stays closed for several times the limit.
         std::thread::sleep(std::time::Duration::from_secs(4));
         let mut received = vec![0; sent.len()];
         accepted.read_exact(&mut received).unwrap();
@@ -228,8 +228,8 @@ fn a_peer_that_does_not_read_for_long_is_not_given_up() {
 }
 
 #[test]
-fn a_silent_peer_is_asked_whether_it_is_there() {
-    if skip("a_silent_peer_is_asked_whether_it_is_there", &["nft", "ip"]) {
+fn keepalive_probes_detect_a_dead_peer() {
+    if skip("keepalive_probes_detect_a_dead_peer", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -237,7 +237,7 @@ fn a_silent_peer_is_asked_whether_it_is_there() {
     routed.echo(80);
     let mut streams = SERVER.map(|address| routed.connect(address, 80).unwrap());
     assert!(streams.iter_mut().all(echoes));
-    // A server that is gone without a word, and of a further connection the client.
+    // The server's link fails; then, for another connection, the client's.
     ip(&routed.server, &["link set far down"]);
     for (stream, address) in streams.iter_mut().zip(SERVER) {
         let (end, took) = seconds(|| end_of(stream));
@@ -252,19 +252,19 @@ fn a_silent_peer_is_asked_whether_it_is_there() {
     let (mut accepted, _) = server.accept().unwrap();
     ip(&routed.client, &["link set near down"]);
     accepted.set_read_timeout(Some(common::PATIENCE)).unwrap();
-    assert_eq!(end_of(&mut accepted), Err(ErrorKind::ConnectionReset), "the server hears of a lost client");
+    assert_eq!(end_of(&mut accepted), Err(ErrorKind::ConnectionReset), "the server's connection is reset after the client is lost");
 }
 
 #[test]
-fn a_connect_into_a_black_hole_ends_in_time() {
-    if skip("a_connect_into_a_black_hole_ends_in_time", &["nft", "ip"]) {
+fn connect_timeout_ends_a_connect_without_answer() {
+    if skip("connect_timeout_ends_a_connect_without_answer", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
     let hole = Counter::dropping(&routed.server, "input", "tcp dport 82");
     let _proxy = routed.configured("connect_timeout = \"1s\"\n[[leg]]\nto = \"fd99:2::/64\"\nconnect_timeout = \"2s\"\n");
     for (address, limit) in SERVER.into_iter().zip([1.0, 2.0]) {
-        // The proxy accepts before it has dialled.
+        // The proxy accepts before it dials.
         let mut client = routed.connect(address, 82).unwrap();
         let (end, took) = seconds(|| end_of(&mut client));
         assert_eq!(end, Err(ErrorKind::ConnectionReset), "{address}");
@@ -274,7 +274,7 @@ fn a_connect_into_a_black_hole_ends_in_time() {
     wait_until("both are counted", || routed.status().totals.ended_as("far_timed_out") == 2);
 }
 
-/// The server lets data come with a SYN, and the proxy has its cookie.
+/// Enables Fast Open on the server, and makes a connection that gives the proxy its cookie.
 fn fast_open(routed: &Routed, server: &str, port: u16) {
     // Client, server, every listener.
     routed.server.sysctl(&[("ipv4/tcp_fastopen", "1027".into())]).unwrap();
@@ -283,8 +283,8 @@ fn fast_open(routed: &Routed, server: &str, port: u16) {
 }
 
 #[test]
-fn data_goes_with_the_syn_of_a_fast_open_leg() {
-    if skip("data_goes_with_the_syn_of_a_fast_open_leg", &["nft", "ip"]) {
+fn a_fast_open_leg_sends_data_with_its_syn() {
+    if skip("a_fast_open_leg_sends_data_with_its_syn", &["nft", "ip"]) {
         return;
     }
     for address in SERVER {
@@ -297,14 +297,14 @@ fn data_goes_with_the_syn_of_a_fast_open_leg() {
         assert_eq!(opened(), 0, "{address}: without a cookie it is a connection like others");
         assert!(echoes(&mut routed.connect(address, 80).unwrap()));
         assert_eq!(opened(), 1, "{address}");
-        // All at once, the end of file too: what was said comes back.
+        // Data and FIN at once: the data come back.
         let mut client = routed.connect(address, 80).unwrap();
         client.write_all(b"good bye").unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         let mut back = String::new();
         let read = client.read_to_string(&mut back);
         assert!(read.is_ok() && back == "good bye", "{address}: {read:?}, {back:?}\n{}", routed.log());
-        // Nothing but the end of file.
+        // A FIN without data.
         let mut client = routed.connect(address, 80).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(end_of(&mut client), Ok(0), "{address}");
@@ -315,8 +315,8 @@ fn data_goes_with_the_syn_of_a_fast_open_leg() {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_heard_through_a_fast_open_leg() {
-    if skip("a_server_that_speaks_first_is_heard_through_a_fast_open_leg", &["nft", "ip"]) {
+fn a_fast_open_leg_works_with_a_server_that_sends_first() {
+    if skip("a_fast_open_leg_works_with_a_server_that_sends_first", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -334,8 +334,8 @@ fn a_server_that_speaks_first_is_heard_through_a_fast_open_leg() {
 }
 
 #[test]
-fn a_fast_open_connect_may_be_refused_or_lead_nowhere() {
-    if skip("a_fast_open_connect_may_be_refused_or_lead_nowhere", &["nft", "ip"]) {
+fn a_fast_open_connect_can_be_refused_or_time_out() {
+    if skip("a_fast_open_connect_can_be_refused_or_time_out", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -343,9 +343,9 @@ fn a_fast_open_connect_may_be_refused_or_lead_nowhere() {
     let _proxy = routed.proxy(&["--far", "fast_open=true", "--connect-timeout", "1s"]);
     for address in SERVER {
         fast_open(&routed, address, 80);
-        // Its cookie is good for every port.
+        // The cookie is valid for every port.
         let end = |port: u16, words: &[u8]| {
-            // The end may come before the connect is seen to have worked, and whoever sees it first is told.
+            // The reset may arrive before the connect or the write returns.
             let talk = |mut client: TcpStream| client.write_all(words).map_err(|why| why.kind()).and_then(|()| end_of(&mut client));
             seconds(|| routed.connect(address, port).map_err(|why| why.kind()).and_then(talk))
         };
@@ -362,12 +362,12 @@ fn a_fast_open_connect_may_be_refused_or_lead_nowhere() {
     wait_for_no_flow(&routed);
     let totals = routed.status().totals;
     let (refused, silent) = (totals.ended_as("far_not_reached"), totals.ended_as("far_timed_out"));
-    assert_eq!((refused, silent), (4, 4), "none of them was reached");
+    assert_eq!((refused, silent), (4, 4), "no far leg was established");
 }
 
 #[test]
-fn a_profile_that_this_host_cannot_have_is_refused() {
-    if skip("a_profile_that_this_host_cannot_have_is_refused", &["nft", "ip"]) {
+fn a_profile_that_the_kernel_rejects_is_an_error() {
+    if skip("a_profile_that_the_kernel_rejects_is_an_error", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -382,7 +382,7 @@ fn a_profile_that_this_host_cannot_have_is_refused() {
     let said = refused("ecn=true");
     assert!(said.contains("far leg: asks for ECN") && said.contains("sysctl -w net.ipv4.tcp_ecn=1 (it is 2)"), "{said}");
     routed.router.sysctl(&[("ipv4/tcp_ecn", "1".into())]).unwrap();
-    // Asked for and granted: ECN is in the SYN of the far leg.
+    // With tcp_ecn=1 the SYN of the far leg requests ECN.
     let _proxy = routed.proxy(&["--far", "ecn=true"]);
     let asked = Counter::new(&routed.server, "input", "tcp dport 80 tcp flags & (syn | ecn | cwr) == syn | ecn | cwr");
     routed.echo(80);

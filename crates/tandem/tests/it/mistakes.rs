@@ -1,5 +1,4 @@
-//! Mistakes that beginners make in files and on the command line: each message names the place and
-//! the cure.
+//! Common mistakes in files and on the command line: each error names the place and the fix.
 
 use crate::common::TANDEM;
 use std::{fs, process::Command};
@@ -25,7 +24,7 @@ interface = "sat0"
 control = "cubic"
 "#;
 
-/// What `tandem` says on stderr about a file with `text`, and its exit status.
+/// Runs `tandem` on a file with `text`; returns its stderr and exit status.
 fn tandem(before: &[&str], text: &str, after: &[&str]) -> (String, i32) {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("file.toml"), text).unwrap();
@@ -33,7 +32,7 @@ fn tandem(before: &[&str], text: &str, after: &[&str]) -> (String, i32) {
     (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code().unwrap_or(-1))
 }
 
-/// Replaces `from` in `file`, and expects that what is said contains `said`.
+/// Replaces `from` in `file`, and expects that the error contains `said`.
 fn expect(before: &[&str], file: &str, mistakes: &[(&str, &str, &str)], after: &[&str]) {
     for (from, to, said) in mistakes {
         assert!(file.contains(from), "{from}");
@@ -43,7 +42,7 @@ fn expect(before: &[&str], file: &str, mistakes: &[(&str, &str, &str)], after: &
 }
 
 #[test]
-fn scenario_files() {
+fn mistakes_in_scenario_files() {
     let mistakes = [
         (
             r#"delay = "5ms""#,
@@ -112,7 +111,7 @@ fn the_first_mistake_of_a_file_is_reported_first() {
 }
 
 #[test]
-fn spellings_with_one_meaning_are_accepted() {
+fn alternative_spellings_of_units_are_accepted() {
     for (from, to) in [
         ("20Mbit", "20Mbps"),
         ("20Mbit", "20mbit"),
@@ -125,7 +124,7 @@ fn spellings_with_one_meaning_are_accepted() {
 }
 
 #[test]
-fn changes_on_the_command_line() {
+fn mistakes_in_set_options() {
     for (set, said) in [
         ("link.rate=5Mbit", "there are 2 of link: say which, as in link.1.…"),
         ("link.3.rate=5Mbit", "there are 2 of link: say which"),
@@ -140,14 +139,14 @@ fn changes_on_the_command_line() {
 }
 
 #[test]
-fn a_case_without_an_answer_is_named() {
+fn a_case_that_an_engine_does_not_support_is_named() {
     let cases = "[[case]]\nname = \"plain\"\n[[case]]\nname = \"with bbr\"\nset = { \"control.proxy\" = \"bbr\" }\n";
     let (text, status) = tandem(&["run"], &format!("{SCENARIO}{cases}"), &["--on", "sim", "--quiet"]);
     assert!(text.contains("case \"with bbr\": sim cannot answer control.proxy") && status == 3, "{status} {text}");
 }
 
 #[test]
-fn configuration_files() {
+fn mistakes_in_configuration_files() {
     let mistakes = [
         ("[[listen]]", "[listen]", "file.toml:2: listen: is one table, but there can be several: write [[listen]] instead of [listen]"),
         ("\"[::]:5000\"", "5000", "file.toml:3: listen[1].transparent: \"5000\" has no address: write [::]:5000"),
@@ -180,7 +179,7 @@ fn configuration_files() {
 }
 
 #[test]
-fn options() {
+fn mistakes_in_options() {
     let mistakes: &[(&[&str], &str)] = &[
         (&["proxy", "--listen", "5000"], "cannot parse listener \"5000\": expected transparent=ADDRESS:PORT"),
         (&["proxy", "--listen", "transparent=:5000"], "write [::]:5000 for all addresses of this host"),

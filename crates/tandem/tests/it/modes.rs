@@ -1,5 +1,4 @@
-//! The modes in which the client or the configuration says where a connection goes: SOCKS5 as curl speaks it, the PROXY
-//! protocol between two proxies.
+//! Explicit destinations: SOCKS5 with curl, and the PROXY protocol between two proxies.
 
 use crate::common::{
     Daemon, TANDEM,
@@ -15,7 +14,7 @@ use std::{
     thread,
 };
 
-/// Pages from the server, at this port of every address; each tells who asked.
+/// Starts a web server on this port of every address; its pages contain the client's address.
 fn pages(routed: &Routed, port: u16) {
     let listener = routed.listen(port);
     thread::spawn(move || {
@@ -41,7 +40,7 @@ fn in_url(address: &str) -> String {
     if address.contains(':') { format!("[{address}]") } else { address.into() }
 }
 
-/// The proxy on the router serves SOCKS to the client; it knows `names`, as a file of hosts has them.
+/// Starts a SOCKS proxy on the router, with `names` as its /etc/hosts.
 fn socks(routed: &Routed, names: &str, arguments: &str) -> Daemon {
     let hosts = routed.path("hosts");
     fs::write(&hosts, names).unwrap();
@@ -52,8 +51,8 @@ fn socks(routed: &Routed, names: &str, arguments: &str) -> Daemon {
 }
 
 #[test]
-fn curl_goes_where_it_likes_through_socks() {
-    if skip("curl_goes_where_it_likes_through_socks", &["curl", "ip", "unshare"]) {
+fn curl_connects_through_socks_by_address_and_name() {
+    if skip("curl_connects_through_socks_by_address_and_name", &["curl", "ip", "unshare"]) {
         return;
     }
     let routed = Routed::new();
@@ -64,11 +63,11 @@ fn curl_goes_where_it_likes_through_socks() {
         let proxy = format!("{}:1080", in_url(proxy));
         for server in SERVER {
             let output = curl(&routed, &["--socks5", &proxy, &format!("http://{}/", in_url(server))]);
-            // From the proxy's own address, as SOCKS has it.
+            // From the proxy's own address.
             let from = if server.contains(':') { "fd99:2::1" } else { "10.99.2.1" };
             assert_eq!(String::from_utf8_lossy(&output.stdout), format!("hello, {from}\n"), "{output:?}");
         }
-        // The proxy looks names up; one has an address that does not answer, and one that does.
+        // The proxy resolves names; the first address of one of them does not answer.
         for name in ["four.example", "six.example", "both.example"] {
             let output = curl(&routed, &["--socks5-hostname", &proxy, &format!("http://{name}/")]);
             assert!(output.stdout.starts_with(b"hello, "), "{name}: {output:?}\n{}", routed.log());
@@ -76,7 +75,7 @@ fn curl_goes_where_it_likes_through_socks() {
     }
     let proxy = format!("{}:1080", ROUTER[0]);
     for (url, code) in [
-        // Refused; a name without an address; nobody there.
+        // Refused (IPv4, IPv6); a name without an address.
         ("http://10.99.2.2:81/", "(5)"),
         ("http://[fd99:2::2]:81/", "(5)"),
         ("http://unheard-of.invalid/", "(4)"),
@@ -92,15 +91,15 @@ fn curl_goes_where_it_likes_through_socks() {
     wait_until("nothing is left", || routed.status().totals.flows == 0);
 }
 
-/// What a SOCKS client says to go to the server, all at once.
+/// Returns a SOCKS greeting and a request for the server.
 fn to_server(port: u16) -> Vec<u8> {
     let [high, low] = port.to_be_bytes();
     vec![5, 1, 0, 5, 1, 0, 1, 10, 99, 2, 2, high, low]
 }
 
 #[test]
-fn a_socks_client_may_say_everything_at_once() {
-    if skip("a_socks_client_may_say_everything_at_once", &["ip", "unshare"]) {
+fn a_socks_client_can_send_request_and_payload_at_once() {
+    if skip("a_socks_client_can_send_request_and_payload_at_once", &["ip", "unshare"]) {
         return;
     }
     let routed = Routed::new();
@@ -129,21 +128,21 @@ fn a_socks_client_may_say_everything_at_once() {
             "payload is counted, greetings are not"
         );
     }
-    // What it said is lost with a server that refuses, but not the answer to it.
+    // If the server refuses, the payload is lost, but the SOCKS reply arrives.
     let mut client = dial(&routed.client, ROUTER[0], 1080, |_| Ok(())).unwrap();
-    // The refusal may come before all of it is written.
+    // The refusal may arrive before the write is complete.
     let _ = client.write_all(&[to_server(8), payload[..100_000].to_vec()].concat());
     let mut back = [0; 12];
     client.read_exact(&mut back).unwrap();
     assert_eq!(back[..4], [5, 0, 5, 5]);
 }
 
-/// The flows of a proxy by its name.
+/// Returns the flows of a proxy by its name.
 fn flows(routed: &Routed, name: &str) -> Vec<FlowView> {
     routed.router.enter(|| Remote::named(name).flows().unwrap()).unwrap()
 }
 
-/// Starts a proxy on the router by this name.
+/// Starts a proxy with this name on the router.
 fn named(routed: &Routed, name: &str, arguments: &[&str]) -> Daemon {
     let daemon = Daemon::logging(routed.router.command(TANDEM).args(["proxy", "--name", name]).args(arguments), &routed.path("log"));
     wait_until("the proxy is up", || routed.router.enter(|| Remote::named(name).status().is_ok()).unwrap());
@@ -151,8 +150,8 @@ fn named(routed: &Routed, name: &str, arguments: &[&str]) -> Daemon {
 }
 
 #[test]
-fn a_proxy_tells_the_next_one_who_the_client_is() {
-    if skip("a_proxy_tells_the_next_one_who_the_client_is", &["ip"]) {
+fn the_proxy_protocol_passes_the_client_address() {
+    if skip("the_proxy_protocol_passes_the_client_address", &["ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -178,8 +177,8 @@ fn a_proxy_tells_the_next_one_who_the_client_is() {
 }
 
 #[test]
-fn who_does_not_say_who_the_client_is_is_dropped() {
-    if skip("who_does_not_say_who_the_client_is_is_dropped", &["curl", "ip"]) {
+fn a_connection_without_a_proxy_header_is_dropped() {
+    if skip("a_connection_without_a_proxy_header_is_dropped", &["curl", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -205,7 +204,7 @@ fn who_does_not_say_who_the_client_is_is_dropped() {
     }
     let output = curl(&routed, &[&url]);
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
-    // None of them has got through, and all are counted.
+    // None reached the server, and all are counted.
     assert_eq!(routed.status().totals.ended_as("no_greeting"), 6);
     wait_until("nothing is left", || routed.status().totals.flows == 0);
 }

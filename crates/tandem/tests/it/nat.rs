@@ -1,4 +1,4 @@
-//! The proxy on a home router: NAT, a stateful firewall and forwarded ports beside it, as such routers have them.
+//! The proxy on a home router with NAT, a stateful firewall and forwarded ports.
 
 use crate::common::{
     self,
@@ -44,7 +44,7 @@ table inet home {
 }
 ";
 
-/// Both ways, more than any buffer, to the byte.
+/// Checks that more data than all buffers hold arrive unchanged in both directions.
 fn carries(mut stream: std::net::TcpStream) -> bool {
     let sent: Vec<u8> = (0..3_000_000u32).map(|number| (number % 251) as u8).collect();
     let mut reader = stream.try_clone().unwrap();
@@ -57,13 +57,13 @@ fn carries(mut stream: std::net::TcpStream) -> bool {
 }
 
 #[test]
-fn behind_nat_and_a_stateful_firewall_connections_are_split() {
-    if skip("behind_nat_and_a_stateful_firewall_connections_are_split", &["nft", "ip"]) {
+fn connections_are_split_with_nat_and_a_stateful_firewall() {
+    if skip("connections_are_split_with_nat_and_a_stateful_firewall", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
     nft(&routed.router, HOME_ROUTER);
-    // The Internet knows the router alone, for IPv4.
+    // For IPv4 the Internet has a route to the router only.
     common::routed::ip(&routed.server, &["route del default via 10.99.2.1"]);
     let peers = common::routed::peers(&routed.server, 80);
     for with_proxy in [false, true] {
@@ -80,8 +80,8 @@ fn behind_nat_and_a_stateful_firewall_connections_are_split() {
 }
 
 #[test]
-fn ports_that_a_router_forwards_lead_home_from_both_sides() {
-    if skip("ports_that_a_router_forwards_lead_home_from_both_sides", &["nft", "ip"]) {
+fn forwarded_ports_work_from_both_sides() {
+    if skip("forwarded_ports_work_from_both_sides", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -98,30 +98,30 @@ fn ports_that_a_router_forwards_lead_home_from_both_sides() {
     }
 }
 
-/// A far leg's port is one that this client has not dialled from, as far as the proxy knows. Behind
-/// a larger network's NAT clients dial from any port, so that theirs can be those of far legs.
+/// The proxy picks a far leg's port that this client has not used, as far as the proxy knows.
+/// Behind a carrier-grade NAT clients use any port, including those of far legs.
 #[test]
-fn a_client_may_dial_from_the_port_of_a_far_leg() {
-    if skip("a_client_may_dial_from_the_port_of_a_far_leg", &["nft", "ip"]) {
+fn a_client_can_use_the_source_port_of_a_far_leg() {
+    if skip("a_client_can_use_the_source_port_of_a_far_leg", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
     nft(&routed.router, HOME_ROUTER);
     let peers = common::routed::peers(&routed.server, 80);
     let _proxy = routed.configured("[[rule]]\nin = \"near\"\n");
-    // With IPv6 nothing is translated: the server would see the same ports twice.
+    // IPv6 has no NAT: the server would see the same ports twice.
     let server = SERVER[0];
     let from = |port: u16| {
         let address = SocketAddr::new(CLIENT[0].parse().unwrap(), port);
         let mut stream =
             dial(&routed.client, server, 80, |socket| socket.bind(&address.into())).unwrap_or_else(|why| panic!("from port {port}: {why}"));
         assert!(echoes(&mut stream), "from port {port}");
-        // And the port that the server sees.
+        // The port that the server sees.
         (stream, peers.recv().unwrap().port())
     };
     let (first, far) = from(40_000);
     let (second, _) = from(far);
-    // Dialled from before a far leg would have it.
+    // The client uses the port before a far leg does.
     let (third, of_third) = from(far + 1);
     let (fourth, of_fourth) = from(40_001);
     assert!([far, far + 1, of_third, of_fourth].iter().all(|port| (10_240..32_768).contains(port)), "far legs have other ports now");
@@ -134,10 +134,10 @@ fn a_client_may_dial_from_the_port_of_a_far_leg() {
     }
 }
 
-/// As when a client has lost its network, or was restarted: conntrack keeps the old one for days.
+/// As after a client lost its network or restarted: conntrack keeps the old connection for days.
 #[test]
-fn a_connection_may_follow_one_that_passed_unsplit_and_never_ended() {
-    if skip("a_connection_may_follow_one_that_passed_unsplit_and_never_ended", &["nft", "ip"]) {
+fn a_split_connection_can_reuse_the_addresses_of_an_unfinished_unsplit_one() {
+    if skip("a_split_connection_can_reuse_the_addresses_of_an_unfinished_unsplit_one", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -153,15 +153,14 @@ fn a_connection_may_follow_one_that_passed_unsplit_and_never_ended() {
     drop(unsplit);
     drop(silence);
     assert!(routed.tandem(&["bypass", "remove", SERVER[0]]).status.success());
-    // The server resets what it has, and takes the SYN that is sent again.
+    // The server resets its old connection, and accepts the retransmitted SYN.
     assert!(echoes(&mut from().unwrap()));
 }
 
-/// Strict reverse-path filters that take marks into account, as hosts with WireGuard (wg-quick) and
-/// firewalld have them.
+/// Strict reverse-path filters that consider marks, as wg-quick and firewalld configure them.
 #[test]
-fn reverse_path_filters_that_look_at_marks_let_split_connections_pass() {
-    if skip("reverse_path_filters_that_look_at_marks_let_split_connections_pass", &["nft", "ip"]) {
+fn reverse_path_filters_with_marks_accept_split_connections() {
+    if skip("reverse_path_filters_with_marks_accept_split_connections", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();

@@ -1,6 +1,6 @@
-//! Kernels and `nft` programs that know no table owners, imitated by an `nft` that does not
-//! understand the flag: the table still goes with its proxy, has one proxy at a time, and is
-//! replaced when everything that would remove it was killed.
+//! Kernels and `nft` programs without table owners, simulated by an `nft` that rejects the flag:
+//! the table is still removed with its proxy, belongs to one proxy at a time, and is replaced if
+//! all processes that would remove it were killed.
 
 use crate::common::{
     Daemon, TANDEM, as_nobody,
@@ -20,7 +20,7 @@ use std::{
     time::Instant,
 };
 
-/// Writes that `nft` where `routed` keeps its files, and returns a `PATH` that finds it first.
+/// Writes this `nft` to the test's directory; returns a `PATH` that finds it first.
 fn path_without_owners(routed: &Routed) -> String {
     let directory = routed.path("bin");
     fs::create_dir(&directory).unwrap();
@@ -39,7 +39,7 @@ fn proxy(routed: &Routed, path: &str, port: u16) -> Command {
     command
 }
 
-/// A proxy that is up.
+/// Starts a proxy and waits until it answers.
 fn started(routed: &Routed, path: &str) -> Daemon {
     let mut daemon = Daemon::logging(&mut proxy(routed, path, 5000), &routed.path("log"));
     wait_until("the proxy is up", || {
@@ -58,8 +58,8 @@ fn has_table(routed: &Routed) -> bool {
 }
 
 #[test]
-fn a_table_without_an_owner_goes_with_its_proxy() {
-    if skip("a_table_without_an_owner_goes_with_its_proxy", &["nft", "ip", "sed"]) {
+fn a_table_without_an_owner_is_removed_with_its_proxy() {
+    if skip("a_table_without_an_owner_is_removed_with_its_proxy", &["nft", "ip", "sed"]) {
         return;
     }
     let routed = Routed::new();
@@ -74,7 +74,7 @@ fn a_table_without_an_owner_goes_with_its_proxy() {
     assert!(!second.status.success() && String::from_utf8_lossy(&second.stderr).contains("another process owns"), "{second:?}");
     first.signal("TERM");
     assert!(first.0.wait().unwrap().success());
-    assert_eq!(routed.traces(), before, "nothing is left after an orderly end");
+    assert_eq!(routed.traces(), before, "nothing is left after an orderly exit");
 
     let mut killed = started(&routed, &path);
     killed.0.kill().unwrap();
@@ -84,16 +84,16 @@ fn a_table_without_an_owner_goes_with_its_proxy() {
 }
 
 #[test]
-fn a_table_that_nothing_removed_passes_connections_and_is_replaced() {
-    if skip("a_table_that_nothing_removed_passes_connections_and_is_replaced", &["nft", "ip", "sed"]) {
+fn a_left_over_table_passes_connections_unsplit_and_is_replaced() {
+    if skip("a_left_over_table_passes_connections_unsplit_and_is_replaced", &["nft", "ip", "sed"]) {
         return;
     }
     let routed = Routed::new();
     routed.echo(80);
     let path = path_without_owners(&routed);
     let mut first = started(&routed, &path);
-    // As a service manager kills a whole control group: the shell that would delete the table
-    // first.
+    // As when a service manager kills the control group: first the shell that would delete the
+    // table.
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", first.0.id())).unwrap();
     let keepers: Vec<&str> = children.split_whitespace().collect();
     assert!(!keepers.is_empty() && Command::new("kill").arg("-9").args(&keepers).status().unwrap().success());
@@ -107,14 +107,14 @@ fn a_table_that_nothing_removed_passes_connections_and_is_replaced() {
 }
 
 #[test]
-fn another_user_cannot_keep_a_proxy_from_having_a_table() {
-    if skip("another_user_cannot_keep_a_proxy_from_having_a_table", &["nft", "ip", "sed"]) {
+fn another_user_cannot_block_the_table_of_a_proxy() {
+    if skip("another_user_cannot_block_the_table_of_a_proxy", &["nft", "ip", "sed"]) {
         return;
     }
     let routed = Routed::new();
     routed.echo(80);
     let path = path_without_owners(&routed);
-    // The name that told of a living proxy until 0.2.0.
+    // The socket name that marked a running proxy until 0.2.0.
     let squat = || UnixListener::bind_addr(&SocketAddr::from_abstract_name("tandem-table").unwrap()).unwrap();
     let _squatter = as_nobody(&routed.router, squat);
     let _proxy = started(&routed, &path);
@@ -133,18 +133,18 @@ fn rules_that_another_program_removes_are_installed_again() {
     let mut proxy = started(&routed, &path);
     let before = rules(&routed);
     let times_restored = || routed.log().matches("are installed again, ").count();
-    // What `systemctl restart nftables` does first, and smaller accidents.
+    // The first step of `systemctl restart nftables`, and smaller removals.
     let accidents = ["flush ruleset", "delete table inet tandem", "flush table inet tandem", "flush chain inet tandem prerouting"];
     for (times, accident) in accidents.into_iter().enumerate() {
         assert!(routed.router.command("nft").args(accident.split(' ')).status().unwrap().success());
         let begun = Instant::now();
-        wait_until("it is said", || times_restored() == times + 1);
+        wait_until("the loss is logged", || times_restored() == times + 1);
         println!("{accident}: installed again after {} ms", begun.elapsed().as_millis());
         assert_eq!(rules(&routed), before, "{accident}");
         talks(&routed);
         assert_eq!(routed.verdicts(), (2, 0, 0), "{accident}");
     }
-    // Changes of other tables are not its business.
+    // Changes of other tables have no effect.
     assert!(routed.router.command("nft").args(["add", "table", "inet", "other"]).status().unwrap().success());
     assert!(routed.router.command("nft").args(["delete", "table", "inet", "other"]).status().unwrap().success());
     proxy.signal("TERM");

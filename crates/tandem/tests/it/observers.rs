@@ -1,6 +1,6 @@
-//! Clients that misuse what the running proxy and cache offer to observers: the metrics server and
-//! the control socket. None of them may block other clients, delay the end of the program, or cost
-//! it more than a fixed amount of memory, threads and descriptors.
+//! Clients that misuse the metrics server and the control socket of a running proxy or cache. None
+//! of them may block other clients, delay the exit of the program, or use more than a fixed amount
+//! of memory, threads and descriptors.
 
 use crate::common::{Daemon, TANDEM, as_nobody, control_socket, skip, wait_for_port, wait_until};
 use lab::Host;
@@ -20,7 +20,8 @@ use std::{
 };
 
 const METRICS: &str = "127.0.0.1:9155";
-/// How long an honest client may wait while others misbehave. Answers take milliseconds.
+/// Longest allowed delay of a well-behaved client while others misbehave. Answers take
+/// milliseconds.
 const PROMPT: Duration = Duration::from_secs(5);
 
 /// A program with a metrics server, in a network namespace of its own.
@@ -42,7 +43,7 @@ impl Watched {
         self.host.enter(|| TcpStream::connect_timeout(&METRICS.parse().unwrap(), PROMPT)).unwrap()
     }
 
-    /// Reads the metrics as an honest client; returns the time it took.
+    /// Reads the metrics as a well-behaved client; returns the time.
     fn scrape(&self) -> io::Result<Duration> {
         let begun = Instant::now();
         let mut stream = self.connect()?;
@@ -58,7 +59,7 @@ impl Watched {
         Pid::from_child(&self.daemon.0)
     }
 
-    /// A number from the program's status in /proc.
+    /// Returns a number from /proc/PID/status of the program.
     fn status(&self, key: &str) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
@@ -71,23 +72,23 @@ impl Watched {
         names.filter_map(|name| name.unwrap().file_name().to_str()?.parse().ok()).collect()
     }
 
-    /// Leaves it so many descriptors besides those in use.
+    /// Limits the program to this many more descriptors.
     fn limit_descriptors(&self, free: usize) {
         let used = self.descriptors();
-        // A limit of n forbids numbers from n on.
+        // A limit of n excludes descriptors from number n on.
         let limit = (0..).filter(|number| !used.contains(number)).nth(free);
         let limit = Rlimit { current: limit, maximum: limit };
         prlimit(Some(self.pid()), Resource::Nofile, limit).unwrap();
     }
 
-    /// The processor time that it has used, in hundredths of a second.
+    /// Returns the CPU time of the program, in hundredths of a second.
     fn processor_ticks(&self) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
         let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 
-    /// Asks the program to end; returns the time it took.
+    /// Ends the program by a signal; returns the time.
     fn end(mut self) -> Duration {
         let begun = Instant::now();
         self.daemon.signal("TERM");
@@ -97,8 +98,8 @@ impl Watched {
 }
 
 #[test]
-fn idle_clients_of_the_metrics_cost_no_thread_and_block_nobody() {
-    if skip("idle_clients_of_the_metrics_cost_no_thread_and_block_nobody", &[]) {
+fn idle_metrics_clients_use_no_thread_and_block_no_client() {
+    if skip("idle_metrics_clients_use_no_thread_and_block_no_client", &[]) {
         return;
     }
     for program in ["proxy", "cache"] {
@@ -121,8 +122,8 @@ fn idle_clients_of_the_metrics_cost_no_thread_and_block_nobody() {
 }
 
 #[test]
-fn the_metrics_survive_a_want_of_descriptors() {
-    if skip("the_metrics_survive_a_want_of_descriptors", &[]) {
+fn the_metrics_server_survives_a_shortage_of_descriptors() {
+    if skip("the_metrics_server_survives_a_shortage_of_descriptors", &[]) {
         return;
     }
     for program in ["proxy", "cache"] {
@@ -130,7 +131,7 @@ fn the_metrics_survive_a_want_of_descriptors() {
         watched.scrape().unwrap();
         watched.limit_descriptors(2);
         let idle: Vec<io::Result<TcpStream>> = (0..20).map(|_| watched.connect()).collect();
-        // The listener's backlog holds those that were not accepted.
+        // Connections that were not accepted are in the listener's backlog.
         let during = watched.scrape();
         drop(idle);
         let after = watched.scrape();
@@ -140,15 +141,15 @@ fn the_metrics_survive_a_want_of_descriptors() {
 }
 
 #[test]
-fn a_client_that_never_reads_metrics_blocks_nobody() {
-    if skip("a_client_that_never_reads_metrics_blocks_nobody", &[]) {
+fn a_metrics_client_that_never_reads_blocks_no_client() {
+    if skip("a_metrics_client_that_never_reads_blocks_no_client", &[]) {
         return;
     }
     for program in ["proxy", "cache"] {
         let watched = Watched::start(program);
         let mut stream = watched.connect().unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
-        // Until nothing more is accepted: the buffers are full, or the connection is closed.
+        // Until writing fails: the buffers are full, or the connection is closed.
         let requests = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n".repeat(100);
         let (begun, mut sent) = (Instant::now(), 0);
         let refused = loop {
@@ -166,19 +167,19 @@ fn a_client_that_never_reads_metrics_blocks_nobody() {
     }
 }
 
-/// What `tandem flows` prints, on both streams, and its exit status.
+/// Returns the exit status of `tandem flows`, and its output on stdout and stderr.
 fn flows(host: &Host) -> (Option<i32>, String) {
     let output = host.command(TANDEM).arg("flows").output().unwrap();
     (output.status.code(), [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat())
 }
 
 #[test]
-fn another_users_socket_is_neither_asked_nor_in_the_way() {
-    if skip("another_users_socket_is_neither_asked_nor_in_the_way", &[]) {
+fn the_socket_of_another_user_is_ignored() {
+    if skip("the_socket_of_another_user_is_ignored", &[]) {
         return;
     }
     let host = Host::new("squatted").unwrap();
-    // The name of the socket until 0.2.0.
+    // The socket name until 0.2.0.
     let squatter = as_nobody(&host, || UnixListener::bind_addr(&UnixAddress::from_abstract_name("tandem/default").unwrap()).unwrap());
     thread::spawn(move || {
         for mut stream in squatter.incoming().flatten() {
@@ -197,12 +198,12 @@ fn another_users_socket_is_neither_asked_nor_in_the_way() {
 }
 
 #[test]
-fn what_a_proxy_says_has_no_command_for_the_terminal_and_an_end() {
-    if skip("what_a_proxy_says_has_no_command_for_the_terminal_and_an_end", &[]) {
+fn answers_of_a_proxy_are_bounded_and_without_control_characters() {
+    if skip("answers_of_a_proxy_are_bounded_and_without_control_characters", &[]) {
         return;
     }
     let host = Host::new("told").unwrap();
-    // A first proxy makes the directory.
+    // A first proxy creates the directory.
     let mut proxy = Daemon::start(host.command(TANDEM).args(["proxy", "--listen", "forward=127.0.0.1:7000=127.0.0.1:9"]));
     wait_until("the proxy is up", || flows(&host).0 == Some(0));
     proxy.signal("TERM");
@@ -210,7 +211,7 @@ fn what_a_proxy_says_has_no_command_for_the_terminal_and_an_end() {
     let socket = control_socket(&host, "default");
     let mut lock = socket.clone().into_os_string();
     lock.push(".lock");
-    assert!(!socket.exists() && !Path::new(&lock).exists(), "the proxy removes them at its end");
+    assert!(!socket.exists() && !Path::new(&lock).exists(), "the proxy removes them at exit");
 
     let listener = UnixListener::bind(&socket).unwrap();
     let answer = |text: &[u8]| {
@@ -218,7 +219,7 @@ fn what_a_proxy_says_has_no_command_for_the_terminal_and_an_end() {
             scope.spawn(|| {
                 let (mut stream, _) = listener.accept().unwrap();
                 let _ = stream.write_all(text);
-                // A client that gives up closes its end.
+                // A client that gives up closes the connection.
                 while stream.write_all(&[b'x'; 4096]).is_ok() {}
             });
             let (status, said) = flows(&host);
@@ -236,15 +237,15 @@ fn what_a_proxy_says_has_no_command_for_the_terminal_and_an_end() {
 }
 
 #[test]
-fn a_request_without_an_end_is_refused() {
-    if skip("a_request_without_an_end_is_refused", &[]) {
+fn an_endless_request_is_refused() {
+    if skip("an_endless_request_is_refused", &[]) {
         return;
     }
     let host = Host::new("asked").unwrap();
     let _proxy = Daemon::start(host.command(TANDEM).args(["proxy", "--listen", "forward=127.0.0.1:7000=127.0.0.1:9"]));
     wait_until("the proxy is up", || flows(&host).0 == Some(0));
     let mut stream = UnixStream::connect(control_socket(&host, "default")).unwrap();
-    // It closes the connection before it has read all of this.
+    // The proxy closes the connection before it has read all of this.
     let _ = stream.write_all(&vec![b'['; 16 << 20]);
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
@@ -253,8 +254,8 @@ fn a_request_without_an_end_is_refused() {
 }
 
 #[test]
-fn a_proxy_takes_the_place_of_one_that_was_killed() {
-    if skip("a_proxy_takes_the_place_of_one_that_was_killed", &[]) {
+fn a_proxy_replaces_the_socket_of_a_killed_one() {
+    if skip("a_proxy_replaces_the_socket_of_a_killed_one", &[]) {
         return;
     }
     let host = Host::new("killed").unwrap();
@@ -271,8 +272,8 @@ fn a_proxy_takes_the_place_of_one_that_was_killed() {
 }
 
 #[test]
-fn askers_that_say_nothing_keep_no_other_waiting() {
-    if skip("askers_that_say_nothing_keep_no_other_waiting", &[]) {
+fn silent_control_clients_block_no_other() {
+    if skip("silent_control_clients_block_no_other", &[]) {
         return;
     }
     let host = Host::new("asked").unwrap();
@@ -291,14 +292,14 @@ fn askers_that_say_nothing_keep_no_other_waiting() {
 }
 
 #[test]
-fn a_want_of_descriptors_costs_no_processor_time() {
-    if skip("a_want_of_descriptors_costs_no_processor_time", &[]) {
+fn a_shortage_of_descriptors_uses_no_cpu_time() {
+    if skip("a_shortage_of_descriptors_uses_no_cpu_time", &[]) {
         return;
     }
     let watched = Watched::start("proxy");
     wait_until("the proxy is up", || flows(&watched.host).0 == Some(0));
     watched.limit_descriptors(0);
-    // An accept that waits may have its descriptor already; the next one finds none.
+    // A pending accept may have reserved a descriptor; the next one finds none.
     drop(UnixStream::connect(control_socket(&watched.host, "default")).unwrap());
     let before = watched.processor_ticks();
     thread::sleep(Duration::from_secs(2));
@@ -308,8 +309,8 @@ fn a_want_of_descriptors_costs_no_processor_time() {
 }
 
 #[test]
-fn without_a_directory_for_its_socket_a_proxy_runs_all_the_same() {
-    if skip("without_a_directory_for_its_socket_a_proxy_runs_all_the_same", &["unshare", "mount"]) {
+fn a_proxy_runs_without_a_control_socket() {
+    if skip("a_proxy_runs_without_a_control_socket", &["unshare", "mount"]) {
         return;
     }
     let host = Host::new("contained").unwrap();

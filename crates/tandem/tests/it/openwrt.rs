@@ -1,5 +1,5 @@
-//! The package for OpenWrt: its init script and its translation of UCI into TOML, in the shell that
-//! OpenWrt has (BusyBox's ash), with stand-ins for what OpenWrt brings.
+//! The OpenWrt package: its init script and its translation of UCI to TOML, in OpenWrt's shell
+//! (BusyBox ash), with stubs for OpenWrt's own scripts.
 
 use crate::common::TANDEM;
 use std::{
@@ -9,8 +9,8 @@ use std::{
     process::{Command, Output},
 };
 
-/// What the scripts call of OpenWrt's `functions.sh`, `network.sh` and `procd.sh`: a file of UCI is
-/// a shell script that calls `config`, `option` and `list`; what is told to procd is printed.
+/// Stubs of OpenWrt's `functions.sh` and `procd.sh`: a UCI file is a shell script that calls
+/// `config`, `option` and `list`; calls of procd are printed.
 const OPENWRT: &str = r#"
 reset_cb() {
     config_cb() { return 0; }
@@ -32,14 +32,14 @@ procd_running() { [ -e "$ROOT/running" ]; }
 procd_add_reload_trigger() { echo "trigger $*"; }
 start() { start_service; echo "told procd"; }
 "#;
-/// One network, `wan`, is the loopback interface.
+/// A stub of `network.sh` with one network: `wan` is the loopback interface.
 const NETWORK: &str = r#"network_get_device() { [ "$2" = wan ] && eval "$1=lo"; }"#;
 
-/// A root file system with the package installed, or as much of one as the scripts see.
+/// The part of a root file system that the scripts use, with the package installed.
 struct Router(tempfile::TempDir);
 
 impl Router {
-    /// None where there is no BusyBox.
+    /// `None` if BusyBox is missing.
     fn new(test: &str) -> Option<Self> {
         if let Some(program) = testing::missing(&["busybox"]) {
             testing::skipped(test, &format!("{program} is not installed"));
@@ -91,8 +91,8 @@ impl Router {
 }
 
 #[test]
-fn every_section_becomes_a_table() {
-    let Some(router) = Router::new("every_section_becomes_a_table") else { return };
+fn uci_sections_become_toml_tables() {
+    let Some(router) = Router::new("uci_sections_become_toml_tables") else { return };
     router.write(
         "etc/config/tandem",
         r#"
@@ -182,7 +182,7 @@ interface = "lo"
 tier = 1
 "#;
     assert_eq!(router.says("uci_to_toml tandem"), expected);
-    // What stands where the proxy has lists is read by it.
+    // The proxy accepts single values for its lists.
     let text = expected.replace("ecn = \"perhaps\"", "ecn = true").replace("[bond]", "[bond]\nkey_file = \"/k\"\nto = \"192.0.2.1:7000\"");
     let config = proxy::Service::parse(&text, "uci").unwrap().config;
     let destinations = &config.listen[1].destinations;
@@ -192,8 +192,8 @@ tier = 1
 }
 
 #[test]
-fn the_packages_configuration_can_be_used_once_it_is_enabled() {
-    let Some(router) = Router::new("the_packages_configuration_can_be_used_once_it_is_enabled") else { return };
+fn the_packaged_configuration_works_once_enabled() {
+    let Some(router) = Router::new("the_packaged_configuration_works_once_enabled") else { return };
     assert_eq!(router.says("start; service_triggers"), "told procd\ntrigger tandem\n");
     let text = fs::read_to_string(router.at("etc/config/tandem")).unwrap();
     router.write("etc/config/tandem", &text.replace("enabled '0'", "enabled '1'"));
@@ -206,8 +206,8 @@ fn the_packages_configuration_can_be_used_once_it_is_enabled() {
 }
 
 #[test]
-fn a_configuration_that_is_wrong_stops_nothing_that_runs() {
-    let Some(router) = Router::new("a_configuration_that_is_wrong_stops_nothing_that_runs") else { return };
+fn an_invalid_configuration_does_not_stop_a_running_proxy() {
+    let Some(router) = Router::new("an_invalid_configuration_does_not_stop_a_running_proxy") else { return };
     let running = |how: &str| {
         let text = format!(
             "config proxy 'proxy'\n\toption enabled '1'\n\toption buffer '{how}'\nconfig listen\n\toption socks5 '127.0.0.1:1080'\n"

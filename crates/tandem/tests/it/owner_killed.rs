@@ -1,5 +1,5 @@
-//! The process that owns the nftables table is killed, as by the kernel when memory is short: the
-//! proxy installs its rules again with the state they had, or ends with an error.
+//! The process that owns the nftables table is killed, for example by the OOM killer: the proxy
+//! reinstalls its rules with their state, or exits with an error.
 
 use crate::common::{
     Daemon, TANDEM,
@@ -11,7 +11,7 @@ use std::{env, fs, os::unix::fs::PermissionsExt as _, process::Command, time::In
 /// Kills the `nft` child of a proxy.
 fn kill_owner(proxy: &Daemon) {
     let threads = fs::read_dir(format!("/proc/{}/task", proxy.0.id())).unwrap();
-    // A thread may end meanwhile.
+    // A thread may end during the listing.
     let children = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("children")).unwrap_or_default());
     let children = children.collect::<String>();
     let owners: Vec<&str> = children.split_whitespace().collect();
@@ -19,7 +19,7 @@ fn kill_owner(proxy: &Daemon) {
     assert!(Command::new("kill").arg("-9").args(owners).status().unwrap().success());
 }
 
-/// Kills the owner, and returns when the rules are there again.
+/// Kills the owner, and waits until the rules are installed again.
 fn kill_and_wait(routed: &Routed, proxy: &Daemon, before: &str) {
     kill_owner(proxy);
     let begun = Instant::now();
@@ -29,8 +29,8 @@ fn kill_and_wait(routed: &Routed, proxy: &Daemon, before: &str) {
 }
 
 #[test]
-fn rules_are_installed_again_when_their_owner_is_killed() {
-    if skip("rules_are_installed_again_when_their_owner_is_killed", &["nft", "ip"]) {
+fn rules_are_reinstalled_after_their_owner_is_killed() {
+    if skip("rules_are_reinstalled_after_their_owner_is_killed", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -51,10 +51,10 @@ fn rules_are_installed_again_when_their_owner_is_killed() {
         }
         drop(connect(SERVER[0]));
         let held = connect(SERVER[1]);
-        assert_eq!(routed.verdicts(), (1, 1, 0), "the list still lets bypass what is on it");
+        assert_eq!(routed.verdicts(), (1, 1, 0), "the bypass list is kept");
         held
     };
-    // With as many flows as there is room for, new ones pass unsplit, before and after.
+    // At the flow limit, new connections pass unsplit, before and after the kill.
     wait_until("the proxy is full", || routed.log().contains("new connections pass unsplit"));
     let full = rules(&routed);
     kill_and_wait(&routed, &proxy, &full);
@@ -68,12 +68,12 @@ fn rules_are_installed_again_when_their_owner_is_killed() {
     assert_eq!(told.matches("the firewall's rules are lost").count(), 4, "{told}");
     proxy.signal("TERM");
     assert!(proxy.0.wait().unwrap().success());
-    assert_eq!(routed.traces(), before, "nothing is left after an orderly end");
+    assert_eq!(routed.traces(), before, "nothing is left after an orderly exit");
 }
 
 #[test]
-fn a_proxy_that_cannot_install_its_rules_again_ends_with_an_error() {
-    if skip("a_proxy_that_cannot_install_its_rules_again_ends_with_an_error", &["nft", "ip"]) {
+fn a_proxy_that_cannot_reinstall_its_rules_exits_with_an_error() {
+    if skip("a_proxy_that_cannot_reinstall_its_rules_exits_with_an_error", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -102,8 +102,8 @@ fn a_proxy_that_cannot_install_its_rules_again_ends_with_an_error() {
 }
 
 #[test]
-fn the_cache_installs_its_rules_again_too() {
-    if skip("the_cache_installs_its_rules_again_too", &["nft", "ip"]) {
+fn the_cache_reinstalls_its_rules() {
+    if skip("the_cache_reinstalls_its_rules", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -116,5 +116,5 @@ fn the_cache_installs_its_rules_again_too() {
     kill_and_wait(&routed, &cache, &installed);
     cache.signal("TERM");
     assert!(cache.0.wait().unwrap().success());
-    assert_eq!(rules(&routed), "", "nothing is left after an orderly end");
+    assert_eq!(rules(&routed), "", "nothing is left after an orderly exit");
 }

@@ -1,5 +1,5 @@
-//! What is in `packaging/` fits the program: the example configuration can be used, the service needs no more privileges than its unit
-//! gives, and tells the service manager how it does.
+//! The files in `packaging/` match the program: the example configuration is valid, the
+//! capabilities in the units suffice, and the services notify the service manager.
 
 use crate::common::{Daemon, PATIENCE, TANDEM, skip, wait_until};
 use lab::Host;
@@ -14,7 +14,7 @@ fn packaged(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name)
 }
 
-/// The value of a directive in a unit.
+/// Returns the value of a directive in a unit.
 fn directive(unit: &str, name: &str) -> String {
     let text = fs::read_to_string(packaged(unit)).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}=")));
@@ -22,21 +22,21 @@ fn directive(unit: &str, name: &str) -> String {
 }
 
 #[test]
-fn the_example_configuration_is_right() {
+fn the_example_configuration_is_valid() {
     proxy::Service::read(&packaged("proxy.toml")).unwrap();
 }
 
 #[test]
-fn the_units_capabilities_are_enough() {
-    if skip("the_units_capabilities_are_enough", &["nft", "ip", "setpriv"]) {
+fn the_capabilities_of_the_unit_suffice() {
+    if skip("the_capabilities_of_the_unit_suffice", &["nft", "ip", "setpriv"]) {
         return;
     }
     serve(&["tandem.service"], &[]);
 }
 
 #[test]
-fn with_those_of_the_drop_in_they_are_enough_for_a_capacity() {
-    const TEST: &str = "with_those_of_the_drop_in_they_are_enough_for_a_capacity";
+fn the_capabilities_of_the_drop_in_suffice_for_a_capacity() {
+    const TEST: &str = "the_capabilities_of_the_drop_in_suffice_for_a_capacity";
     if skip(TEST, &["nft", "ip", "tc", "setpriv"]) || skip_without_btf(TEST) {
         return;
     }
@@ -44,12 +44,12 @@ fn with_those_of_the_drop_in_they_are_enough_for_a_capacity() {
 }
 
 #[test]
-fn without_them_the_proxy_uses_a_controller_that_is_loaded_already() {
-    const TEST: &str = "without_them_the_proxy_uses_a_controller_that_is_loaded_already";
+fn the_unit_can_use_a_controller_that_is_already_loaded() {
+    const TEST: &str = "the_unit_can_use_a_controller_that_is_already_loaded";
     if skip(TEST, &["nft", "ip", "setpriv"]) || skip_without_btf(TEST) {
         return;
     }
-    // As tandem-controllers.service does it, with its capabilities.
+    // With the capabilities of tandem-controllers.service.
     let host = Host::new("kernel").unwrap();
     let bounding = format!("-all,{}", directive("tandem-controllers.service", "CapabilityBoundingSet")).replace("CAP_", "+").to_lowercase();
     let control = |action: &str| {
@@ -57,7 +57,7 @@ fn without_them_the_proxy_uses_a_controller_that_is_loaded_already() {
         command.args(["--no-new-privs", "--bounding-set", &bounding.replace(' ', ",")]).arg(TANDEM).args(["control", action, "vegas"]);
         command.output().unwrap()
     };
-    // Before it is loaded, an error tells how to.
+    // If the controller is not loaded, the error names the command.
     let service = Service::new(&["tandem.service"]);
     let refused = service.command(&["proxy", "--far", "control=td_vegas", "--listen", "transparent=[::]:5000"]).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -67,12 +67,12 @@ fn without_them_the_proxy_uses_a_controller_that_is_loaded_already() {
     assert!(loaded.status.success(), "{loaded:?}");
     serve(&["tandem.service"], &["--far", "control=td_vegas"]);
     let unloaded = control("unload");
-    assert!(unloaded.status.success(), "the proxy's end has not taken it away: {unloaded:?}");
+    assert!(unloaded.status.success(), "the exit of the proxy unloaded it: {unloaded:?}");
 }
 
 #[test]
-fn the_units_capabilities_are_enough_for_the_cache() {
-    if skip("the_units_capabilities_are_enough_for_the_cache", &["nft", "ip", "setpriv"]) {
+fn the_capabilities_of_the_cache_unit_suffice() {
+    if skip("the_capabilities_of_the_cache_unit_suffice", &["nft", "ip", "setpriv"]) {
         return;
     }
     let service = Service::new(&["tandem-cache.service"]);
@@ -80,10 +80,10 @@ fn the_units_capabilities_are_enough_for_the_cache() {
     let value = text.lines().find_map(|line| line.strip_prefix("TANDEM_CACHE=")).unwrap();
     let arguments: Vec<&str> = ["cache"].into_iter().chain(value.trim_matches('"').split_whitespace()).collect();
     let mut cache = Daemon::start(&mut service.command(&arguments));
-    service.hear("READY=1");
+    service.expect_notification("READY=1");
     assert!(service.table().contains("tproxy"));
     cache.signal("TERM");
-    service.hear("STOPPING=1");
+    service.expect_notification("STOPPING=1");
     wait_until("it ends", || cache.0.try_wait().unwrap().is_some());
     assert!(cache.0.wait().unwrap().success());
     assert_eq!(service.table(), "");
@@ -97,15 +97,15 @@ fn skip_without_btf(test: &str) -> bool {
     !has
 }
 
-/// A host on which programs run as a service of some units: as a user without any power but the
-/// units' capabilities, as systemd makes one.
+/// A host on which programs run like a service of these units: as an unprivileged user with the
+/// units' capabilities.
 struct Service {
     host: Host,
-    /// The program and its files, where anybody may read them.
+    /// The program and its files, in a world-readable directory.
     directory: tempfile::TempDir,
     runtime: tempfile::TempDir,
     manager: UnixDatagram,
-    /// As `setpriv` takes them.
+    /// In the syntax of `setpriv`.
     capabilities: String,
 }
 
@@ -127,7 +127,8 @@ impl Service {
             capabilities.extend(ambient.split_whitespace().map(|name| name.replace("CAP_", "+").to_lowercase()));
         }
         let capabilities = format!("-all,{}", capabilities.join(","));
-        // As the service manager makes it, but by another name: a service may run on this machine.
+        // As the service manager creates it, but with another name, since a service may run on this
+        // machine.
         let of_unit = directive(units[0], "RuntimeDirectory");
         let name = of_unit.strip_prefix("tandem/").expect("root trusts what is in /run/tandem");
         let mode = u32::from_str_radix(&directive(units[0], "RuntimeDirectoryMode"), 8).unwrap();
@@ -147,36 +148,36 @@ impl Service {
         command
     }
 
-    /// Waits until the service manager is told something.
-    fn hear(&self, wanted: &str) {
+    /// Waits for a message to the service manager.
+    fn expect_notification(&self, wanted: &str) {
         let mut said = [0; 4096];
         let count = self.manager.recv(&mut said).unwrap_or_else(|why| panic!("waiting for {wanted}: {why}"));
         let text = String::from_utf8_lossy(&said[..count]).into_owned();
         assert!(text.contains(wanted), "{text:?} instead of {wanted}");
     }
 
-    /// The host's firewall.
+    /// Returns the rule set of the host.
     fn table(&self) -> String {
         String::from_utf8(self.host.command("nft").args(["list", "ruleset"]).output().unwrap().stdout).unwrap()
     }
 }
 
-/// The proxy's life as a service of these units, with flags.
+/// Starts, reloads and stops the proxy as a service of these units, with options.
 fn serve(units: &[&str], flags: &[&str]) {
     let service = Service::new(units);
     let configuration = service.directory.path().join("proxy.toml");
     let mut arguments = vec!["proxy", "-c", configuration.to_str().unwrap()];
     arguments.extend(flags);
     let mut proxy = Daemon::start(&mut service.command(&arguments));
-    service.hear("READY=1");
+    service.expect_notification("READY=1");
     assert_eq!(service.table().matches("tproxy").count(), 4);
     let flows = service.host.command(TANDEM).arg("flows").output().unwrap();
     assert!(flows.status.success(), "root finds the service: {flows:?}");
     proxy.signal("HUP");
-    service.hear("RELOADING=1");
-    service.hear("READY=1");
+    service.expect_notification("RELOADING=1");
+    service.expect_notification("READY=1");
     proxy.signal("TERM");
-    service.hear("STOPPING=1");
+    service.expect_notification("STOPPING=1");
     wait_until("it ends", || proxy.0.try_wait().unwrap().is_some());
     assert!(proxy.0.wait().unwrap().success());
     assert_eq!(service.table(), "");
@@ -186,13 +187,13 @@ fn serve(units: &[&str], flags: &[&str]) {
 }
 
 #[test]
-fn the_service_manager_understands_the_units() {
+fn the_units_pass_systemd_analyze() {
     for unit in ["tandem.service", "tandem-cache.service", "tandem-controllers.service"] {
         let Ok(output) = Command::new("systemd-analyze").arg("verify").arg(packaged(unit)).output() else {
-            return testing::skipped("the_service_manager_understands_the_units", &"systemd-analyze is not installed");
+            return testing::skipped("the_units_pass_systemd_analyze", &"systemd-analyze is not installed");
         };
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // Neither the program nor its manual need be installed where the unit looks for them.
+        // The program and its manual page need not be installed.
         let is_wrong = |line: &&str| line.contains(unit) && !line.contains("is not executable") && !line.contains("'man ");
         let wrong: Vec<&str> = said.lines().filter(is_wrong).collect();
         assert!(wrong.is_empty(), "{wrong:?}");

@@ -1,4 +1,4 @@
-//! Paths whose MTU is smaller than that of the proxy's interfaces, and routers that do not say so.
+//! Paths with a smaller MTU than the proxy's interfaces, with and without ICMP errors.
 
 use crate::common::{
     Daemon, TANDEM,
@@ -13,19 +13,19 @@ use std::{
     thread,
 };
 
-/// What a router says of a packet that is too big.
+/// nftables condition for the ICMP error on a packet that is too big.
 const TOO_BIG: &str = "icmp type destination-unreachable icmp code frag-needed";
 const TOO_BIG_V6: &str = "icmpv6 type packet-too-big";
 
-/// More than the buffers on the way hold while the other end does not read.
+/// More than all buffers of the path hold while the other end does not read.
 const LENGTH: usize = 16_000_000;
 
 fn bytes() -> Vec<u8> {
     (0..LENGTH).map(|number| (number % 251) as u8).collect()
 }
 
-/// Sends [`bytes`] from one end and back from the other, to the byte. `halfway` is called when some
-/// of them have arrived; the others are on their way or wait to be.
+/// Sends [`bytes`] from one end and back from the other, and compares them. `halfway` is called
+/// when a part has arrived and the rest is in flight or queued.
 fn there_and_back(mut client: TcpStream, server: &TcpListener, halfway: impl FnOnce()) {
     let (mut accepted, _) = server.accept().unwrap();
     let ((tell, told), (go_on, waiting)) = (mpsc::channel(), mpsc::channel::<()>());
@@ -45,14 +45,14 @@ fn there_and_back(mut client: TcpStream, server: &TcpListener, halfway: impl FnO
     client.read_to_end(&mut back).unwrap();
     send.join().unwrap().unwrap();
     echo.join().unwrap().unwrap();
-    assert!(back == bytes(), "what came back is what was sent");
+    assert!(back == bytes(), "data came back changed");
 }
 
 fn set_mtu(host: &Host, device: &str, mtu: u16) {
     ip(host, &[&format!("link set {device} mtu {mtu}")]);
 }
 
-/// The router, and what lies beyond it, whose last link has this MTU.
+/// Creates the router and the hosts beyond it; the last link has this MTU.
 fn beyond(mtu: u16) -> (Routed, Beyond) {
     let routed = Routed::new();
     let beyond = Beyond::new(&routed, mtu);
@@ -60,8 +60,8 @@ fn beyond(mtu: u16) -> (Routed, Beyond) {
 }
 
 #[test]
-fn a_narrow_path_is_found_out_by_the_far_leg() {
-    if skip("a_narrow_path_is_found_out_by_the_far_leg", &["nft", "ip"]) {
+fn the_far_leg_discovers_a_smaller_path_mtu() {
+    if skip("the_far_leg_discovers_a_smaller_path_mtu", &["nft", "ip"]) {
         return;
     }
     let (routed, beyond) = beyond(1300);
@@ -72,12 +72,12 @@ fn a_narrow_path_is_found_out_by_the_far_leg() {
     }
     let totals = routed.status().totals;
     assert_eq!((totals.up, totals.down), (2 * LENGTH as u64, 2 * LENGTH as u64), "through the proxy");
-    assert_eq!(netstat(&routed.router, "TCPMTUPSuccess"), 0, "ICMP has told the far leg");
+    assert_eq!(netstat(&routed.router, "TCPMTUPSuccess"), 0, "the far leg learned the MTU from ICMP");
 }
 
 #[test]
-fn both_legs_get_through_a_narrow_path_that_nobody_tells_of() {
-    if skip("both_legs_get_through_a_narrow_path_that_nobody_tells_of", &["nft", "ip"]) {
+fn both_legs_work_across_a_path_mtu_black_hole() {
+    if skip("both_legs_work_across_a_path_mtu_black_hole", &["nft", "ip"]) {
         return;
     }
     let (routed, beyond) = beyond(1300);
@@ -85,18 +85,18 @@ fn both_legs_get_through_a_narrow_path_that_nobody_tells_of() {
     let servers = (listen(&beyond.server, 80), listen(&routed.server, 80));
     let _proxy = routed.proxy(&[]);
     for (far, near) in DISTANT.into_iter().zip(SERVER) {
-        // The far leg sends into it …
+        // The far leg sends into the narrow path …
         there_and_back(routed.connect(far, 80).unwrap(), &servers.0, || {});
-        // … and the near leg: the client is behind it.
+        // … and the near leg, with the client behind it.
         there_and_back(dial(&beyond.server, near, 80, |_| Ok(())).unwrap(), &servers.1, || {});
     }
     assert_eq!(routed.verdicts().0, 4, "all were split");
-    silent.iter().for_each(|dropped| assert_ne!(dropped.packets(), 0, "the gate has not been silent"));
+    silent.iter().for_each(|dropped| assert_ne!(dropped.packets(), 0, "the gate dropped no ICMP error"));
 }
 
 #[test]
-fn a_path_may_become_narrow_while_it_is_used() {
-    if skip("a_path_may_become_narrow_while_it_is_used", &["nft", "ip"]) {
+fn the_path_mtu_can_shrink_during_a_connection() {
+    if skip("the_path_mtu_can_shrink_during_a_connection", &["nft", "ip"]) {
         return;
     }
     let (routed, beyond) = beyond(1500);
@@ -114,13 +114,13 @@ fn a_path_may_become_narrow_while_it_is_used() {
 }
 
 #[test]
-fn each_leg_has_the_segments_of_its_own_interface() {
-    if skip("each_leg_has_the_segments_of_its_own_interface", &["nft", "ip"]) {
+fn each_leg_uses_the_mss_of_its_interface() {
+    if skip("each_leg_uses_the_mss_of_its_interface", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
-    // GRE between the router and the server where the kernel has it, else only its MTU: TCP sees no
-    // more of a tunnel than that.
+    // A GRE tunnel between the router and the server if the kernel has GRE, else a link with its
+    // MTU, which is all that TCP sees of a tunnel.
     let tunnel = |host: &Host, own: &str, other: &str| {
         let add = format!("link add tunnel type gre local {own} remote {other}");
         host.command("ip").args(add.split(' ')).status().unwrap().success()
@@ -141,7 +141,7 @@ fn each_leg_has_the_segments_of_its_own_interface() {
     let _silence = Counter::dropping(&routed.router, "output", TOO_BIG);
     there_and_back(routed.connect(server, 80).unwrap(), &listener, || {});
     assert_eq!(routed.verdicts().0, 1);
-    assert_eq!(netstat(&routed.router, "TCPTimeouts"), 0, "nothing was too big");
+    assert_eq!(netstat(&routed.router, "TCPTimeouts"), 0, "no segment was too big");
 }
 
 fn setting(routed: &Routed, name: &str) -> String {
@@ -155,8 +155,8 @@ fn end(mut proxy: Daemon) {
 }
 
 #[test]
-fn the_kernels_settings_are_put_back_by_the_last_proxy_and_after_a_kill() {
-    if skip("the_kernels_settings_are_put_back_by_the_last_proxy_and_after_a_kill", &["nft", "ip"]) {
+fn kernel_settings_are_restored_by_the_last_proxy_and_after_a_kill() {
+    if skip("kernel_settings_are_restored_by_the_last_proxy_and_after_a_kill", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -179,7 +179,7 @@ fn the_kernels_settings_are_put_back_by_the_last_proxy_and_after_a_kill() {
     assert_eq!((probing().as_str(), setting(&routed, "tcp_early_demux").as_str()), ("1", "0"));
     killed.0.kill().unwrap();
     killed.0.wait().unwrap();
-    assert_eq!((probing().as_str(), setting(&routed, "tcp_early_demux").as_str()), ("1", "0"), "nobody could put them back");
+    assert_eq!((probing().as_str(), setting(&routed, "tcp_early_demux").as_str()), ("1", "0"), "after a kill the settings remain");
     let next = routed.proxy(&[]);
     assert_eq!((probing().as_str(), setting(&routed, "tcp_early_demux").as_str()), ("1", "1"));
     end(next);

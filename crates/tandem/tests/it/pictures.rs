@@ -1,5 +1,5 @@
-//! The processes in which `tandem cache` has pictures decoded: they have no privileges, and what
-//! becomes of them costs one picture.
+//! The worker processes that decode images for `tandem cache`: they have no privileges, and a
+//! failed worker loses only its current image.
 
 use crate::common::{Daemon, PATIENCE, TANDEM, skip, wait_until};
 use jpeg_encoder::{ColorType, Encoder};
@@ -20,7 +20,7 @@ use std::{
 const ORIGIN: u16 = 8080;
 const CACHE: u16 = 3128;
 
-/// A host with an origin of pictures, all of which are `original`, and a cache before it.
+/// A host with an origin server of images, all of them `original`, and a cache in front of it.
 struct Gallery {
     host: Host,
     cache: Daemon,
@@ -29,7 +29,7 @@ struct Gallery {
 }
 
 impl Gallery {
-    /// Pictures of `side` times `side` pixels, and a cache with these arguments besides.
+    /// Starts an origin of images of `side` × `side` pixels, and a cache with additional arguments.
     fn new(side: u16, arguments: &[&str]) -> Self {
         let host = Host::new("gallery").unwrap();
         let original = Arc::new(photograph(side));
@@ -50,7 +50,7 @@ impl Gallery {
         Gallery { host, cache, original, _directory: directory }
     }
 
-    /// Asks the cache for a picture, for a client that takes WebP.
+    /// Requests an image from the cache as a client that accepts WebP.
     fn get(&self, path: &str) -> Vec<u8> {
         let mut stream = self.host.enter(|| TcpStream::connect((Ipv4Addr::LOCALHOST, CACHE))).unwrap().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -61,7 +61,7 @@ impl Gallery {
         answer.split_off(body)
     }
 
-    /// Whether a picture comes as it is, or else smaller. Anything else is wrong.
+    /// Returns whether an image arrives unchanged; otherwise it must be smaller.
     fn is_original(&self, path: &str) -> bool {
         let body = self.get(path);
         let smaller = body.starts_with(b"RIFF") && body.get(8..12) == Some(b"WEBP") && body.len() * 2 < self.original.len();
@@ -98,7 +98,7 @@ fn serve(mut stream: &TcpStream, picture: &[u8]) -> std::io::Result<()> {
     stream.write_all(picture)
 }
 
-/// Slopes and texture, as photographs have.
+/// Returns an image with gradients and texture, like a photograph.
 fn photograph(side: u16) -> Vec<u8> {
     let mut noise = 1_u32;
     let mut pixels = Vec::new();
@@ -115,7 +115,7 @@ fn photograph(side: u16) -> Vec<u8> {
 }
 
 fn signal(process: u32, name: &str) {
-    // It may have ended meanwhile.
+    // The process may have ended already.
     let _ = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).output().unwrap();
 }
 
@@ -124,8 +124,8 @@ fn is_there(process: u32) -> bool {
 }
 
 #[test]
-fn pictures_are_decoded_by_a_process_without_privileges() {
-    if skip("pictures_are_decoded_by_a_process_without_privileges", &[]) {
+fn images_are_decoded_by_a_process_without_privileges() {
+    if skip("images_are_decoded_by_a_process_without_privileges", &[]) {
         return;
     }
     let gallery = Gallery::new(300, &[]);
@@ -155,25 +155,25 @@ fn pictures_are_decoded_by_a_process_without_privileges() {
 }
 
 #[test]
-fn one_that_stands_still_costs_its_picture() {
-    if skip("one_that_stands_still_costs_its_picture", &[]) {
+fn a_stalled_worker_loses_only_its_image() {
+    if skip("a_stalled_worker_loses_only_its_image", &[]) {
         return;
     }
     let gallery = Gallery::new(300, &["--picture-timeout", "2s"]);
     assert!(!gallery.is_original("/1"));
     let stopped = gallery.worker();
     signal(stopped, "STOP");
-    // Nobody else decodes it.
+    // No other worker decodes the image.
     assert!(gallery.is_original("/2"));
-    wait_until("the one that stood still is gone", || !is_there(stopped));
-    assert!(!gallery.is_original("/3"), "the next one has a new process");
+    wait_until("the stalled worker is gone", || !is_there(stopped));
+    assert!(!gallery.is_original("/3"), "the next image has a new worker");
     assert_ne!(gallery.worker(), stopped);
-    assert!(gallery.is_original("/2"), "a picture that cost a process is not tried again");
+    assert!(gallery.is_original("/2"), "an image that failed a worker is not tried again");
 }
 
 #[test]
-fn one_that_is_killed_costs_its_picture() {
-    if skip("one_that_is_killed_costs_its_picture", &[]) {
+fn a_killed_worker_loses_only_its_image() {
+    if skip("a_killed_worker_loses_only_its_image", &[]) {
         return;
     }
     let gallery = Gallery::new(1500, &[]);
@@ -185,27 +185,27 @@ fn one_that_is_killed_costs_its_picture() {
                 thread::sleep(Duration::from_millis(1));
             }
         });
-        // A worker may be faster than those who kill it.
+        // A worker may finish before it is killed.
         let unchanged = (0..50).any(|number| gallery.is_original(&format!("/{number}")));
         end.store(true, SeqCst);
         unchanged
     });
-    assert!(unchanged, "pictures are made smaller by processes that are killed");
+    assert!(unchanged, "images were transcoded although their workers were killed");
     assert!(!gallery.is_original("/last"));
-    // One that is killed while it has nothing to do costs none.
+    // A worker that is killed while idle loses no image.
     signal(gallery.worker(), "KILL");
     assert!(!gallery.is_original("/after"));
 }
 
 #[test]
-fn it_ends_with_the_cache() {
-    if skip("it_ends_with_the_cache", &[]) {
+fn the_worker_ends_with_the_cache() {
+    if skip("the_worker_ends_with_the_cache", &[]) {
         return;
     }
     let mut gallery = Gallery::new(300, &[]);
     assert!(!gallery.is_original("/1"));
     let worker = gallery.worker();
-    // It does not see that its socket is closed.
+    // While it is stopped, it cannot see that its socket is closed.
     signal(worker, "STOP");
     gallery.cache.0.kill().unwrap();
     gallery.cache.0.wait().unwrap();

@@ -1,9 +1,9 @@
-//! `tandem detect probe` against hosts behind middles of every kind: from one end, and with `tandem detect respond` from both. What is split is found, and
-//! where; what is not is never said to be.
+//! `tandem detect probe` against hosts behind several middleboxes, from one end, and from both ends
+//! with `tandem detect respond`. It finds and locates splitting, and reports no false positives.
 
 use crate::common::{
     Daemon, TANDEM,
-    middle::{Taker, plain, proxied},
+    middle::{Interceptor, plain, proxied},
     skip, wait_until,
 };
 use lab::Host;
@@ -17,20 +17,20 @@ use std::{
 
 const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
-/// What a probe printed as JSON; it must have come to its end.
+/// Returns the JSON of a probe that ran to its end.
 fn probed(output: &Output) -> Value {
     assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|why| panic!("{why}: {output:?}"))
 }
 
-/// The verdicts of its rows: port, application, direction, verdict.
+/// Returns its rows as text: port, application, direction, verdict.
 fn rows(probed: &Value) -> Vec<String> {
     let word = |row: &Value, key: &str| row[key].as_str().unwrap_or("").to_string();
     let all = probed["rows"].as_array().unwrap().iter();
     all.map(|row| format!("{} {} {}: {}", row["port"], word(row, "application"), word(row, "direction"), word(row, "verdict"))).collect()
 }
 
-/// Has `probed` these rows?
+/// Asserts that `probed` has these rows.
 fn assert_rows(probed: &Value, expected: &[&str]) {
     let evidence = |row: &Value| format!("{:#}", row["evidence"]);
     let all: Vec<String> = probed["rows"].as_array().unwrap().iter().map(evidence).collect();
@@ -42,15 +42,15 @@ fn hop(probed: &Value, row: usize) -> Option<u64> {
 }
 
 #[test]
-fn one_end_tells_of_a_plain_server() {
-    if skip("one_end_tells_of_a_plain_server", &["nft", "ip", "setpriv"]) {
+fn a_one_ended_probe_of_a_plain_server_and_of_a_proxy() {
+    if skip("a_one_ended_probe_of_a_plain_server_and_of_a_proxy", &["nft", "ip", "setpriv"]) {
         return;
     }
-    // Nobody listens at 443.
+    // No server listens on port 443.
     let middles = [
         (plain(), ["80 any : end-to-end", "443 any : cannot tell"], None),
         (proxied(), ["80 any : split-tcp", "443 any : split-tcp"], Some(1)),
-        (plain().with(Taker::PassesOn, "80"), ["80 any : split-tcp", "443 any : cannot tell"], Some(1)),
+        (plain().with(Interceptor::Relays, "80"), ["80 any : split-tcp", "443 any : cannot tell"], Some(1)),
     ];
     for (middle, expected, place) in &middles {
         middle.pages();
@@ -63,7 +63,7 @@ fn one_end_tells_of_a_plain_server() {
             assert_eq!(missing.contains("could not open a packet socket"), !prefix.is_empty(), "{missing}");
         }
     }
-    // By IPv6 too, and with a name for what can't be told.
+    // Over IPv6.
     for (middle, expected, status) in [(&middles[0].0, "cannot tell", 3), (&middles[1].0, "split-tcp", 0)] {
         let address = middle.addresses()[1].to_string();
         let output = middle.client().command(TANDEM).args(["detect", "probe", &address, "--ports", "443"]).output().unwrap();
@@ -74,8 +74,8 @@ fn one_end_tells_of_a_plain_server() {
 }
 
 #[test]
-fn a_forwarding_router_is_no_splitter() {
-    if skip("a_forwarding_router_is_no_splitter", &["nft", "ip"]) {
+fn a_forwarding_router_is_not_reported_as_split() {
+    if skip("a_forwarding_router_is_not_reported_as_split", &["nft", "ip"]) {
         return;
     }
     let middle = plain();
@@ -92,10 +92,10 @@ fn a_forwarding_router_is_no_splitter() {
         "5001 TCP up: end-to-end",
     ];
     assert_rows(&probed, &expected);
-    // The control run knows the way there and back, 40 ms.
+    // The control connection measures the RTT, 40 ms.
     let round_trip = probed["clocks"]["round_trip_s"].as_f64().unwrap();
     assert!((0.040..0.080).contains(&round_trip), "{round_trip}");
-    // Method 3 was played: no ACK came before the receiver let data in.
+    // Method 3 ran: no ACK arrived before the receiver read data.
     let rows = probed["rows"].as_array().unwrap();
     let held = |row: &Value| {
         row["evidence"].as_array().unwrap().iter().any(|piece| piece["method"] == "method-3" && piece["says"] == "end-to-end")
@@ -105,8 +105,8 @@ fn a_forwarding_router_is_no_splitter() {
 }
 
 #[test]
-fn our_proxy_is_found_whatever_it_carries_and_the_evidence_stays() {
-    if skip("our_proxy_is_found_whatever_it_carries_and_the_evidence_stays", &["nft", "ip"]) {
+fn the_proxy_is_detected_for_each_application_and_evidence_is_saved() {
+    if skip("the_proxy_is_detected_for_each_application_and_evidence_is_saved", &["nft", "ip"]) {
         return;
     }
     let middle = proxied();
@@ -127,7 +127,8 @@ fn our_proxy_is_found_whatever_it_carries_and_the_evidence_stays() {
     ];
     assert_rows(&probed, &expected);
     assert!((0..8).all(|row| hop(&probed, row) == Some(1)), "{probed:#}");
-    // One file has all of it: what was said, and traces from which `detect trace` says the same.
+    // The evidence file has the report, and traces from which `detect trace` gives the same
+    // verdict.
     let kept: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     assert_eq!((&kept["format"], &kept["probed"]["rows"]), (&Value::from("tandem-probe-1"), &probed["rows"]));
     let trace = |end: &str| {
@@ -148,19 +149,19 @@ fn our_proxy_is_found_whatever_it_carries_and_the_evidence_stays() {
     let both: Vec<&Value> = found.as_array().unwrap().iter().filter(|one| !one["matched_by"].is_null()).collect();
     assert!(both.len() >= 16 && both.iter().all(|one| one["verdict"] != "end-to-end"), "{found:#}");
     assert_eq!(both[0]["verdict"], "split-tcp", "{:#}", both[0]);
-    // Who does not know the token is not helped, and told so.
+    // A wrong token is rejected with an error.
     let refused = middle.probe(&[], &["--responder", "--token", "open barley"]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("will not help: the token is wrong"), "{refused:?}");
 }
 
 #[test]
-fn a_middle_may_do_another_thing_at_each_port() {
-    if skip("a_middle_may_do_another_thing_at_each_port", &["nft", "ip"]) {
+fn middleboxes_can_differ_by_port() {
+    if skip("middleboxes_can_differ_by_port", &["nft", "ip"]) {
         return;
     }
-    // The way a table like the paper's Table I comes about.
-    let middle = plain().with(Taker::Stores, "5001").with(Taker::Caches, "80").with(Taker::PassesOn, "5002");
+    // A setup like that of Table I of Wei et al.
+    let middle = plain().with(Interceptor::Stores, "5001").with(Interceptor::Caches, "80").with(Interceptor::Relays, "5002");
     let _responder = middle.responder(&[], &["--ports", "80,21,5001,5002"]);
     let probed = probed(&middle.probe(&[], &["--responder", "--ports", "80,21,5001,5002", "--json"]));
     let expected = [
@@ -188,11 +189,11 @@ fn a_middle_may_do_another_thing_at_each_port() {
 }
 
 #[test]
-fn without_root_at_either_end_the_rest_still_tells() {
-    if skip("without_root_at_either_end_the_rest_still_tells", &["nft", "ip", "setpriv"]) {
+fn without_root_the_remaining_methods_give_a_verdict() {
+    if skip("without_root_the_remaining_methods_give_a_verdict", &["nft", "ip", "setpriv"]) {
         return;
     }
-    for (middle, verdict) in [(plain(), "end-to-end"), (plain().with(Taker::PassesOn, "5001"), "split-tcp")] {
+    for (middle, verdict) in [(plain(), "end-to-end"), (plain().with(Interceptor::Relays, "5001"), "split-tcp")] {
         let _responder = middle.responder(&NOBODY, &["--ports", "5001"]);
         let probed = probed(&middle.probe(&NOBODY, &["--responder", "--ports", "5001", "--json"]));
         assert_rows(&probed, &[&format!("5001 TCP down: {verdict}"), &format!("5001 TCP up: {verdict}")]);
@@ -201,7 +202,7 @@ fn without_root_at_either_end_the_rest_still_tells() {
     }
 }
 
-/// Everything that could be left behind on a host.
+/// Returns everything that a probe could leave behind on a host.
 fn left(host: &Host) -> Vec<String> {
     let output = |program: &str, arguments: &[&str]| {
         let output = host.command(program).args(arguments).output().unwrap();
@@ -214,14 +215,14 @@ fn left(host: &Host) -> Vec<String> {
         output("ip", &["route", "show", "table", "all"]),
         output("ip", &["-brief", "link"]),
         output("ip", &["-brief", "address"]),
-        // Packet sockets, raw ones, those that listen.
+        // Packet sockets, raw sockets, listeners.
         output("ss", &["-Hlnat0uw", "state", "all", "exclude", "time-wait"]),
     ]
 }
 
 #[test]
-fn whoever_is_killed_leaves_nothing() {
-    if skip("whoever_is_killed_leaves_nothing", &["nft", "ip", "ss"]) {
+fn a_killed_prober_or_responder_leaves_nothing() {
+    if skip("a_killed_prober_or_responder_leaves_nothing", &["nft", "ip", "ss"]) {
         return;
     }
     let middle = plain();
@@ -237,14 +238,14 @@ fn whoever_is_killed_leaves_nothing() {
         let arguments = ["detect", "probe", &host, "--responder", "--ports", "5001"];
         let prober = Daemon::start(middle.client().command(TANDEM).args(arguments));
         thread::sleep(Duration::from_millis(after));
-        // The one or the other first.
+        // In either order.
         let both = if after % 400 == 0 { [prober, responder] } else { [responder, prober] };
         both.into_iter().for_each(drop);
-        // What the kernel still has to say of their connections it says within moments.
+        // The kernel closes their connections within moments.
         wait_until("nothing is left", || hosts.map(left) == before);
     }
     assert_eq!(temporary(), files);
-    // A responder that was told to stop says so, and stops.
+    // SIGTERM ends a responder.
     let mut responder = middle.responder(&[], &["--ports", "5001"]);
     responder.signal("TERM");
     assert!(responder.0.wait().unwrap().success());
@@ -252,7 +253,7 @@ fn whoever_is_killed_leaves_nothing() {
 }
 
 #[test]
-fn what_can_not_be_done_is_said() {
+fn impossible_probes_are_reported() {
     let detect = |arguments: &[&str]| {
         let Output { status, stderr, .. } = Command::new(TANDEM).arg("detect").args(arguments).output().unwrap();
         (status.code(), String::from_utf8(stderr).unwrap())
@@ -261,7 +262,7 @@ fn what_can_not_be_done_is_said() {
         (&["probe"][..], 2, "<HOST>"),
         (&["probe", "127.0.0.1", "--token", "x"], 2, "--responder"),
         (&["probe", "127.0.0.1", "--evidence", "/nonexistent/file"], 2, "could not write the evidence to /nonexistent/file"),
-        (&["probe", "127.0.0.1", "--responder", "--bytes", "1GB"], 2, "--bytes is at most 4194304"),
+        (&["probe", "127.0.0.1", "--responder", "--bytes", "1GB"], 2, "--bytes must be at most 4194304"),
         (&["probe", "nobody.invalid"], 1, "could not find an address of nobody.invalid"),
         (&["probe", "127.0.0.1", "--responder=1"], 1, "is `tandem detect respond` running there"),
         (&["respond", "--listen", "192.0.2.1", "--ports", "5001"], 1, "could not listen at 192.0.2.1:7707"),
@@ -273,8 +274,8 @@ fn what_can_not_be_done_is_said() {
 }
 
 #[test]
-fn a_neighbour_can_not_be_told() {
-    // No packet goes fewer hops than one.
+fn a_host_one_hop_away_gives_no_verdict() {
+    // The TTL cannot be smaller than the one hop to the host.
     let output = Command::new(TANDEM).args(["detect", "probe", "127.0.0.1", "--ports", "1", "--json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert_rows(&probed(&output), &["1 any : cannot tell"]);

@@ -1,4 +1,4 @@
-//! The reference pages of the documentation are those that the code makes, and outcomes fit their
+//! The committed reference pages equal those generated from the code, and outcomes match their
 //! schema.
 
 use crate::common::{TANDEM, scenario_files, skip};
@@ -25,7 +25,7 @@ fn the_reference_is_up_to_date() {
     assert_eq!(files(made.path()), files(&committed()), "run make reference");
     for name in files(made.path()) {
         let text = |directory: &Path| fs::read_to_string(directory.join(&name)).unwrap();
-        assert!(text(made.path()) == text(&committed()), "docs/reference/{name} is behind the code: run make reference");
+        assert!(text(made.path()) == text(&committed()), "docs/reference/{name} is out of date: run make reference");
     }
 }
 
@@ -34,12 +34,12 @@ fn schema(name: &str) -> jsonschema::Validator {
     jsonschema::draft202012::new(&serde_json::from_str(&text).unwrap()).unwrap()
 }
 
-/// What a value has that its schema does not allow.
+/// Returns the schema violations of a value.
 fn faults(schema: &jsonschema::Validator, value: &serde_json::Value) -> Vec<String> {
     schema.iter_errors(value).map(|error| format!("{}: {error}", error.instance_path())).collect()
 }
 
-/// Runs `tandem run` and checks what it prints. Whether a key has a value depends on the engine and
+/// Runs `tandem run` and validates its outcomes. Which keys have values depends on the engine and
 /// the scenario.
 fn check_outcomes(scenario: &str, more: &[&str]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(scenario);
@@ -52,7 +52,7 @@ fn check_outcomes(scenario: &str, more: &[&str]) {
 }
 
 #[test]
-fn outcomes_of_virtual_engines_fit_the_schema() {
+fn outcomes_of_theory_and_sim_match_the_schema() {
     check_outcomes("demo.toml", &["--on", "sim", "--case", "split cubic/cubic", "--set", "flow.1.bytes=200kB", "--seeds", "2"]);
     check_outcomes("demo.toml", &["--on", "bound"]);
     check_outcomes("tandem.toml", &["--on", "theory"]);
@@ -60,8 +60,8 @@ fn outcomes_of_virtual_engines_fit_the_schema() {
 }
 
 #[test]
-fn outcomes_of_the_lab_fit_the_schema() {
-    if skip("outcomes_of_the_lab_fit_the_schema", &[]) {
+fn outcomes_of_the_lab_match_the_schema() {
+    if skip("outcomes_of_the_lab_match_the_schema", &[]) {
         return;
     }
     check_outcomes("demo.toml", &["--case", "split cubic/cubic", "--set", "flow.1.bytes=100kB"]);
@@ -73,7 +73,7 @@ fn json(value: toml::Value) -> serde_json::Value {
 }
 
 #[test]
-fn every_scenario_file_fits_the_schema() {
+fn every_scenario_file_matches_the_schema() {
     let schema = schema("scenario.schema.json");
     for path in scenario_files() {
         let file: toml::Value = toml::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
@@ -83,7 +83,7 @@ fn every_scenario_file_fits_the_schema() {
 }
 
 #[test]
-fn the_proxys_configuration_fits_the_schema() {
+fn the_proxy_configuration_matches_the_schema() {
     let file: toml::Value = toml::from_str(include_str!("../../../proxy/tests/proxy.toml")).unwrap();
     let faults = faults(&schema("proxy.schema.json"), &json(file));
     assert!(faults.is_empty(), "{}", faults.join("\n"));

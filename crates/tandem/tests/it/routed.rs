@@ -1,5 +1,5 @@
-//! The proxy as a program on a router, between hosts joined by veth pairs: what it splits, what it lets pass, when it is full,
-//! ending, or killed.
+//! The proxy on a router between hosts joined by veth pairs: what it splits and what passes
+//! unsplit, normally, at its limits, while draining, and after a kill.
 
 use crate::common::{
     routed::{Counter, Routed, SERVER, echoes, nft},
@@ -14,8 +14,8 @@ use std::{
 };
 
 #[test]
-fn prefixes_bypass_by_rule_and_by_word() {
-    if skip("prefixes_bypass_by_rule_and_by_word", &["nft", "ip"]) {
+fn prefixes_bypass_by_rule_and_by_command() {
+    if skip("prefixes_bypass_by_rule_and_by_command", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -39,22 +39,22 @@ fn prefixes_bypass_by_rule_and_by_word() {
 }
 
 #[test]
-fn over_the_limit_connections_pass_unsplit_and_none_is_refused() {
-    if skip("over_the_limit_connections_pass_unsplit_and_none_is_refused", &["nft", "ip"]) {
+fn connections_over_the_limit_pass_unsplit() {
+    if skip("connections_over_the_limit_pass_unsplit", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
     routed.echo(80);
     let _proxy = routed.proxy(&["--max-flows", "4"]);
     let mut streams: Vec<TcpStream> = (0..4).map(|_| routed.connect(SERVER[0], 80).unwrap()).collect();
-    // The gate takes a moment to shut; whoever comes meanwhile is split.
+    // The gate takes a moment to shut; connections until then are split.
     wait_until("the proxy is full", || {
         streams.push(routed.connect(SERVER[0], 80).unwrap());
         routed.verdicts().2 > 0
     });
     streams.push(routed.connect(SERVER[1], 80).unwrap());
     let (split, _, unsplit) = routed.verdicts();
-    assert_eq!((split + unsplit) as usize, streams.len(), "each came once");
+    assert_eq!((split + unsplit) as usize, streams.len(), "each connection is counted once");
     assert!(unsplit >= 2 && streams.iter_mut().all(echoes));
     assert_eq!(routed.status().totals.flows, split);
     streams.clear();
@@ -66,8 +66,8 @@ fn over_the_limit_connections_pass_unsplit_and_none_is_refused() {
 }
 
 #[test]
-fn a_drain_refuses_nobody_and_waits_for_those_there_are() {
-    if skip("a_drain_refuses_nobody_and_waits_for_those_there_are", &["nft", "ip"]) {
+fn a_drain_refuses_no_connection_and_waits_for_existing_flows() {
+    if skip("a_drain_refuses_no_connection_and_waits_for_existing_flows", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -78,7 +78,7 @@ fn a_drain_refuses_nobody_and_waits_for_those_there_are() {
     assert!(old.iter_mut().all(echoes));
     let ended = AtomicBool::new(false);
     let (talks, failures) = thread::scope(|scope| {
-        // Clients that come all the time, before, while and after the gate is shut.
+        // Clients that connect continuously, before, while and after the gate is shut.
         let talk = || {
             let (mut talks, mut failures) = (0, Vec::new());
             while !ended.load(Relaxed) {
@@ -93,11 +93,11 @@ fn a_drain_refuses_nobody_and_waits_for_those_there_are() {
             (talks, failures)
         };
         let talkers: Vec<_> = (0..3).map(|_| scope.spawn(talk)).collect();
-        wait_until("they are at it", || routed.verdicts().0 > 100);
+        wait_until("the clients are connecting", || routed.verdicts().0 > 100);
         proxy.signal("TERM");
         wait_until("new connections pass unsplit", || routed.verdicts().2 > 100);
-        assert!(old.iter_mut().all(echoes), "those there are go on");
-        assert!(matches!(proxy.0.try_wait(), Ok(None)), "and the proxy waits for them");
+        assert!(old.iter_mut().all(echoes), "existing flows continue");
+        assert!(matches!(proxy.0.try_wait(), Ok(None)), "the proxy waits for them");
         drop(old);
         let status = proxy.0.wait().unwrap();
         ended.store(true, Relaxed);
@@ -113,15 +113,16 @@ fn a_drain_refuses_nobody_and_waits_for_those_there_are() {
 }
 
 #[test]
-fn a_drain_takes_those_whose_handshake_has_begun() {
-    if skip("a_drain_takes_those_whose_handshake_has_begun", &["nft", "ip"]) {
+fn a_drain_accepts_connections_whose_handshake_has_begun() {
+    if skip("a_drain_accepts_connections_whose_handshake_has_begun", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
     routed.echo(80);
     let mut proxy = routed.proxy(&[]);
     let other = routed.connect(SERVER[0], 80).unwrap();
-    // The client's part of the handshake is on its way, for longer than the proxy needs to shut the gate.
+    // The client's packets of the handshake are delayed for longer than the proxy needs to shut the
+    // gate.
     let on_its_way = Counter::dropping(&routed.client, "output", "tcp dport 80 tcp flags & (syn | ack) == ack");
     let mut streams = SERVER.map(|address| routed.connect(address, 80).unwrap());
     proxy.signal("TERM");
@@ -138,13 +139,13 @@ fn a_drain_takes_those_whose_handshake_has_begun() {
 }
 
 #[test]
-fn the_operators_own_rules_will_do() {
-    if skip("the_operators_own_rules_will_do", &["nft", "ip"]) {
+fn the_rules_of_the_proxy_can_be_installed_by_the_operator() {
+    if skip("the_rules_of_the_proxy_can_be_installed_by_the_operator", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
     routed.echo(80);
-    // Those of the proxy, but nobody owns the table.
+    // The rules of the proxy, but without a table owner.
     let printed = routed.tandem(&["proxy", "--listen", "transparent=[::]:5000", "--dry-run"]);
     let script = String::from_utf8(printed.stdout).unwrap().replace("flags owner; ", "");
     assert!(routed.router.command("sh").args(["-ec", &script]).status().unwrap().success(), "{script}");
@@ -163,14 +164,14 @@ fn the_operators_own_rules_will_do() {
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("has no firewall rules"), "{output:?}");
     proxy.signal("TERM");
     assert!(proxy.0.wait().unwrap().success());
-    assert_eq!(routed.traces(), before, "the rules are left alone");
-    // With nobody to take them, connections pass.
+    assert_eq!(routed.traces(), before, "the proxy does not touch these rules");
+    // Without the proxy, connections pass.
     assert!(SERVER.into_iter().all(|address| echoes(&mut routed.connect(address, 80).unwrap())));
 }
 
 #[test]
-fn a_few_rules_of_the_operator_will_do() {
-    if skip("a_few_rules_of_the_operator_will_do", &["nft", "ip"]) {
+fn a_minimal_rule_set_of_the_operator_suffices() {
+    if skip("a_minimal_rule_set_of_the_operator_suffices", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -196,8 +197,8 @@ fn a_few_rules_of_the_operator_will_do() {
 }
 
 #[test]
-fn after_a_kill_in_mid_traffic_connections_pass_at_once() {
-    if skip("after_a_kill_in_mid_traffic_connections_pass_at_once", &["nft", "ip"]) {
+fn connections_pass_unsplit_at_once_after_a_kill() {
+    if skip("connections_pass_unsplit_at_once_after_a_kill", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -206,7 +207,7 @@ fn after_a_kill_in_mid_traffic_connections_pass_at_once() {
     for round in 0..3 {
         let mut proxy = routed.proxy(&["--threads", "2"]);
         assert!(routed.log().matches("ERROR").count() == 0, "{}", routed.log());
-        // Several clients in the middle of something.
+        // Several clients in the middle of a transfer.
         let senders: Vec<_> = (0..6)
             .map(|number| {
                 let mut stream = routed.connect(SERVER[number % 2], 80).unwrap();
@@ -222,7 +223,7 @@ fn after_a_kill_in_mid_traffic_connections_pass_at_once() {
                 (reading, writing)
             })
             .collect();
-        wait_until("all of them are at it", || {
+        wait_until("all clients are transferring", || {
             let flows = routed.flows();
             flows.len() == 6 && flows.iter().all(|flow| flow.down.bytes > 1_000_000)
         });
@@ -237,13 +238,13 @@ fn after_a_kill_in_mid_traffic_connections_pass_at_once() {
         }
         proxy.0.wait().unwrap();
         for (reading, writing) in senders {
-            // Whoever comes first is told.
+            // The first operation reports the reset.
             let (read, written) = (reading.join().unwrap(), writing.join().unwrap());
             let reset = read == Err(ErrorKind::ConnectionReset) || written == ErrorKind::ConnectionReset;
-            assert!(reset, "nobody takes that for a clean end: {read:?}, {written:?}");
+            assert!(reset, "the end was not a reset: {read:?}, {written:?}");
         }
     }
-    // Another one takes over, and leaves nothing when it stops.
+    // The next proxy takes over, and leaves nothing when it stops.
     let mut proxy = routed.proxy(&[]);
     assert!(SERVER.into_iter().all(|address| echoes(&mut routed.connect(address, 80).unwrap())));
     assert_eq!(routed.verdicts(), (2, 0, 0));
@@ -252,10 +253,11 @@ fn after_a_kill_in_mid_traffic_connections_pass_at_once() {
     assert_eq!(routed.traces(), before);
 }
 
-/// A client with a second way to the server, on which its packets pass the router by while the answers come through it.
+/// A client with a second link to the server: its packets bypass the router, the answers come
+/// through it.
 #[test]
-fn the_doctor_finds_traffic_that_passes_only_one_way() {
-    if skip("the_doctor_finds_traffic_that_passes_only_one_way", &["nft", "ip"]) {
+fn doctor_finds_asymmetric_routing() {
+    if skip("doctor_finds_asymmetric_routing", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -272,7 +274,7 @@ fn the_doctor_finds_traffic_that_passes_only_one_way() {
         host.sysctl(&[("ipv4/conf/all/rp_filter", "0".into()), ("ipv4/conf/past/rp_filter", "0".into())]).unwrap();
     }
     for _ in 0..12 {
-        assert!(echoes(&mut routed.connect(SERVER[0], 80).unwrap()), "it works, unsplit");
+        assert!(echoes(&mut routed.connect(SERVER[0], 80).unwrap()), "the connection works, unsplit");
     }
     assert_eq!(routed.verdicts(), (0, 0, 0));
     assert_eq!(routed.status().counted.unwrap().oneway, 12);

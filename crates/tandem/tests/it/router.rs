@@ -1,5 +1,5 @@
-//! The proxy on a home router: NAT, a stateful firewall and forwarded ports as distributions have
-//! them. Real programs do the same with the proxy as without it, and what was closed stays closed.
+//! The proxy on a home router with the NAT, stateful firewall and forwarded ports of distributions.
+//! Real programs behave the same with and without the proxy, and closed ports stay closed.
 
 use crate::common::{
     Daemon,
@@ -18,11 +18,11 @@ use std::{
 };
 
 const PROGRAMS: [&str; 8] = ["nft", "ip", "curl", "iperf3", "ssh", "scp", "ssh-keygen", "/usr/sbin/sshd"];
-/// The router's address on the Internet, IPv4, and the ports that it forwards to the home.
+/// The router's Internet address (IPv4), and the ports that it forwards to the home.
 const OUTSIDE: &str = "10.99.2.1";
 const WEB: u16 = 8080;
 const SSH: u16 = 2222;
-/// What is carried: more than fits a socket's first buffers.
+/// The payload: larger than the initial socket buffers.
 const BYTES: usize = 300_000;
 
 /// The client is the home, the server the Internet; both have web pages and sshd.
@@ -31,11 +31,11 @@ struct Home {
     _sshd: [Daemon; 2],
 }
 
-/// Something that programs do, between two hosts.
-struct Deed<'a> {
+/// An operation of a program between two hosts.
+struct Operation<'a> {
     what: String,
     does: Box<dyn Fn() -> bool + 'a>,
-    /// Whether it is to succeed.
+    /// Whether it must succeed.
     succeeds: bool,
     /// Whether it may be split.
     split: bool,
@@ -49,7 +49,7 @@ fn ran(command: &mut Command) -> bool {
     output.status.success()
 }
 
-/// A web server, as far as curl needs one.
+/// Starts a minimal web server for curl.
 fn serve_page(host: &Host, port: u16) {
     let listener = host.enter(|| TcpListener::bind(("::", port)).unwrap()).unwrap();
     thread::spawn(move || {
@@ -77,7 +77,7 @@ impl Home {
         }
         fs::copy(routed.path("user.pub"), routed.path("authorized")).unwrap();
         fs::write(routed.path("file"), vec![7; BYTES]).unwrap();
-        // sshd wants its directory for unprivileged children, which a package's service file would make.
+        // sshd requires its privilege separation directory, which the service file would create.
         fs::create_dir_all("/run/sshd").unwrap();
         let here = routed.path("");
         let here = here.to_str().unwrap();
@@ -117,16 +117,18 @@ impl Home {
     }
 
     fn iperf3(&self, address: &str, direction: &[&str]) -> bool {
-        // A server for one test each: between two tests it closes its socket, and resets who is just calling.
+        // A new server per test: between two tests iperf3 closes its socket, and resets new
+        // clients.
         let _server = Daemon::start(self.routed.server.command("iperf3").args(["-s", "-1"]));
         wait_for_listener(&self.routed.server, 5201);
         ran(self.routed.client.command("iperf3").args(["-n", "2M", "-J", "-c", address]).args(direction))
     }
 
-    fn deeds<'a>(&'a self) -> Vec<Deed<'a>> {
+    fn operations<'a>(&'a self) -> Vec<Operation<'a>> {
         let (home, internet) = (&self.routed.client, &self.routed.server);
-        let mut deeds = Vec::new();
-        let mut add = |what: String, succeeds, split, does: Box<dyn Fn() -> bool + 'a>| deeds.push(Deed { what, does, succeeds, split });
+        let mut operations = Vec::new();
+        let mut add =
+            |what: String, succeeds, split, does: Box<dyn Fn() -> bool + 'a>| operations.push(Operation { what, does, succeeds, split });
         for (address, inside) in SERVER.into_iter().zip(CLIENT) {
             let family = if address.contains(':') { "IPv6" } else { "IPv4" };
             add(format!("curl from home, {family}"), true, true, Box::new(move || self.curl(home, address, 80)));
@@ -144,30 +146,31 @@ impl Home {
         add("a forwarded port from home (hairpin), IPv4".into(), true, false, Box::new(move || self.curl(home, OUTSIDE, WEB)));
         add("an opened port from the Internet, IPv6".into(), true, true, Box::new(move || self.curl(internet, CLIENT[1], 80)));
         add("scp by an opened port, IPv6".into(), true, true, Box::new(move || self.scp(internet, CLIENT[1], 22)));
-        deeds
+        operations
     }
 
-    /// Does everything without the proxy, and twice with it: the first of a kind passes unsplit.
+    /// Runs all operations without the proxy, and twice with it: the first connection of each kind
+    /// passes unsplit.
     fn check(&self, firewall: &str) {
-        for deed in self.deeds() {
-            assert_eq!((deed.does)(), deed.succeeds, "{firewall}, without the proxy: {}", deed.what);
+        for operation in self.operations() {
+            assert_eq!((operation.does)(), operation.succeeds, "{firewall}, without the proxy: {}", operation.what);
         }
         let _proxy = self.routed.proxy(&[]);
-        for deed in self.deeds() {
+        for operation in self.operations() {
             let counted = || self.routed.status().counted.unwrap();
             let verdicts = [0, 1].map(|_| {
                 let before = counted();
-                assert_eq!((deed.does)(), deed.succeeds, "{firewall}, with the proxy: {}\n{}", deed.what, self.routed.log());
+                assert_eq!((operation.does)(), operation.succeeds, "{firewall}, with the proxy: {}\n{}", operation.what, self.routed.log());
                 let after = counted();
-                assert_eq!(after.stopped, before.stopped, "{firewall}: the input chain stops {}", deed.what);
+                assert_eq!(after.stopped, before.stopped, "{firewall}: the input chain stops {}", operation.what);
                 after.split - before.split
             });
-            // iperf3 opens more than one connection, of one kind.
-            assert!(verdicts[1] > 0 || !deed.split, "{firewall}: {} is split, {verdicts:?}", deed.what);
-            assert!(verdicts == [0, 0] || deed.split, "{firewall}: {} is not split, {verdicts:?}", deed.what);
+            // iperf3 opens several connections of one kind.
+            assert!(verdicts[1] > 0 || !operation.split, "{firewall}: {} is split, {verdicts:?}", operation.what);
+            assert!(verdicts == [0, 0] || operation.split, "{firewall}: {} is not split, {verdicts:?}", operation.what);
             let said = |split| if split > 0 { "split" } else { "unsplit" };
-            let result = if deed.succeeds { "works" } else { "refused or dropped" };
-            println!("{firewall} | {} | {result} without and with | {}, then {}", deed.what, said(verdicts[0]), said(verdicts[1]));
+            let result = if operation.succeeds { "works" } else { "refused or dropped" };
+            println!("{firewall} | {} | {result} without and with | {}, then {}", operation.what, said(verdicts[0]), said(verdicts[1]));
         }
     }
 }
@@ -180,8 +183,8 @@ fn restore(host: &Host, program: &str, rules: &str) {
 }
 
 #[test]
-fn with_a_firewall_by_hand() {
-    if skip("with_a_firewall_by_hand", &PROGRAMS) {
+fn home_router_with_plain_nftables_rules() {
+    if skip("home_router_with_plain_nftables_rules", &PROGRAMS) {
         return;
     }
     let home = Home::new();
@@ -190,8 +193,8 @@ fn with_a_firewall_by_hand() {
 }
 
 #[test]
-fn with_openwrts_fw4() {
-    if skip("with_openwrts_fw4", &PROGRAMS) {
+fn home_router_with_openwrt_fw4() {
+    if skip("home_router_with_openwrt_fw4", &PROGRAMS) {
         return;
     }
     let home = Home::new();
@@ -200,8 +203,8 @@ fn with_openwrts_fw4() {
 }
 
 #[test]
-fn with_firewalld() {
-    if skip("with_firewalld", &PROGRAMS) {
+fn home_router_with_firewalld() {
+    if skip("home_router_with_firewalld", &PROGRAMS) {
         return;
     }
     let home = Home::new();
@@ -210,8 +213,8 @@ fn with_firewalld() {
 }
 
 #[test]
-fn with_ufw_on_iptables_nft() {
-    if skip("with_ufw_on_iptables_nft", &PROGRAMS) || skip("with_ufw_on_iptables_nft", &["iptables-nft-restore"]) {
+fn home_router_with_ufw_on_iptables_nft() {
+    if skip("home_router_with_ufw_on_iptables_nft", &PROGRAMS) || skip("home_router_with_ufw_on_iptables_nft", &["iptables-nft-restore"]) {
         return;
     }
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! The proxy as a service: its configuration file, read at start and again while it runs; its metrics, its flows, its messages.
+//! The proxy as a service: its configuration file, reloads, metrics, flows and messages.
 
 use crate::common::{
     PATIENCE, TANDEM, as_nobody, control_socket,
@@ -15,20 +15,20 @@ use std::{
     thread,
 };
 
-/// What a program said, and its exit status.
+/// Returns the exit status, stdout and stderr of a program.
 fn said(output: &Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
 }
 
-/// The binary with few open files to begin with, as a shell gives them, but leave to have more.
+/// Runs `tandem proxy --check` with a low soft limit of open files, as a shell sets it.
 fn check(file: &Path, flags: &[&str]) -> (i32, String, String) {
     let script = format!("ulimit -Sn 1024 && exec {TANDEM} \"$@\"");
     let file = file.to_str().unwrap();
     said(&Command::new("sh").args(["-c", &script, "sh", "proxy", "-c", file, "--check=config"]).args(flags).output().unwrap())
 }
 
-/// A configuration file in a directory that goes with it.
+/// Writes a configuration file to a temporary directory.
 fn file(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("proxy.toml");
@@ -39,7 +39,7 @@ fn file(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
 const EVERY_KEY: &str = include_str!("../../../proxy/tests/proxy.toml");
 
 #[test]
-fn a_file_is_checked_without_being_used() {
+fn check_reports_errors_of_a_configuration_file() {
     let available = intercept::available_controllers();
     let text = if available.iter().any(|name| name == "bbr") { EVERY_KEY.into() } else { EVERY_KEY.replace("\"bbr\"", "\"reno\"") };
     let keys = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ fn a_file_is_checked_without_being_used() {
         assert!(error.contains(expected), "{to}: {error}");
     }
 
-    // What flags say counts before what the file says, and is as wrong.
+    // Options override the file, and are checked as well.
     let (_directory, path) = file(&text.replace("[far] ", "[far]\ncontrol = \"cubik\"\n"));
     assert_eq!(check(&path, &[]).0, 2);
     assert_eq!(check(&path, &["--far", "control=reno"]).0, 0);
@@ -102,7 +102,7 @@ fn a_file_is_checked_without_being_used() {
     assert!(status == 2 && error.contains("cannot read the configuration /nonexistent.toml: No such file"), "{error}");
 }
 
-/// The far leg's controller of the flow of this client.
+/// Returns the controller of the far leg of this client's flow.
 fn far_control(routed: &Routed, client: &TcpStream) -> String {
     let own = client.local_addr().unwrap();
     let flow = routed.flows().into_iter().find(|flow| flow.client == own);
@@ -110,8 +110,8 @@ fn far_control(routed: &Routed, client: &TcpStream) -> String {
 }
 
 #[test]
-fn a_signal_reads_the_file_again_for_new_flows() {
-    if skip("a_signal_reads_the_file_again_for_new_flows", &["nft", "ip"]) {
+fn sighup_reloads_the_file_for_new_flows() {
+    if skip("sighup_reloads_the_file_for_new_flows", &["nft", "ip"]) {
         return;
     }
     let Some(other) = intercept::available_controllers().into_iter().find(|name| name != "reno") else { return };
@@ -127,7 +127,7 @@ fn a_signal_reads_the_file_again_for_new_flows() {
         assert!(echoes(&mut stream));
         stream
     };
-    // Changes the file, and waits for what the proxy says to it.
+    // Changes the file, and waits for the proxy's log message.
     let reload = |text: &str, expected: &str| {
         let before = routed.log().len();
         routed.write(text);
@@ -139,7 +139,7 @@ fn a_signal_reads_the_file_again_for_new_flows() {
     reload(&text(&other, "[::]:5000", ""), "the configuration has been read again");
     let mut new = connect();
     assert_eq!(far_control(&routed, &new), other);
-    assert_eq!(far_control(&routed, &old), "reno", "what is there goes on as it was");
+    assert_eq!(far_control(&routed, &old), "reno", "existing flows keep their controller");
 
     reload("[far]\ncontrl = \"reno\"\n", "the configuration stays as it was");
     assert!(routed.log().contains("proxy.toml:2: far.contrl: "), "{}", routed.log());
@@ -153,16 +153,16 @@ fn a_signal_reads_the_file_again_for_new_flows() {
         reload(&text, &format!("the configuration stays as it was: {key} cannot be changed while the proxy runs"));
     }
     let mut last = connect();
-    assert_eq!(far_control(&routed, &last), other, "nothing of those files has been taken");
+    assert_eq!(far_control(&routed, &last), other, "rejected files have no effect");
 
-    // Rules follow too: nothing is split any more, and nothing that is there is disturbed.
+    // Rules are reloaded too: new connections are not split, and existing flows continue.
     let bypass = "[[rule]]\naction = \"bypass\"\n";
     reload(&(text("reno", "[::]:5000", "") + bypass), "the configuration has been read again");
     let before = routed.verdicts();
     connect();
     assert_eq!(routed.verdicts(), (before.0, before.1 + 1, before.2));
     assert!([&mut old, &mut new, &mut last].into_iter().all(echoes));
-    // The memory limit as well: with none to spare, connections pass unsplit.
+    // So is the memory limit: with a limit below the current use, connections pass unsplit.
     let _deaf = routed.listen(81);
     let mut talker = routed.connect(SERVER[0], 81).unwrap();
     talker.set_nonblocking(true).unwrap();
@@ -172,8 +172,8 @@ fn a_signal_reads_the_file_again_for_new_flows() {
 }
 
 #[test]
-fn metrics_add_up_to_the_byte() {
-    if skip("metrics_add_up_to_the_byte", &["nft", "ip", "curl"]) {
+fn metrics_count_every_byte() {
+    if skip("metrics_count_every_byte", &["nft", "ip", "curl"]) {
         return;
     }
     let routed = Routed::new();
@@ -218,15 +218,15 @@ fn metrics_add_up_to_the_byte() {
     assert!(page.starts_with("HTTP/1.1 200 ") && page.contains("application/openmetrics-text") && page.ends_with("# EOF\n"), "{page}");
     let elsewhere = scrape("/elsewhere");
     assert!(elsewhere.starts_with("HTTP/1.1 404 ") && elsewhere.contains("metrics are at /metrics"), "{elsewhere}");
-    // The table says the same.
+    // `tandem flows` shows the same numbers.
     let (status, table, _) = said(&routed.tandem(&["flows"]));
     assert_eq!(status, 0);
-    assert!(table.contains("1 flows now, 4 ended; ") && table.contains("5 split, 4 bypassed, 0 passed unsplit"), "{table}");
+    assert!(table.contains("1 flows now, 4 ended; ") && table.contains("5 split, 4 bypassed, 0 unsplit"), "{table}");
 }
 
 #[test]
-fn flows_are_shown_once_and_again() {
-    if skip("flows_are_shown_once_and_again", &["nft", "ip"]) {
+fn flows_are_listed_once_and_repeatedly() {
+    if skip("flows_are_listed_once_and_repeatedly", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -248,14 +248,14 @@ fn flows_are_shown_once_and_again() {
         flows.iter().all(|flow| (flow.up.bytes, flow.down.bytes) == (5, 5) && flow.near.rtt_s > 0.0 && flow.far.rtt_s > 0.0),
         "{flows:?}"
     );
-    // One line a look.
+    // One line per interval.
     let mut watch = routed.router.command(TANDEM).args(["flows", "--json", "--watch", "50ms"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut looks = BufReader::new(watch.stdout.take().unwrap()).lines();
     let look = looks.next().unwrap().unwrap();
     assert_eq!(serde_json::from_str::<serde_json::Value>(&look).unwrap().as_array().map(Vec::len), Some(2));
     drop(streams);
-    wait_until("it is seen that they are over", || looks.next().unwrap().unwrap() == "[]");
-    // It ends when the proxy does, and says so by its status.
+    wait_until("the list is empty", || looks.next().unwrap().unwrap() == "[]");
+    // --watch exits with 1 when the proxy ends.
     proxy.signal("TERM");
     let status = watch.wait().unwrap();
     assert_eq!(status.code(), Some(1));
@@ -266,13 +266,13 @@ fn flows_are_shown_once_and_again() {
 }
 
 #[test]
-fn only_its_own_user_may_ask_a_proxy() {
-    if skip("only_its_own_user_may_ask_a_proxy", &["nft", "ip", "setpriv"]) {
+fn only_root_and_the_own_user_can_query_a_proxy() {
+    if skip("only_root_and_the_own_user_can_query_a_proxy", &["nft", "ip", "setpriv"]) {
         return;
     }
     let routed = Routed::new();
     let _proxy = routed.proxy(&[]);
-    // The binary where anybody may run it.
+    // The binary in a world-readable directory.
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("tandem");
@@ -283,12 +283,12 @@ fn only_its_own_user_may_ask_a_proxy() {
         let (status, out, error) = said(&output);
         assert!(status == 1 && out.is_empty() && error.contains("only root and the proxy's own user may;"), "{error}");
     }
-    assert_eq!(said(&routed.tandem(&["bypass"])).1, "no prefix bypasses beyond what the configuration says\n");
-    // Nor can anybody else keep it from answering: there is no connection for others.
+    assert_eq!(said(&routed.tandem(&["bypass"])).1, "no bypass prefixes besides those of the configuration\n");
+    // Other users cannot block the socket either: their connections are refused.
     let socket = control_socket(&routed.router, "default");
     let refused = as_nobody(&routed.router, || UnixStream::connect(&socket).unwrap_err().kind());
     assert_eq!(refused, ErrorKind::PermissionDenied);
-    // What is no question is answered too.
+    // An invalid request gets an answer.
     let mut stream = UnixStream::connect(&socket).unwrap();
     stream.write_all(b"how are you?\n").unwrap();
     let mut answer = String::new();
@@ -297,8 +297,8 @@ fn only_its_own_user_may_ask_a_proxy() {
 }
 
 #[test]
-fn a_second_proxy_is_told_what_is_taken() {
-    if skip("a_second_proxy_is_told_what_is_taken", &["nft", "ip"]) {
+fn conflicts_of_a_second_proxy_are_reported() {
+    if skip("conflicts_of_a_second_proxy_are_reported", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -321,15 +321,15 @@ fn a_second_proxy_is_told_what_is_taken() {
     assert!(error.contains("cannot listen on [::]:5000") && error.contains("choose another port"), "{error}");
     let error = refused(&["--listen", "transparent=[::]:5001", "--name", "other"]);
     assert!(error.contains("another process owns the nftables table") && error.contains("stop that proxy first"), "{error}");
-    // The first one has not been disturbed.
+    // The first proxy still works.
     routed.echo(80);
     assert!(echoes(&mut routed.connect(SERVER[0], 80).unwrap()));
     assert_eq!(routed.verdicts(), (1, 0, 0));
 }
 
 #[test]
-fn without_nft_nothing_is_left_of_an_attempt() {
-    if skip("without_nft_nothing_is_left_of_an_attempt", &["nft", "ip"]) {
+fn a_start_without_nft_leaves_nothing() {
+    if skip("a_start_without_nft_leaves_nothing", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -344,8 +344,8 @@ fn without_nft_nothing_is_left_of_an_attempt() {
 }
 
 #[test]
-fn connections_in_which_nothing_moves_are_reset() {
-    if skip("connections_in_which_nothing_moves_are_reset", &["nft", "ip"]) {
+fn idle_timeout_resets_connections_without_progress() {
+    if skip("idle_timeout_resets_connections_without_progress", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -355,7 +355,7 @@ fn connections_in_which_nothing_moves_are_reset() {
         let mut client = routed.connect(address, 80).unwrap();
         let (mut accepted, _) = server.accept().unwrap();
         accepted.set_read_timeout(Some(PATIENCE)).unwrap();
-        // As long as something moves, whichever way, it stays.
+        // Progress in either direction keeps the connection.
         for _ in 0..8 {
             thread::sleep(std::time::Duration::from_millis(400));
             accepted.write_all(b".").unwrap();
@@ -370,8 +370,8 @@ fn connections_in_which_nothing_moves_are_reset() {
 }
 
 #[test]
-fn what_the_router_lacks_is_told_at_start() {
-    if skip("what_the_router_lacks_is_told_at_start", &["nft", "ip"]) {
+fn missing_forwarding_is_reported_at_start() {
+    if skip("missing_forwarding_is_reported_at_start", &["nft", "ip"]) {
         return;
     }
     let routed = Routed::new();
@@ -384,11 +384,11 @@ fn what_the_router_lacks_is_told_at_start() {
     let mut proxy = routed.proxy(&[]);
     assert_eq!(early_demux(), "1\n");
     assert!(routed.tandem(&["bypass", "add", "192.0.2.1"]).status.success());
-    assert_eq!(early_demux(), "0\n", "what was split until now may pass unsplit");
+    assert_eq!(early_demux(), "0\n", "needed since split connections may now pass unsplit");
     let missing = "this host does not forward packets, so that what is not split goes nowhere: sysctl -w net.ipv4.ip_forward=1";
     assert!(routed.log().contains(missing), "{}", routed.log());
     assert!(!routed.log().contains("net.ipv6.conf.all.forwarding"), "{}", routed.log());
     assert!(Command::new("kill").args(["-TERM", &proxy.0.id().to_string()]).status().unwrap().success());
     assert!(proxy.0.wait().unwrap().success());
-    assert_eq!(early_demux(), "1\n", "and puts it back");
+    assert_eq!(early_demux(), "1\n", "the proxy restores the setting");
 }

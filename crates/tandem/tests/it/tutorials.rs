@@ -1,5 +1,5 @@
-//! The tutorials in `docs/tutorials` work when typed: `scripts/tutorial-commands` runs the commands
-//! of each page in namespaces of its own and compares the output with what the page shows.
+//! Runs the tutorials in `docs/tutorials`: `scripts/tutorial-commands` runs the commands of each
+//! page in separate namespaces and compares their output with the page.
 
 use crate::common::{TANDEM, skip};
 use std::{
@@ -8,11 +8,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Programs that the stages of all tutorials need (`scripts/tutorial-network`).
+/// Programs that the networks of all tutorials need (`scripts/tutorial-network`).
 const NEEDED: [&str; 6] = ["unshare", "ip", "nft", "python3", "curl", "awk"];
 
-/// Types the tutorial `page`, with the binary under test first in `PATH`.
-fn typed(page: &str, programs: &[&str]) {
+/// Runs the tutorial `page`, with the binary under test first in `PATH`.
+fn run_tutorial(page: &str, programs: &[&str]) {
     if skip(page, &[&NEEDED[..], programs].concat()) {
         return;
     }
@@ -28,20 +28,20 @@ fn typed(page: &str, programs: &[&str]) {
 
 #[test]
 fn operator() {
-    typed("operator.md", &[]);
+    run_tutorial("operator.md", &[]);
 }
 
 #[test]
 fn researcher() {
-    typed("researcher.md", &[]);
+    run_tutorial("researcher.md", &[]);
 }
 
 #[test]
 fn two_uplinks() {
-    typed("two-uplinks.md", &["openssl", "tc", "sha256sum"]);
+    run_tutorial("two-uplinks.md", &["openssl", "tc", "sha256sum"]);
 }
 
 #[test]
 fn auditor() {
-    typed("auditor.md", &["tcpdump"]);
+    run_tutorial("auditor.md", &["tcpdump"]);
 }

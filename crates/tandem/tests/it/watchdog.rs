@@ -1,9 +1,9 @@
-//! The service manager's watchdog is told that the proxy is alive, while it is idle too.
+//! Keepalives of the proxy to the service manager's watchdog.
 
 use crate::common::{Daemon, PATIENCE, TANDEM};
 use std::{os::unix::net::UnixDatagram, process::Command};
 
-/// What the next message to the service manager is; none for as long as that may take.
+/// Returns the next message to the service manager; panics if none arrives in time.
 fn told(manager: &UnixDatagram) -> String {
     let mut message = [0; 512];
     let count = manager.recv(&mut message).expect("the proxy tells the service manager something");
@@ -11,7 +11,7 @@ fn told(manager: &UnixDatagram) -> String {
 }
 
 #[test]
-fn the_service_manager_is_told_that_an_idle_proxy_is_alive() {
+fn an_idle_proxy_sends_watchdog_keepalives() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().join("notify");
     let manager = UnixDatagram::bind(&at).unwrap();
@@ -31,7 +31,7 @@ fn the_service_manager_is_told_that_an_idle_proxy_is_alive() {
         }
     }
     assert!(ready);
-    // A process that is stopped says nothing any more: what its manager kills it for.
+    // A stopped process sends no keepalives: then the service manager would kill it.
     proxy.signal("STOP");
     manager.set_read_timeout(Some(std::time::Duration::from_millis(600))).unwrap();
     while manager.recv(&mut [0; 512]).is_ok() {}
@@ -44,7 +44,7 @@ fn the_service_manager_is_told_that_an_idle_proxy_is_alive() {
 }
 
 #[test]
-fn without_a_watchdog_nothing_is_said() {
+fn without_a_watchdog_no_keepalives_are_sent() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().join("notify");
     let manager = UnixDatagram::bind(&at).unwrap();

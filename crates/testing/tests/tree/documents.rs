@@ -1,5 +1,5 @@
-//! What can be checked of the Markdown pages without running them: relative links and anchors lead
-//! somewhere, lines are at most 100 columns wide, and the book has every page of `docs/`.
+//! Checks of the Markdown pages: the targets of relative links and anchors exist, lines are at most
+//! 100 columns wide, and the book lists every page of `docs/`.
 
 use std::{
     collections::HashSet,
@@ -13,7 +13,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// All Markdown files of the root directory and of `docs/`, in the order of their paths.
+/// Returns all Markdown files of the root directory and of `docs/`, sorted by path.
 fn pages() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![root().join("docs")];
@@ -33,7 +33,7 @@ fn pages() -> Vec<PathBuf> {
     found
 }
 
-/// The lines of a page with their numbers, without fenced code.
+/// Returns the lines of a page with their numbers, without fenced code.
 fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut in_code = false;
     let mut lines = Vec::new();
@@ -47,12 +47,12 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
     lines
 }
 
-/// The targets of a line's links, `[text](target)`.
+/// Returns the targets of a line's links, `[text](target)`.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target)
 }
 
-/// The anchors of a page's headings, as GitHub and mdBook make them.
+/// Returns the anchors of a page's headings, by the rules of GitHub and mdBook.
 fn anchors(text: &str) -> HashSet<String> {
     let headings = prose(text).into_iter().filter_map(|(_, line)| line.strip_prefix('#').map(|rest| rest.trim_start_matches('#').trim()));
     let anchor = |heading: &str| {
@@ -63,7 +63,7 @@ fn anchors(text: &str) -> HashSet<String> {
 }
 
 #[test]
-fn relative_links_lead_somewhere() {
+fn targets_of_relative_links_exist() {
     let mut broken = Vec::new();
     for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
@@ -81,13 +81,13 @@ fn relative_links_lead_somewhere() {
             }
         }
     }
-    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+    assert!(broken.is_empty(), "links without a target:\n{}", broken.join("\n"));
 }
 
 #[test]
 fn lines_are_at_most_100_columns_wide() {
-    // Tables cannot be wrapped. Exempt: a list of links, a page of which a part is generated, and
-    // two that are not wrapped yet.
+    // Tables cannot be wrapped. Exempt: a list of links, a page with a generated part, and two
+    // pages that are not wrapped yet.
     let exempt = ["SUMMARY.md", "kernels.md", "architecture.md", "CHANGELOG.md"];
     let mut wide = Vec::new();
     for page in pages().into_iter().filter(|page| !exempt.iter().any(|name| page.ends_with(name))) {
@@ -103,7 +103,7 @@ fn lines_are_at_most_100_columns_wide() {
 }
 
 #[test]
-fn the_book_has_every_page() {
+fn the_book_lists_every_page() {
     let docs = root().join("docs");
     let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
     let listed: HashSet<PathBuf> = summary.lines().flat_map(targets).map(|target| docs.join(target)).collect();

@@ -1,10 +1,10 @@
-//! No file of a crate imports another in a circle.
+//! The files of a crate have no import cycles.
 //!
 //! The graph has a node for each file of a program or library, and an edge for each import of an
-//! item that is defined in another file: by `use`, or by a path in code such as `super::limit()`.
-//! A re-export counts as its source, so that `crate::Rate` leads to the file that defines `Rate`.
-//! A module may use what its child modules define, and they what it defines: that is no import of the
-//! child. Nor is what only tests (`#[cfg(test)]`) use.
+//! item that is defined in another file: by `use`, or by a path in code such as `super::limit()`. A
+//! re-export counts as its source, so that `crate::Rate` leads to the file that defines `Rate`. A
+//! module and its child modules may use each other's items: the use of a child does not count as an
+//! import, nor does use by tests alone (`#[cfg(test)]`).
 
 use crate::documents::root;
 use proc_macro2::{TokenStream, TokenTree};
@@ -18,7 +18,7 @@ use syn::{
     visit::{self, Visit},
 };
 
-/// A name that a module has by `use`.
+/// A name that `use` brings into a module.
 struct Alias {
     path: Vec<String>,
     /// Whether other modules may use the name as well.
@@ -30,7 +30,7 @@ struct Module {
     file: usize,
     parent: Option<usize>,
     children: HashMap<String, usize>,
-    /// Names of items that are defined here.
+    /// Names of items that the module defines.
     items: BTreeSet<String>,
     aliases: HashMap<String, Alias>,
     globs: Vec<Vec<String>>,
@@ -38,11 +38,11 @@ struct Module {
     paths: BTreeSet<Vec<String>>,
 }
 
-/// What a path leads to.
+/// What a path resolves to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
     Module(usize),
-    /// An item, by the module that defines it.
+    /// An item of this module.
     Item(usize),
 }
 
@@ -53,7 +53,7 @@ struct Program {
     files: Vec<PathBuf>,
 }
 
-/// From file to file, the imported paths.
+/// The imported paths, by importing and imported file.
 type Imports = BTreeMap<usize, BTreeMap<usize, BTreeSet<String>>>;
 
 impl Program {
@@ -99,7 +99,8 @@ impl Program {
         number
     }
 
-    /// Where the module `name` is that `file` declares, and where the child modules of that one are.
+    /// Returns the file of the module `name` that `file` declares, and the directory of that
+    /// module's child modules.
     fn module_file(&self, attributes: &[Attribute], name: &str, file: usize, directory: &Path) -> (PathBuf, PathBuf) {
         if let Some(path) = attributes.iter().find_map(path_attribute) {
             let path = self.files[file].parent().unwrap().join(path);
@@ -111,7 +112,7 @@ impl Program {
         (if plain.exists() { plain } else { inside.join("mod.rs") }, inside)
     }
 
-    /// What `path` means in a module. None: an item of another crate, or a name that no file here
+    /// Resolves `path` in a module. `None`: an item of another crate, or a name that no file here
     /// defines.
     fn resolve(&self, from: usize, path: &[String], seen: &mut BTreeSet<(usize, String)>) -> Option<Target> {
         let (first, rest) = path.split_first()?;
@@ -129,7 +130,7 @@ impl Program {
         })
     }
 
-    /// What a name in a module means.
+    /// Resolves a name in a module.
     fn find(&self, module: usize, name: &str, seen: &mut BTreeSet<(usize, String)>) -> Option<Target> {
         if !seen.insert((module, name.to_string())) {
             return None;
@@ -163,7 +164,7 @@ impl Program {
         for (number, module) in self.modules.iter().enumerate() {
             let own = module.aliases.values().filter(|alias| !alias.is_reexport).map(|alias| &alias.path);
             for path in own.chain(&module.paths) {
-                // A module that is imported as such is used by a path through it.
+                // An imported module is used by a path through it, which counts itself.
                 if let Some(Target::Item(other)) = self.resolve(number, path, &mut BTreeSet::new()) {
                     let to = self.modules[other].file;
                     if to != module.file && !self.is_below(other, module.file) {
@@ -175,34 +176,34 @@ impl Program {
         imports
     }
 
-    /// The shortest circle of files, if there is one, as a line for each import.
-    fn circle(&self, base: &Path) -> Option<Vec<String>> {
+    /// Returns the shortest cycle of files, if there is one, as a line for each import.
+    fn cycle(&self, base: &Path) -> Option<Vec<String>> {
         let imports = self.imports();
-        let circles = (0..self.files.len()).filter_map(|file| shortest_way_back(&imports, file));
-        let circle = circles.min_by_key(Vec::len)?;
+        let cycles = (0..self.files.len()).filter_map(|file| shortest_cycle(&imports, file));
+        let cycle = cycles.min_by_key(Vec::len)?;
         let name = |file: usize| self.files[file].strip_prefix(base).unwrap_or(&self.files[file]).display().to_string();
         let line = |(&from, &to): (&usize, &usize)| {
             let paths: Vec<&str> = imports[&from][&to].iter().map(String::as_str).collect();
             format!("  {} imports {}: {}", name(from), name(to), paths.join(", "))
         };
-        let next = circle.iter().cycle().skip(1);
-        Some(circle.iter().zip(next).map(line).collect())
+        let next = cycle.iter().cycle().skip(1);
+        Some(cycle.iter().zip(next).map(line).collect())
     }
 }
 
-/// The shortest circle through a file: its files in the order of imports.
-fn shortest_way_back(imports: &Imports, start: usize) -> Option<Vec<usize>> {
+/// Returns the shortest cycle through a file: its files in the order of imports.
+fn shortest_cycle(imports: &Imports, start: usize) -> Option<Vec<usize>> {
     let mut came_from = HashMap::new();
     let mut waiting = VecDeque::from([start]);
     while let Some(file) = waiting.pop_front() {
         for &next in imports.get(&file).into_iter().flat_map(BTreeMap::keys) {
             if next == start {
-                let mut way = vec![file];
-                while way[way.len() - 1] != start {
-                    way.push(came_from[&way[way.len() - 1]]);
+                let mut path = vec![file];
+                while path[path.len() - 1] != start {
+                    path.push(came_from[&path[path.len() - 1]]);
                 }
-                way.reverse();
-                return Some(way);
+                path.reverse();
+                return Some(path);
             }
             came_from.entry(next).or_insert_with(|| {
                 waiting.push_back(next);
@@ -234,7 +235,7 @@ impl Module {
             ("self", Some(last)) => (before.to_vec(), if name == "self" { last } else { name }),
             _ => ([before, &[item.to_string()]].concat(), name),
         };
-        // Under the name `_`, an import is still one.
+        // `use … as _` is an import too.
         let name = if name == "_" { path.join("::") } else { name.to_string() };
         self.aliases.insert(name, Alias { path, is_reexport });
     }
@@ -262,7 +263,8 @@ impl<'ast> Visit<'ast> for Paths<'_> {
 }
 
 impl Paths<'_> {
-    /// The arguments of a macro are no syntax tree: what looks like a path is taken for one.
+    /// Adds the paths in the arguments of a macro. These have no syntax tree: identifiers joined by
+    /// `::` count as a path.
     fn add_tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;
@@ -297,14 +299,14 @@ impl Paths<'_> {
     }
 }
 
-/// The file that `#[path = "…"]` names.
+/// Returns the file that `#[path = "…"]` names.
 fn path_attribute(attribute: &Attribute) -> Option<String> {
     let syn::Meta::NameValue(pair) = &attribute.meta else { return None };
     let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &pair.value else { return None };
     attribute.path().is_ident("path").then(|| text.value())
 }
 
-/// Whether it is `#[cfg(test)]`.
+/// Whether the attribute is `#[cfg(test)]`.
 fn is_for_tests(attribute: &Attribute) -> bool {
     let syn::Meta::List(list) = &attribute.meta else { return false };
     attribute.path().is_ident("cfg") && list.tokens.to_string() == "test"
@@ -341,7 +343,7 @@ fn name_of(item: &Item) -> Option<String> {
     Some(name.to_string())
 }
 
-/// The root files of a crate: its library and programs, its tests.
+/// Returns the root files of a crate's library, programs and tests.
 fn programs(directory: &Path) -> Vec<PathBuf> {
     let mut roots: Vec<PathBuf> = ["src/lib.rs", "src/main.rs"].map(|name| directory.join(name)).into();
     for folder in ["src/bin", "tests"] {
@@ -356,7 +358,7 @@ fn programs(directory: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn no_file_imports_another_in_a_circle() {
+fn files_have_no_import_cycles() {
     let root = root();
     let (mut found, mut files) = (String::new(), 0);
     for group in ["crates", "tools"] {
@@ -366,64 +368,64 @@ fn no_file_imports_another_in_a_circle() {
             for path in programs(&directory) {
                 let program = Program::read(&path);
                 files += program.files.len();
-                if let Some(circle) = program.circle(&root) {
-                    found += &format!("{}:\n{}\n", path.strip_prefix(&root).unwrap().display(), circle.join("\n"));
+                if let Some(cycle) = program.cycle(&root) {
+                    found += &format!("{}:\n{}\n", path.strip_prefix(&root).unwrap().display(), cycle.join("\n"));
                 }
             }
         }
     }
     assert!(files > 300, "only {files} files were read");
-    assert!(found.is_empty(), "files that import each other in a circle (the shortest of each program):\n{found}");
+    assert!(found.is_empty(), "import cycles (the shortest of each program):\n{found}");
 }
 
-/// A crate of these files, in a directory that goes with it.
-fn circle_of(files: &[(&str, &str)]) -> Option<String> {
+/// Writes a crate of these files to a temporary directory, and returns its shortest import cycle.
+fn cycle_of(files: &[(&str, &str)]) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = directory.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
-    Program::read(&directory.path().join("lib.rs")).circle(directory.path()).map(|lines| lines.join("\n"))
+    Program::read(&directory.path().join("lib.rs")).cycle(directory.path()).map(|lines| lines.join("\n"))
 }
 
 #[test]
-fn circles_are_found() {
+fn import_cycles_are_found() {
     let two =
         [("lib.rs", "mod a; mod b;"), ("a.rs", "use crate::b::B; pub struct A;"), ("b.rs", "use super::a; pub struct B; fn f(_: a::A) {}")];
-    assert_eq!(circle_of(&two).unwrap(), "  a.rs imports b.rs: crate::b::B\n  b.rs imports a.rs: a::A");
+    assert_eq!(cycle_of(&two).unwrap(), "  a.rs imports b.rs: crate::b::B\n  b.rs imports a.rs: a::A");
     let in_macro = [
         ("lib.rs", "mod a; mod b;"),
         ("a.rs", "use crate::b::B; pub const A: u8 = 1;"),
         ("b.rs", "pub fn B() { print!(\"{}\", crate::a::A); }"),
     ];
-    assert!(circle_of(&in_macro).is_some());
+    assert!(cycle_of(&in_macro).is_some());
     let through_reexport =
         [("lib.rs", "mod a; mod b; pub use a::A;"), ("a.rs", "use crate::b::B; pub struct A;"), ("b.rs", "pub struct B(crate::A);")];
-    assert!(circle_of(&through_reexport).is_some());
+    assert!(cycle_of(&through_reexport).is_some());
     let three = [
         ("lib.rs", "mod a; mod b; mod c;"),
         ("a.rs", "pub fn a() { crate::b::b() }"),
         ("b.rs", "pub fn b() { crate::c::c() }"),
         ("c.rs", "use crate::a::*; pub fn c() { a() }"),
     ];
-    assert_eq!(circle_of(&three).unwrap().lines().count(), 3);
+    assert_eq!(cycle_of(&three).unwrap().lines().count(), 3);
 }
 
 #[test]
-fn what_is_no_circle_is_none() {
+fn imports_without_a_cycle_are_accepted() {
     let naming_a_child = [("lib.rs", "mod a; pub use a::A; pub struct B;"), ("a.rs", "pub struct A(crate::B);")];
-    assert_eq!(circle_of(&naming_a_child), None);
+    assert_eq!(cycle_of(&naming_a_child), None);
     let parent_and_child =
         [("lib.rs", "mod a;"), ("a.rs", "mod b; use b::B; pub struct A(B);"), ("a/b.rs", "pub struct B; fn f(_: super::A) {}")];
-    assert_eq!(circle_of(&parent_and_child), None);
+    assert_eq!(cycle_of(&parent_and_child), None);
     let tests_apart = [("lib.rs", "pub fn f() {} #[cfg(test)] mod tests;"), ("tests.rs", "use super::*; fn g() { f() }")];
-    assert_eq!(circle_of(&tests_apart), None);
+    assert_eq!(cycle_of(&tests_apart), None);
     let siblings = [
         ("lib.rs", "mod a; pub use a::{b::B, c::C};"),
         ("a/mod.rs", "pub mod b; pub mod c;"),
         ("a/b.rs", "pub struct B(super::c::C);"),
         ("a/c.rs", "pub struct C;"),
     ];
-    assert_eq!(circle_of(&siblings), None);
+    assert_eq!(cycle_of(&siblings), None);
 }

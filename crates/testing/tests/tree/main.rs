@@ -1,5 +1,4 @@
-//! What holds of the source tree itself. These tests read files and run nothing, so that they take
-//! seconds.
+//! Tests of the source tree itself. They read files and run nothing, and take seconds.
 
 mod documents;
 mod imports;

@@ -1,6 +1,6 @@
-//! The crates depend on each other as docs/architecture.md draws it: an arrow of its graph is a
-//! dependency, a dependency is an arrow or follows from several, and each crate has a row in the
-//! table below.
+//! Compares the crates' dependencies with docs/architecture.md: each arrow of its graph is a
+//! dependency, each dependency is an arrow or a chain of arrows, and each crate has a row in the
+//! table.
 
 use crate::documents::root;
 use std::{
@@ -8,10 +8,10 @@ use std::{
     fs,
 };
 
-/// From crate to the crates that it uses, both by their directories' names.
+/// The crates that each crate uses, by the names of their directories.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// What the manifests say.
+/// Returns the dependencies in the manifests.
 fn dependencies() -> Graph {
     let mut graph = Graph::new();
     for group in ["crates", "tools"] {
@@ -24,13 +24,13 @@ fn dependencies() -> Graph {
             graph.insert(directory.file_name().unwrap().to_string_lossy().into_owned(), used);
         }
     }
-    // What is left are the workspace's own crates.
+    // Only dependencies on crates of the workspace count.
     let rooms: BTreeSet<String> = graph.keys().cloned().collect();
     graph.values_mut().for_each(|used| used.retain(|name| rooms.contains(name)));
     graph
 }
 
-/// What the graph on the page shows.
+/// Returns the arrows of the graph on the page.
 fn arrows(page: &str) -> Graph {
     let mut graph = Graph::new();
     let drawn = page.split_once("```mermaid\n").and_then(|(_, rest)| rest.split_once("```")).expect("there is a graph").0;
@@ -42,7 +42,7 @@ fn arrows(page: &str) -> Graph {
     graph
 }
 
-/// All that a crate uses, by itself or through others.
+/// Returns all crates that a crate uses, directly or through others.
 fn reachable(graph: &Graph, from: &str) -> BTreeSet<String> {
     let (mut found, mut waiting) = (BTreeSet::new(), vec![from]);
     while let Some(name) = waiting.pop() {
@@ -62,15 +62,15 @@ fn crates_depend_on_each_other_as_the_graph_shows() {
     let mut wrong = Vec::new();
     for (user, used) in &dependencies {
         let shown = reachable(&arrows, user);
-        wrong.extend(used.difference(&shown).map(|used| format!("{user} depends on {used}: no arrow, and none follows")));
+        wrong.extend(used.difference(&shown).map(|used| format!("{user} depends on {used}, but the graph has no chain of arrows for it")));
     }
     for (user, used) in &arrows {
         let real = dependencies.get(user).cloned().unwrap_or_default();
-        wrong.extend(used.difference(&real).map(|used| format!("the arrow {used} --> {user} is no dependency")));
+        wrong.extend(used.difference(&real).map(|used| format!("the arrow {used} --> {user} is not a dependency")));
         for used in used {
             let others = arrows[user].iter().filter(|other| *other != used);
             if others.into_iter().any(|other| reachable(&arrows, other).contains(used)) {
-                wrong.push(format!("the arrow {used} --> {user} follows from others"));
+                wrong.push(format!("the arrow {used} --> {user} is redundant: other arrows imply it"));
             }
         }
     }

@@ -1,8 +1,8 @@
-# Translates /etc/config/tandem into the proxy's TOML. Sourced, after /lib/functions.sh.
+# Translates /etc/config/tandem to the proxy's TOML. To be sourced after /lib/functions.sh.
 
 # uci_to_toml PACKAGE: writes TOML to standard output.
 uci_to_toml() {
-	# What belongs to no table must precede all tables, wherever the section `proxy` stands.
+	# In TOML, top-level keys must precede all tables, wherever the section `proxy` is.
 	TOML_TOP= TOML_TABLES= TOML_SECTION= TOML_LIST= TOML_ITEMS=
 	config_cb() { toml_end_list; toml_section "$1"; }
 	option_cb() { toml_end_list; toml_option "$1" "$2"; }
@@ -18,7 +18,7 @@ uci_to_toml() {
 TOML_NEWLINE='
 '
 
-# A type that is not known becomes a table, which the proxy refuses by its name.
+# An unknown section type becomes a table, which the proxy then rejects by name.
 toml_section() {
 	TOML_SECTION=$1
 	case $1 in
@@ -29,7 +29,7 @@ toml_section() {
 	esac
 }
 
-# toml_line LINE: adds it to the section that is being read.
+# toml_line LINE: adds a line to the current section.
 toml_line() {
 	if [ "$TOML_SECTION" = proxy ]; then
 		TOML_TOP="$TOML_TOP$1$TOML_NEWLINE"
@@ -46,7 +46,7 @@ toml_option() {
 	esac
 }
 
-# toml_device NETWORK: the device of one of OpenWrt's networks.
+# toml_device NETWORK: prints the device of an OpenWrt network.
 toml_device() {
 	local device
 	. /lib/functions/network.sh
@@ -54,7 +54,7 @@ toml_device() {
 	printf '%s' "$device"
 }
 
-# toml_value KEY VALUE: with the type that the key has. All values of UCI are strings.
+# toml_value KEY VALUE: prints the value in the type of the key, since all UCI values are strings.
 toml_value() {
 	case $1 in
 	install_rules | log_flows | accept_proxy | fast_open | ecn | shape | tls)
@@ -79,7 +79,7 @@ toml_string() {
 	printf '"%s"' "$(printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g')"
 }
 
-# Lists arrive item by item.
+# UCI passes lists item by item.
 toml_item() {
 	[ "$TOML_LIST" = "$1" ] || toml_end_list
 	TOML_LIST=$1

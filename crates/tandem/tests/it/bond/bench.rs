@@ -1,4 +1,4 @@
-//! Two hosts with two networks between them, and a bond over these.
+//! The test bench of a bond: two hosts with two networks between them.
 
 use crate::common::{Daemon, TANDEM, wait_for_listener, wait_until};
 use lab::Host;
@@ -15,7 +15,7 @@ use std::{
 use tempfile::TempDir;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Where the bond takes connections, and where servers listen.
+/// Listener of the bond, and address of the servers.
 pub(crate) const IN: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 4000);
 pub(crate) const SERVER: u16 = 8000;
 
@@ -28,7 +28,8 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Hosts and networks alone: the near one is 10.0.k.1 (fd00:k::1) in network k, the far one 10.0.k.2.
+    /// Creates the hosts and networks only: in network k the near host is 10.0.k.1 (fd00:k::1), the
+    /// far host 10.0.k.2.
     pub(crate) fn hosts() -> Self {
         let (near, far) = (Host::new("near").unwrap(), Host::new("far").unwrap());
         for k in 1..=2 {
@@ -49,7 +50,7 @@ impl Bench {
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// With a bond, of which either end is told more.
+    /// Creates a bench with a bond, with additional arguments for each end.
     pub(crate) fn new(connect: &[&str], serve: &[&str]) -> Self {
         let mut bench = Bench::hosts();
         bench.serve(serve);
@@ -64,7 +65,7 @@ impl Bench {
             command.args(["--key", "bond.key"]);
         }
         if !more.contains(&"--allow") {
-            // Where servers listen.
+            // The address of the servers.
             command.args(["--allow", "127.0.0.0/8"]);
         }
         self.daemons.push(Daemon::logging(&mut command, &self.dir.path().join("serve.log")));
@@ -81,7 +82,7 @@ impl Bench {
         wait_for_listener(&self.near, 4000);
     }
 
-    /// Waits until the bond has both networks.
+    /// Waits until the bond has connections over both networks.
     pub(crate) fn whole(self) -> Self {
         wait_until("the bond has both networks", || self.log("connect.log").matches("of the bond is up").count() >= 2);
         self
@@ -91,7 +92,7 @@ impl Bench {
         fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 
-    /// A server on the far host, which does this with each connection.
+    /// Starts a server on the far host that runs `work` on each connection.
     pub(crate) fn server(&self, work: impl Fn(TcpStream) + Send + Clone + 'static) {
         self.server_at(Ipv4Addr::LOCALHOST.into(), work);
     }
@@ -112,7 +113,7 @@ impl Bench {
             .unwrap();
     }
 
-    /// Calls the server through the bond.
+    /// Connects to the server through the bond.
     pub(crate) fn call(&self) -> TcpStream {
         let stream = self.near.enter(|| TcpStream::connect(IN).unwrap()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -138,7 +139,8 @@ impl Bench {
         }
     }
 
-    /// What comes in over a network is lost at both ends, and nothing is said of it; or only what this holds of.
+    /// Silently drops packets that arrive over a network at both ends: all, or those that match
+    /// `which`.
     pub(crate) fn lose(&self, network: u32, which: &str) {
         for host in [&self.near, &self.far] {
             let rule =
@@ -160,7 +162,7 @@ pub(crate) fn nft(host: &Host, text: &str) {
     assert!(child.wait().unwrap().success(), "{text}");
 }
 
-/// Bytes that no shift of them equals.
+/// Returns bytes without a period, so that shifted data are noticed.
 pub(crate) fn bytes(count: usize) -> Vec<u8> {
     let mut state = 1u64;
     (0..count)
@@ -176,14 +178,14 @@ pub(crate) fn read_all(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     stream.read_to_end(&mut all).map(|_| all)
 }
 
-/// Sends back what it hears, when it has heard all.
+/// Reads to the end, then sends everything back.
 pub(crate) fn echo(mut stream: TcpStream) {
     if let Ok(all) = read_all(&mut stream) {
         let _ = stream.write_all(&all);
     }
 }
 
-/// The two ends of a connection through the bond.
+/// Returns the two ends of a connection through the bond.
 pub(crate) fn pair(bench: &Bench) -> (TcpStream, TcpStream) {
     let (tell, told) = mpsc::channel();
     bench.server(move |stream| tell.send(stream).unwrap());
@@ -191,7 +193,8 @@ pub(crate) fn pair(bench: &Bench) -> (TcpStream, TcpStream) {
     (client, told.recv_timeout(PATIENCE).unwrap())
 }
 
-/// Goes to an address (RFC 1928 §5) and the servers' port, or hears why not.
+/// Connects by SOCKS to an address (RFC 1928 §5) and the servers' port; returns the reply code on
+/// failure.
 pub(crate) fn socks(bench: &Bench, address: &[u8]) -> Result<TcpStream, u8> {
     let mut stream = bench.near.enter(|| TcpStream::connect((Ipv4Addr::LOCALHOST, 1080)).unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -203,7 +206,7 @@ pub(crate) fn socks(bench: &Bench, address: &[u8]) -> Result<TcpStream, u8> {
     if answer[1] == 0 { Ok(stream) } else { Err(answer[1]) }
 }
 
-/// The most pipes that the worker of a daemon has open now.
+/// Returns the number of pipes that the worker of a daemon has open.
 pub(crate) fn pipes(daemon: u32) -> usize {
     let links = |task: &fs::DirEntry| {
         let open = fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! What becomes of streams when networks, connections or an end of the bond fail.
+//! Failures of networks, connections and ends of a bond.
 
 use crate::{
     bond::bench::{Bench, bytes, echo, nft, pair, pipes, read_all},
@@ -12,7 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Ports of the near host's connections to the other end of the bond, and how many bytes each has sent.
+/// Returns the local ports of the near host's connections to the other end, and the bytes that each
+/// has sent.
 fn connections(bench: &Bench) -> Vec<(String, u64)> {
     let output = bench.near.command("ss").args(["-tinHO", "dport", "=", ":7000"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -25,14 +26,14 @@ fn connections(bench: &Bench) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn an_other_end_that_is_not_there_yet_is_told_and_tried_again() {
-    if skip("an_other_end_that_is_not_there_yet_is_told_and_tried_again", &["ss"]) {
+fn a_refused_bond_connection_is_logged_and_retried() {
+    if skip("a_refused_bond_connection_is_logged_and_retried", &["ss"]) {
         return;
     }
     let mut bench = Bench::hosts();
     bench.connect(&["--listen", "forward=127.0.0.1:4000=127.0.0.1:8000"], &[]);
-    // Not only after the time that a handshake may take.
-    wait_until("the refusal is told", || bench.log("connect.log").contains("Connection refused"));
+    // Before the time limit of a handshake.
+    wait_until("the refusal is logged", || bench.log("connect.log").contains("Connection refused"));
     bench.serve(&[]);
     let bench = bench.whole();
     bench.server(echo);
@@ -44,8 +45,8 @@ fn an_other_end_that_is_not_there_yet_is_told_and_tried_again() {
 }
 
 #[test]
-fn a_connection_that_is_reset_while_nothing_moves_is_replaced() {
-    if skip("a_connection_that_is_reset_while_nothing_moves_is_replaced", &["ss"]) {
+fn an_idle_bond_connection_that_is_reset_is_replaced() {
+    if skip("an_idle_bond_connection_that_is_reset_is_replaced", &["ss"]) {
         return;
     }
     let bench = Bench::new(&["--network", "n1,to=10.0.1.2:7000"], &[]);
@@ -54,17 +55,14 @@ fn a_connection_that_is_reset_while_nothing_moves_is_replaced() {
     client.write_all(&bytes(50_000)).unwrap();
     server.read_exact(&mut [0; 50_000]).unwrap();
     let carries = || connections(&bench).into_iter().find(|(_, sent)| *sent > 50_000).map(|(port, _)| port);
-    wait_until("spares are ready", || connections(&bench).len() >= 3);
+    wait_until("spare connections are ready", || connections(&bench).len() >= 3);
     let port = carries().unwrap();
-    // Nothing is under way, and no timer of the stream's is due.
+    // No data are in flight, and no timer of the stream is due.
     thread::sleep(Duration::from_secs(3));
     let killed = bench.near.command("ss").args(["-KtnH", "sport", "=", &format!(":{port}")]).output().unwrap();
     thread::sleep(Duration::from_millis(200));
     if connections(&bench).iter().any(|(there, _)| *there == port) {
-        return testing::skipped(
-            "a_connection_that_is_reset_while_nothing_moves_is_replaced",
-            &format!("ss -K ends no connection: {killed:?}"),
-        );
+        return testing::skipped("an_idle_bond_connection_that_is_reset_is_replaced", &format!("ss -K ends no connection: {killed:?}"));
     }
     // The other end waits for five seconds, and gives the stream up then.
     thread::sleep(Duration::from_secs(7));
@@ -74,7 +72,7 @@ fn a_connection_that_is_reset_while_nothing_moves_is_replaced() {
     assert_eq!(&heard, b"still here");
 }
 
-/// A download while something happens; how long nothing came at the longest.
+/// Downloads while `happens` runs; returns the longest time without data.
 fn download_while(bench: &Bench, count: usize, happens: impl FnOnce(&Bench) + Send) -> Duration {
     bench.server(move |mut stream| stream.write_all(&bytes(count)).unwrap());
     let mut client = bench.call();
@@ -99,12 +97,13 @@ fn download_while(bench: &Bench, count: usize, happens: impl FnOnce(&Bench) + Se
     })
 }
 
-/// How long a transfer may stand still when a network of a few ms is gone: two timeouts of 200 ms, which double meanwhile, and some for a slow machine.
+/// Longest allowed stall after a network with an RTT of a few ms fails: two retransmission timeouts
+/// of 200 ms with backoff, and a margin for a slow machine.
 const STALL: Duration = Duration::from_secs(5);
 
 #[test]
-fn a_download_goes_on_when_a_network_is_gone() {
-    if skip("a_download_goes_on_when_a_network_is_gone", &["ss", "tc", "nft"]) {
+fn a_download_continues_when_a_network_fails() {
+    if skip("a_download_continues_when_a_network_fails", &["ss", "tc", "nft"]) {
         return;
     }
     let down = |bench: &Bench| {
@@ -117,7 +116,7 @@ fn a_download_goes_on_when_a_network_is_gone() {
     };
     let nearly = |bench: &Bench| {
         thread::sleep(Duration::from_millis(500));
-        // Connections count their packets in the identification.
+        // The kernel increments the IP identification of a connection with each packet.
         bench.lose(1, "ip id & 0xf != 0");
     };
     let slower = |bench: &Bench| {
@@ -138,11 +137,11 @@ fn a_download_goes_on_when_a_network_is_gone() {
 }
 
 #[test]
-fn what_was_never_copied_goes_again_when_a_network_falls_silent() {
-    if skip("what_was_never_copied_goes_again_when_a_network_falls_silent", &["ss", "nft"]) {
+fn zero_copy_data_is_reinjected_when_a_network_goes_silent() {
+    if skip("zero_copy_data_is_reinjected_when_a_network_goes_silent", &["ss", "nft"]) {
         return;
     }
-    // As fast as the machine is, both ways at once.
+    // At full speed, in both directions.
     let bench = Bench::new(&[], &[]).whole();
     bench.server(|stream| {
         let _ = io::copy(&mut &stream, &mut &stream);
@@ -167,7 +166,7 @@ fn what_was_never_copied_goes_again_when_a_network_falls_silent() {
                 if read == 0 {
                     return all;
                 }
-                assert!(part[..read] == expected[..read], "other bytes than were sent, {all} and following");
+                assert!(part[..read] == expected[..read], "data differ from offset {all} on");
                 all += read;
             }
         });
@@ -176,7 +175,7 @@ fn what_was_never_copied_goes_again_when_a_network_falls_silent() {
         }
         for network in [1, 2, 1] {
             bench.lose(network, "");
-            wait_until("the network has fallen silent", || {
+            wait_until("the network is silent", || {
                 let path = &bench.flows()[0]["bond"]["paths"][network as usize - 1];
                 path["up"] == false || path["stalled"] == true
             });
@@ -194,8 +193,8 @@ fn what_was_never_copied_goes_again_when_a_network_falls_silent() {
 }
 
 #[test]
-fn a_network_that_comes_back_is_used_again() {
-    if skip("a_network_that_comes_back_is_used_again", &["ss", "tc", "nft"]) {
+fn a_recovered_network_is_used_again() {
+    if skip("a_recovered_network_is_used_again", &["ss", "tc", "nft"]) {
         return;
     }
     let bench = Bench::new(&[], &[]).whole();
@@ -214,8 +213,8 @@ fn a_network_that_comes_back_is_used_again() {
 }
 
 #[test]
-fn a_network_is_given_up_in_silence_when_all_was_said() {
-    if skip("a_network_is_given_up_in_silence_when_all_was_said", &["ss", "tc", "nft"]) {
+fn a_silent_network_without_unacknowledged_data_is_dropped() {
+    if skip("a_silent_network_without_unacknowledged_data_is_dropped", &["ss", "tc", "nft"]) {
         return;
     }
     let bench = Bench::new(&[], &[]).whole();
@@ -232,9 +231,10 @@ fn a_network_is_given_up_in_silence_when_all_was_said() {
     };
     talk(&mut stream);
     bench.lose(1, "");
-    // What the first network has of it comes over the second, so that all is acknowledged, and the first one is silent.
+    // The data of the first network are reinjected on the second, so that everything is
+    // acknowledged while the first is silent.
     talk(&mut stream);
-    wait_until("the silent one is given up", || {
+    wait_until("the silent network is dropped", || {
         let paths = &bench.flows()[0]["bond"]["paths"];
         paths[0]["up"] == false || paths[0]["stalled"] == true
     });
@@ -243,8 +243,8 @@ fn a_network_is_given_up_in_silence_when_all_was_said() {
 }
 
 #[test]
-fn a_stream_outlives_all_its_networks_for_a_while() {
-    if skip("a_stream_outlives_all_its_networks_for_a_while", &["ss", "tc", "nft"]) {
+fn a_stream_survives_a_short_outage_of_all_networks() {
+    if skip("a_stream_survives_a_short_outage_of_all_networks", &["ss", "tc", "nft"]) {
         return;
     }
     let bench = Bench::new(&[], &[]).whole();
@@ -260,8 +260,8 @@ fn a_stream_outlives_all_its_networks_for_a_while() {
 }
 
 #[test]
-fn a_network_that_appears_later_is_used() {
-    if skip("a_network_that_appears_later_is_used", &["ss", "tc"]) {
+fn a_network_that_comes_up_later_is_used() {
+    if skip("a_network_that_comes_up_later_is_used", &["ss", "tc"]) {
         return;
     }
     let mut bench = Bench::hosts();
@@ -284,8 +284,8 @@ fn a_network_that_appears_later_is_used() {
 }
 
 #[test]
-fn who_is_killed_leaves_resets_and_no_clean_end() {
-    if skip("who_is_killed_leaves_resets_and_no_clean_end", &["ss"]) {
+fn a_killed_end_of_a_bond_causes_resets_and_no_clean_close() {
+    if skip("a_killed_end_of_a_bond_causes_resets_and_no_clean_close", &["ss"]) {
         return;
     }
     for killed in 0..2 {

@@ -1,4 +1,4 @@
-//! Streams for which the system has no memory end alone.
+//! Streams that fail to allocate memory end without affecting others.
 
 use crate::{
     bond::bench::{Bench, bytes, echo},
@@ -12,8 +12,8 @@ use std::{
     net::{Shutdown, TcpStream},
 };
 
-/// Lets a process have no more address space than it has now and half a block of a stream's window,
-/// which is a quarter of it; returns its limit before.
+/// Limits the address space of a process to its current size plus half a block of a stream's window
+/// (a block is a quarter of the window); returns the previous limit.
 fn bound_memory(process: u32) -> (Pid, Rlimit) {
     let text = fs::read_to_string(format!("/proc/{process}/statm")).unwrap();
     let pages: u64 = text.split_whitespace().next().unwrap().parse().unwrap();
@@ -23,7 +23,7 @@ fn bound_memory(process: u32) -> (Pid, Rlimit) {
     (pid, before)
 }
 
-/// Whether a new stream carries something and ends cleanly.
+/// Returns whether a new stream carries data and closes cleanly.
 fn works(bench: &Bench) -> bool {
     let mut client = bench.call();
     let sent = bytes(100_000);
@@ -33,15 +33,15 @@ fn works(bench: &Bench) -> bool {
 }
 
 #[test]
-fn a_stream_without_memory_ends_and_the_others_go_on() {
-    if skip("a_stream_without_memory_ends_and_the_others_go_on", &["ss"]) {
+fn a_stream_without_memory_ends_and_others_continue() {
+    if skip("a_stream_without_memory_ends_and_others_continue", &["ss"]) {
         return;
     }
     let more = &["--window", "8MiB"];
-    // The end that accepts the bond, then the one that dials it.
+    // First the accepting end, then the dialling end.
     for end in 0..2 {
         let bench = Bench::new(more, more).whole();
-        // Each line is sent back at once to one that says it is held, else all at the end.
+        // A client that sends "held" gets each line back at once, others get everything at the end.
         bench.server(|mut stream: TcpStream| {
             let mut first = [0; 4];
             stream.read_exact(&mut first).unwrap();
@@ -61,11 +61,11 @@ fn a_stream_without_memory_ends_and_the_others_go_on() {
             assert_eq!(&back, b"held");
         };
         still_works();
-        // Before it is bound: whatever it needs for good it has.
-        wait_until("flows are told", || !bench.flows().as_array().unwrap().is_empty());
+        // Before the limit: the process has allocated all permanent memory.
+        wait_until("flows are listed", || !bench.flows().as_array().unwrap().is_empty());
         let (pid, before) = bound_memory(bench.daemons[end].0.id());
         for _ in 0..3 {
-            assert!(!works(&bench), "end {end}: there is no memory for a stream");
+            assert!(!works(&bench), "end {end}: a stream worked without memory");
             still_works();
         }
         prlimit(Some(pid), Resource::As, before).unwrap();

@@ -1,4 +1,5 @@
-//! The bond between two hosts with two networks between them: what goes through it, how connections end, networks that fail, and those who do not belong.
+//! A bond between two hosts with two networks: data transfer, closing of connections, failures of
+//! networks, and unauthenticated peers.
 
 mod bench;
 mod failures;

@@ -1,4 +1,4 @@
-//! Those who do not belong, and what is asked wrongly.
+//! Unauthenticated peers of a bond, and wrong options.
 
 use crate::{
     bond::bench::{Bench, bytes, echo, read_all},
@@ -14,11 +14,11 @@ use std::{
 };
 
 #[test]
-fn who_has_not_the_key_is_not_let_in() {
-    if skip("who_has_not_the_key_is_not_let_in", &["ss"]) {
+fn a_peer_without_the_key_is_rejected() {
+    if skip("a_peer_without_the_key_is_rejected", &["ss"]) {
         return;
     }
-    // Another key; encryption at one end alone.
+    // A different key; TLS at one end only.
     for more in [&["--key", "other.key"][..], &["--tls"]] {
         let bench = Bench::new(&["--connect-timeout", "1s"], more);
         wait_until("it is told why", || bench.log("connect.log").matches("of the bond is down").count() >= 2);
@@ -29,15 +29,15 @@ fn who_has_not_the_key_is_not_let_in() {
     }
 }
 
-/// What a process holds, kB.
+/// Returns the resident memory of a process, kB.
 fn memory_of(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap().trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 #[test]
-fn strangers_learn_nothing_and_cost_little() {
-    if skip("strangers_learn_nothing_and_cost_little", &["ss"]) {
+fn unauthenticated_peers_read_nothing_and_use_little_memory() {
+    if skip("unauthenticated_peers_read_nothing_and_use_little_memory", &["ss"]) {
         return;
     }
     let bench = Bench::new(&[], &[]).whole();
@@ -45,13 +45,14 @@ fn strangers_learn_nothing_and_cost_little() {
     let serve = bench.daemons[0].0.id();
     let before = memory_of(serve);
     let at = SocketAddr::from((Ipv4Addr::new(10, 0, 1, 2), 7000));
-    // A million of them take a minute or two: TANDEM_STRANGERS=1000000.
+    // TANDEM_STRANGERS=1000000 takes a minute or two.
     let count: u32 = std::env::var("TANDEM_STRANGERS").ok().and_then(|count| count.parse().ok()).unwrap_or(20_000);
     let flood = || {
         let mut held = Vec::new();
         for round in 0..count {
             let mut stream = TcpStream::connect(at).unwrap();
-            // Silent, with garbage, with the beginning of what is right, at the length of what is right. Who is let go meanwhile can't say it.
+            // Silent; garbage; the beginning of a valid handshake; garbage of a valid length. A
+            // peer that was closed already cannot write.
             let _ = match round % 4 {
                 0 => Ok(()),
                 1 => stream.write_all(&bytes(1000)),
@@ -61,14 +62,14 @@ fn strangers_learn_nothing_and_cost_little() {
             if held.len() < 3000 {
                 held.push(stream);
             } else {
-                // So that its port can be used again at once.
+                // Close with a reset, so that the port is free at once.
                 socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
             }
         }
         held
     };
     let mut held = bench.near.enter(flood).unwrap();
-    // Those who were let go hear an end, or a reset, and not a byte.
+    // Closed peers read an end of file or a reset, and no data.
     let mut said = 0;
     for stream in &mut held {
         stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
@@ -78,7 +79,7 @@ fn strangers_learn_nothing_and_cost_little() {
     assert_eq!(said, 0, "a stranger heard something");
     let grown = memory_of(serve).saturating_sub(before);
     assert!(grown < 20_000, "{grown} kB more");
-    // And who has the key is served meanwhile.
+    // A peer with the key is served at the same time.
     let sent = bytes(100_000);
     let mut client = bench.call();
     client.write_all(&sent).unwrap();
@@ -108,7 +109,7 @@ fn connections_that_are_closed_at_once_displace_no_handshake() {
 }
 
 #[test]
-fn a_bad_question_is_answered_with_its_cure() {
+fn errors_of_wrong_options_name_the_fix() {
     let run = |arguments: &[&str]| {
         let output = Command::new(TANDEM).args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

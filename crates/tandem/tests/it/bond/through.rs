@@ -1,4 +1,4 @@
-//! What goes through a bond: both ways, to its end, to addresses and names.
+//! Data transfer through a bond: both directions, closing, addresses and names.
 
 use crate::{
     bond::bench::{Bench, PATIENCE, SERVER, bytes, echo, pair, pipes, read_all, socks},
@@ -15,8 +15,8 @@ use std::{
 };
 
 #[test]
-fn what_is_said_is_heard_at_both_ends() {
-    if skip("what_is_said_is_heard_at_both_ends", &["ss"]) {
+fn data_arrive_unchanged_in_both_directions() {
+    if skip("data_arrive_unchanged_in_both_directions", &["ss"]) {
         return;
     }
     for more in [&[][..], &["--tls"], &["--scheduler", "round-robin"], &["--scheduler", "redundant"], &["--scheduler", "single"]] {
@@ -40,8 +40,8 @@ fn what_is_said_is_heard_at_both_ends() {
 }
 
 #[test]
-fn urgent_data_is_no_end_of_what_is_read() {
-    if skip("urgent_data_is_no_end_of_what_is_read", &["ss"]) {
+fn urgent_data_are_delivered_in_line() {
+    if skip("urgent_data_are_delivered_in_line", &["ss"]) {
         return;
     }
     let bench = Bench::new(&[], &[]).whole();
@@ -50,7 +50,7 @@ fn urgent_data_is_no_end_of_what_is_read() {
         while stream.read_exact(&mut word).is_ok() && stream.write_all(&word).is_ok() {}
     });
     let mut stream = bench.call();
-    // Both parts are often there before either is read.
+    // Both parts have often arrived before the first read.
     for _ in 0..200 {
         stream.write_all(b"abc").unwrap();
         socket2::SockRef::from(&stream).send_out_of_band(b"!").unwrap();
@@ -61,8 +61,8 @@ fn urgent_data_is_no_end_of_what_is_read() {
 }
 
 #[test]
-fn a_stream_that_stands_still_leaves_its_pipes_and_loses_nothing() {
-    if skip("a_stream_that_stands_still_leaves_its_pipes_and_loses_nothing", &["ss"]) {
+fn a_stalled_stream_releases_its_pipes_and_loses_nothing() {
+    if skip("a_stalled_stream_releases_its_pipes_and_loses_nothing", &["ss"]) {
         return;
     }
     let bench = Bench::new(&[], &[]).whole();
@@ -76,7 +76,7 @@ fn a_stream_that_stands_still_leaves_its_pipes_and_loses_nothing() {
         while !done(all) {
             let expected = &block[all % block.len()..];
             let count = stream.read(&mut part[..expected.len()]).unwrap();
-            assert!(count > 0 && part[..count] == expected[..count], "other bytes than were sent, {all} and following");
+            assert!(count > 0 && part[..count] == expected[..count], "data differ from offset {all} on");
             all += count;
         }
         all
@@ -84,15 +84,15 @@ fn a_stream_that_stands_still_leaves_its_pipes_and_loses_nothing() {
     for _ in 0..2 {
         let most = |all: usize| bench.daemons.iter().zip(&before).all(|(daemon, before)| pipes(daemon.0.id()) > before + 2) && all > 0;
         let there = read_until(&|all| all % (50 * 65536) < 65536 && most(all));
-        // It reads no more.
+        // The server stops reading.
         wait_until("no pipes are kept", || bench.daemons.iter().zip(&before).all(|(daemon, before)| pipes(daemon.0.id()) <= *before));
         read_until(&|all| all > there + 100_000_000);
     }
 }
 
 #[test]
-fn a_conversation_goes_on_and_its_networks_are_shown() {
-    if skip("a_conversation_goes_on_and_its_networks_are_shown", &["ss"]) {
+fn an_exchange_uses_both_networks_and_flows_shows_them() {
+    if skip("an_exchange_uses_both_networks_and_flows_shows_them", &["ss"]) {
         return;
     }
     let bench = Bench::new(&[], &[]).whole();
@@ -117,8 +117,8 @@ fn a_conversation_goes_on_and_its_networks_are_shown() {
 }
 
 #[test]
-fn half_of_a_connection_may_end() {
-    if skip("half_of_a_connection_may_end", &["ss"]) {
+fn half_close_works_in_both_directions() {
+    if skip("half_close_works_in_both_directions", &["ss"]) {
         return;
     }
     let bench = Bench::new(&[], &[]).whole();
@@ -134,8 +134,8 @@ fn half_of_a_connection_may_end() {
 }
 
 #[test]
-fn both_may_end_at_once() {
-    if skip("both_may_end_at_once", &["ss"]) {
+fn simultaneous_close_delivers_both_directions() {
+    if skip("simultaneous_close_delivers_both_directions", &["ss"]) {
         return;
     }
     let bench = Bench::new(&[], &[]).whole();
@@ -154,14 +154,14 @@ fn both_may_end_at_once() {
 }
 
 #[test]
-fn a_clean_end_means_delivered_and_a_reset_is_a_reset() {
-    if skip("a_clean_end_means_delivered_and_a_reset_is_a_reset", &["ss"]) {
+fn a_clean_close_means_delivered_and_resets_are_passed_on() {
+    if skip("a_clean_close_means_delivered_and_resets_are_passed_on", &["ss"]) {
         return;
     }
     let bench = Bench::new(&[], &["127.0.0.0/8", "10.0.1.2", "10.0.2.2"].map(|prefix| ["--allow", prefix]).concat()).whole();
     let reset = |mut stream: TcpStream| {
         stream.read_exact(&mut [0; 10]).unwrap();
-        // Unread bytes make the close a reset.
+        // Closing with unread data causes a reset.
         thread::sleep(Duration::from_millis(200));
     };
     bench.server(reset);
@@ -170,7 +170,7 @@ fn a_clean_end_means_delivered_and_a_reset_is_a_reset() {
     client.shutdown(Shutdown::Write).unwrap();
     let ended = client.read(&mut [0]);
     assert_eq!(ended.map_err(|why| why.kind()).unwrap_err(), ErrorKind::ConnectionReset);
-    // The client's reset is the server's too.
+    // A reset by the client reaches the server.
     let (tell, told) = mpsc::channel();
     bench.server_at(Ipv4Addr::new(10, 0, 1, 2).into(), move |mut stream| {
         tell.send(stream.read(&mut [0; 100]).map_err(|why| why.kind())).unwrap();
@@ -190,8 +190,8 @@ fn a_clean_end_means_delivered_and_a_reset_is_a_reset() {
 }
 
 #[test]
-fn socks_goes_to_addresses_and_names_and_hears_why_not() {
-    if skip("socks_goes_to_addresses_and_names_and_hears_why_not", &["ss"]) {
+fn socks_accepts_addresses_and_names_and_reports_errors() {
+    if skip("socks_accepts_addresses_and_names_and_reports_errors", &["ss"]) {
         return;
     }
     let allowed = ["10.0.1.2", "127.0.0.0/8", "fd00:1::2", "::1"].map(|prefix| ["--allow", prefix]).concat();
@@ -206,15 +206,16 @@ fn socks_goes_to_addresses_and_names_and_hears_why_not() {
         stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_all(&mut stream).unwrap(), b"hello", "{address:?}");
     }
-    // Refused; no such name; not allowed.
+    // Refused; unknown name; not allowed.
     assert_eq!(socks(&bench, &[1, 10, 0, 1, 2]).unwrap_err(), 5);
     assert_eq!(socks(&bench, &name("nobody.invalid")).unwrap_err(), 4);
     assert_eq!(socks(&bench, &[1, 192, 0, 2, 1]).unwrap_err(), 2);
-    // An address of the other end that is not allowed by name.
+    // An address of the accepting end, which requires an explicit --allow.
     assert_eq!(socks(&bench, &[1, 10, 0, 2, 2]).unwrap_err(), 2);
 }
 
-/// The program with names of its own: two addresses of one, of which only the second is listened at.
+/// Starts the program with a hosts file: of the two addresses of a name only the second has a
+/// listener.
 fn with_names(bench: &Bench, host: &Host, log: &str, arguments: &[&str]) -> Daemon {
     fs::write(bench.dir.path().join("hosts"), "::1 both.test\n127.0.0.1 both.test\n").unwrap();
     let mut command = host.command("unshare");
@@ -223,12 +224,12 @@ fn with_names(bench: &Bench, host: &Host, log: &str, arguments: &[&str]) -> Daem
 }
 
 #[test]
-fn a_name_leads_to_the_first_of_its_addresses_that_answers() {
-    if skip("a_name_leads_to_the_first_of_its_addresses_that_answers", &["ss", "unshare"]) {
+fn the_first_address_of_a_name_that_accepts_is_used() {
+    if skip("the_first_address_of_a_name_that_accepts_is_used", &["ss", "unshare"]) {
         return;
     }
     let name = [&[3, 9][..], b"both.test"].concat();
-    // Over a bond: what is refused first must not be taken for an end of what comes after it.
+    // Over a bond: the refusal by the first address must not end the connection to the second.
     let mut bench = Bench::hosts();
     let serve = ["bond", "serve", "--listen", "[::]:7000", "--key", "bond.key", "--allow", "127.0.0.0/8", "--allow", "::1"];
     bench.daemons.push(with_names(&bench, &bench.far, "serve.log", &serve));
@@ -240,7 +241,7 @@ fn a_name_leads_to_the_first_of_its_addresses_that_answers() {
     client.write_all(b"hello").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(read_all(&mut client).unwrap(), b"hello");
-    // And through a plain proxy, of an answer that comes in parts.
+    // Through a plain proxy, with a response in several parts.
     bench.daemons.clear();
     bench.daemons.push(with_names(
         &bench,
@@ -262,8 +263,8 @@ fn a_name_leads_to_the_first_of_its_addresses_that_answers() {
 }
 
 #[test]
-fn networks_may_be_of_either_version_of_ip() {
-    if skip("networks_may_be_of_either_version_of_ip", &["ss"]) {
+fn networks_of_ipv4_and_ipv6_can_be_mixed() {
+    if skip("networks_of_ipv4_and_ipv6_can_be_mixed", &["ss"]) {
         return;
     }
     let networks = ["--network", "fd00:1::1,name=n1,to=[fd00:1::2]:7000", "--network", "10.0.2.1,name=n2,to=10.0.2.2:7000"];
