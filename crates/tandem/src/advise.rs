@@ -45,7 +45,7 @@ impl Advise {
         let outcomes = self.simulate(&candidates)?;
         let advice = advisor.advice(&outcomes, &by_equations(&candidates)).map_err(|why| Failure::CannotTell(why.to_string()))?;
         let buffers = match advice.verdict {
-            AdviceVerdict::Split => advisor.buffer_results(advice.aim, &self.simulate(&advisor.buffers(&advice.split.way))?),
+            AdviceVerdict::Split => advisor.buffer_results(advice.objective, &self.simulate(&advisor.buffers(&advice.split.candidate))?),
             AdviceVerdict::DoesNotPay | AdviceVerdict::CannotTell => Vec::new(),
         };
         if self.json {
