@@ -49,12 +49,14 @@ pub struct Candidate {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Assessment {
     /// The candidate.
-    pub way: Candidate,
+    #[serde(rename = "way")]
+    pub candidate: Candidate,
     /// Ratio to the path as it is, oriented so that more than 1 is better: the geometric mean over
     /// the seeds.
     pub gain: f64,
     /// Half the width of the 95 % interval of the gain.
-    pub half: f64,
+    #[serde(rename = "half")]
+    pub half_width: f64,
     /// Mean of the compared number: s or bit/s.
     pub value: f64,
     /// Mean number of packets that queues dropped.
@@ -70,7 +72,7 @@ pub struct Assessment {
 impl Assessment {
     /// Whether the lower end of the gain's interval is worth the change.
     pub fn pays(&self) -> bool {
-        self.gain - self.half >= MIN_GAIN
+        self.gain - self.half_width >= MIN_GAIN
     }
 }
 
@@ -79,17 +81,19 @@ impl Assessment {
 pub struct BufferResult {
     /// The limit for each direction of a connection.
     pub buffer_bytes: u64,
-    /// The fraction of the performance with an unlimited buffer that is left: the geometric mean
-    /// over the seeds.
-    pub leaves: f64,
-    /// Half the width of its 95 % interval.
-    pub half: f64,
+    /// The performance as a fraction of that with an unlimited buffer: the geometric mean over the
+    /// seeds.
+    #[serde(rename = "leaves")]
+    pub fraction: f64,
+    /// Half the width of the fraction's 95 % interval.
+    #[serde(rename = "half")]
+    pub half_width: f64,
 }
 
 /// The least size from which on every size that was tried is sufficient; absent if the largest is
 /// not. `results` are in ascending order of size.
 pub fn sufficient(results: &[BufferResult]) -> Option<&BufferResult> {
-    let last_short = results.iter().rposition(|result| result.leaves < SUFFICIENT);
+    let last_short = results.iter().rposition(|result| result.fraction < SUFFICIENT);
     results.get(last_short.map_or(0, |index| index + 1))
 }
 
@@ -111,17 +115,20 @@ pub struct Advice {
     /// The conclusion.
     pub verdict: AdviceVerdict,
     /// The number that was compared.
-    pub aim: Objective,
+    #[serde(rename = "aim")]
+    pub objective: Objective,
     /// The number of seeds.
     pub seeds: usize,
     /// The path as it is.
-    pub now: Assessment,
+    #[serde(rename = "now")]
+    pub baseline: Assessment,
     /// The best split, whether it pays or not.
     pub split: Assessment,
     /// The best other controller at the sender without a proxy.
     pub sender: Option<Assessment>,
     /// All candidates, the best first.
-    pub findings: Vec<Assessment>,
+    #[serde(rename = "findings")]
+    pub assessments: Vec<Assessment>,
 }
 
 #[cfg(test)]
@@ -130,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_buffer_is_sufficient_if_no_larger_one_falls_short() {
-        let result = |buffer_bytes, leaves| BufferResult { buffer_bytes, leaves, half: 0.001 };
+        let result = |buffer_bytes, fraction| BufferResult { buffer_bytes, fraction, half_width: 0.001 };
         let results = [result(1, 0.5), result(2, 0.985), result(4, 0.97), result(8, 0.99), result(16, 1.0)];
         assert_eq!(sufficient(&results).unwrap().buffer_bytes, 8);
         assert_eq!(sufficient(&results[..3]), None);

@@ -96,30 +96,30 @@ impl Advisor {
     /// # Errors
     /// If a candidate has no valid outcome that can be compared with the path as it is.
     pub fn advice(&self, outcomes: &[Outcome], equations: &[Outcome]) -> Result<Advice, AdviceError> {
-        let aim = objective_of(outcomes);
-        let now: Vec<&Outcome> = of_case(outcomes, AS_IS);
-        let mut findings = Vec::new();
+        let objective = objective_of(outcomes);
+        let baseline: Vec<&Outcome> = of_case(outcomes, AS_IS);
+        let mut assessments = Vec::new();
         for (case, candidate) in &self.candidates {
             let by_equations = gain_by_equations(equations, case);
-            findings.push(assessment(aim, candidate, &now, &of_case(outcomes, case), case, by_equations)?);
+            assessments.push(assessment(objective, candidate, &baseline, &of_case(outcomes, case), case, by_equations)?);
         }
-        findings.sort_by(|a, b| b.gain.total_cmp(&a.gain));
-        let best = |is: &dyn Fn(&Candidate) -> bool| best_of(findings.iter().filter(|finding| is(&finding.way))).cloned();
-        let is_now = |candidate: &Candidate| *candidate == self.candidates[AS_IS];
+        assessments.sort_by(|a, b| b.gain.total_cmp(&a.gain));
+        let best = |is: &dyn Fn(&Candidate) -> bool| best_of(assessments.iter().filter(|assessment| is(&assessment.candidate))).cloned();
+        let is_baseline = |candidate: &Candidate| *candidate == self.candidates[AS_IS];
         let missing = || AdviceError::NoAnswer("any way to split".into());
         let split = best(&|candidate| candidate.after.is_some()).ok_or_else(missing)?;
         Ok(Advice {
             verdict: match &split {
                 split if split.pays() => AdviceVerdict::Split,
-                split if split.gain + split.half < MIN_GAIN => AdviceVerdict::DoesNotPay,
+                split if split.gain + split.half_width < MIN_GAIN => AdviceVerdict::DoesNotPay,
                 _ => AdviceVerdict::CannotTell,
             },
-            aim,
-            seeds: now.len(),
-            now: best(&is_now).ok_or_else(missing)?,
-            sender: best(&|candidate| candidate.after.is_none() && !is_now(candidate)),
+            objective,
+            seeds: baseline.len(),
+            baseline: best(&is_baseline).ok_or_else(missing)?,
+            sender: best(&|candidate| candidate.after.is_none() && !is_baseline(candidate)),
             split,
-            findings,
+            assessments,
         })
     }
 
@@ -147,8 +147,8 @@ impl Advisor {
         let cases: BTreeMap<u64, String> =
             outcomes.iter().filter_map(|outcome| Some((bytes_of(&outcome.case)?, outcome.case.clone()))).collect();
         let result = |(buffer_bytes, case): (u64, String)| {
-            let (leaves, half) = ratio(objective, &unlimited, &of_case(outcomes, &case))?;
-            Some(BufferResult { buffer_bytes, leaves, half })
+            let (fraction, half_width) = ratio(objective, &unlimited, &of_case(outcomes, &case))?;
+            Some(BufferResult { buffer_bytes, fraction, half_width })
         };
         cases.into_iter().filter_map(result).collect()
     }
@@ -242,8 +242,8 @@ mod tests {
             outcome.links = vec![outcome::LinkOutcome { queue_drops: 9000, ..outcome::LinkOutcome::default() }];
         }
         let advice = advisor.advice(&all, &[]).unwrap();
-        assert_eq!((advice.split.way.control.as_str(), advice.split.gain), ("share", 2.0));
-        assert_eq!(advice.findings[0].way.control, "hybla", "the list is by gain alone");
+        assert_eq!((advice.split.candidate.control.as_str(), advice.split.gain), ("share", 2.0));
+        assert_eq!(advice.assessments[0].candidate.control, "hybla", "the list is by gain alone");
         assert!((advice.sender.unwrap().gain - 1.0).abs() < 1e-12);
     }
 

@@ -29,15 +29,15 @@ fn value_of(objective: Objective, outcome: &Outcome) -> Option<f64> {
     .filter(|value| *value > 0.0)
 }
 
-/// How many times as good `then` is as `now`: the geometric mean over the seeds that both have, and
-/// half the width of its 95 % interval.
-pub(crate) fn ratio(objective: Objective, now: &[&Outcome], then: &[&Outcome]) -> Option<(f64, f64)> {
-    let pair = |now: &&Outcome| {
-        let then = then.iter().find(|then| then.seed == now.seed)?;
-        let log = (value_of(objective, then)? / value_of(objective, now)?).ln();
+/// How many times as good `then` is as `baseline`: the geometric mean over the seeds that both have,
+/// and half the width of its 95 % interval.
+pub(crate) fn ratio(objective: Objective, baseline: &[&Outcome], then: &[&Outcome]) -> Option<(f64, f64)> {
+    let log_ratio = |baseline: &&Outcome| {
+        let then = then.iter().find(|then| then.seed == baseline.seed)?;
+        let log = (value_of(objective, then)? / value_of(objective, baseline)?).ln();
         Some(if objective == Objective::MeanFlowS { -log } else { log })
     };
-    let logs: Vec<f64> = now.iter().filter_map(pair).collect();
+    let logs: Vec<f64> = baseline.iter().filter_map(log_ratio).collect();
     if logs.is_empty() {
         return None;
     }
@@ -56,22 +56,22 @@ pub(crate) fn gain_by_equations(equations: &[Outcome], case: &str) -> Option<f64
     Some(rate(case)? / rate(AS_IS)?)
 }
 
-/// What the outcomes `then` of a candidate show, compared with `now`.
+/// What the outcomes `then` of a candidate show, compared with those of the path as it is.
 pub(crate) fn assessment(
     objective: Objective,
     candidate: &Candidate,
-    now: &[&Outcome],
+    baseline: &[&Outcome],
     then: &[&Outcome],
     case: &str,
     by_equations: Option<f64>,
 ) -> Result<Assessment, AdviceError> {
     let missing = || AdviceError::NoAnswer(case.into());
-    let (gain, half) = ratio(objective, now, then).ok_or_else(missing)?;
+    let (gain, half_width) = ratio(objective, baseline, then).ok_or_else(missing)?;
     let mean_of = |number: &dyn Fn(&Outcome) -> Option<f64>| mean(then.iter().filter_map(|outcome| number(outcome)));
     Ok(Assessment {
-        way: candidate.clone(),
+        candidate: candidate.clone(),
         gain,
-        half: if case == AS_IS { 0.0 } else { half },
+        half_width: if case == AS_IS { 0.0 } else { half_width },
         value: mean_of(&|outcome| value_of(objective, outcome)).ok_or_else(missing)?,
         drops: mean_of(&|outcome| Some(outcome.queue_drops() as f64)).unwrap_or(0.0),
         queue_max_bytes: mean_of(&|outcome| Some(outcome.queue_max() as f64)).unwrap_or(0.0),
@@ -86,7 +86,7 @@ pub(crate) fn best_of<'a>(assessments: impl Iterator<Item = &'a Assessment> + Cl
     let most = assessments.clone().map(|assessment| assessment.gain).fold(0.0, f64::max);
     assessments.filter(|assessment| assessment.gain >= NEAR_BEST * most).min_by(|a, b| {
         let drops = |assessment: &Assessment| assessment.drops.round();
-        let needs_capacity = |assessment: &Assessment| assessment.way.capacity.is_some();
+        let needs_capacity = |assessment: &Assessment| assessment.candidate.capacity.is_some();
         drops(a).total_cmp(&drops(b)).then(needs_capacity(a).cmp(&needs_capacity(b))).then(b.gain.total_cmp(&a.gain))
     })
 }

@@ -97,7 +97,7 @@ pub enum ConfigError {
     NoListener,
 }
 
-/// How connections are relayed that are neither clear-text HTTP nor TLS.
+/// How connections are relayed that are neither clear-text HTTP nor TLS. TLS is always streamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RawMode {
     /// Each direction is stored, and forwarded when its sender has finished, or has paused for this
@@ -144,11 +144,13 @@ pub struct Config {
     pub picture_timeout: Duration,
     /// The program of the picture workers, which decode and encode pictures.
     pub picture_worker: WorkerProgram,
-    /// How connections are relayed that are not HTTP.
+    /// How connections are relayed that are neither clear-text HTTP nor TLS. With
+    /// [`RawMode::Stream`], HTTP/2 in clear text to a known server is streamed too.
     pub raw: RawMode,
     /// How long it may take to connect to a server. A request also waits for memory this long.
     pub connect_timeout: Duration,
-    /// How long a peer may be silent, or may read nothing, when it is its turn.
+    /// How long a peer may send nothing while the cache waits for its request or response, and how
+    /// long it may read nothing of what the cache has written to it.
     pub patience: Duration,
     /// Connections at a time. Further ones pass unsplit (transparent listeners), or wait in the
     /// listen queue.

@@ -44,6 +44,7 @@ const BYTES_PER_PERMIT: u64 = 1024;
 /// The pool of memory, and each client's share of it.
 #[derive(Debug)]
 pub(crate) struct MemoryLimits {
+    /// Unreserved memory of the pool.
     pool: Arc<Semaphore>,
     /// Size of the pool, bytes.
     pool_bytes: u64,
@@ -56,9 +57,12 @@ pub(crate) struct MemoryLimits {
     waiting: AtomicU64,
 }
 
+/// What one client has left.
 #[derive(Debug)]
 struct ClientLimits {
-    pool: Arc<Semaphore>,
+    /// Unreserved memory of the client's share.
+    share: Arc<Semaphore>,
+    /// Further requests that may wait.
     waiting: Arc<Semaphore>,
 }
 
@@ -72,7 +76,7 @@ pub(crate) struct ClientShare {
 /// Reserved memory. Dropping it returns it to the pool and to the client's share.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    own: OwnedSemaphorePermit,
+    share: OwnedSemaphorePermit,
     pool: OwnedSemaphorePermit,
 }
 
@@ -80,10 +84,10 @@ impl Reservation {
     /// Splits `bytes` off. Returns none when it has less.
     pub(crate) fn split(&mut self, bytes: u64) -> Option<Reservation> {
         let permits = bytes.div_ceil(BYTES_PER_PERMIT) as usize;
-        if permits > self.own.num_permits() {
+        if permits > self.share.num_permits() {
             return None;
         }
-        Some(Reservation { own: self.own.split(permits)?, pool: self.pool.split(permits)? })
+        Some(Reservation { share: self.share.split(permits)?, pool: self.pool.split(permits)? })
     }
 }
 
@@ -128,7 +132,7 @@ impl MemoryLimits {
     /// Returns the share of a client.
     pub(crate) fn share_of(self: &Arc<Self>, client: IpAddr) -> ClientShare {
         let new = || ClientLimits {
-            pool: Arc::new(Semaphore::new(permits(self.share_bytes) as usize)),
+            share: Arc::new(Semaphore::new(permits(self.share_bytes) as usize)),
             waiting: Arc::new(Semaphore::new(MAX_WAITING)),
         };
         ClientShare { limits: self.clone(), own: self.clients.get(client, new) }
@@ -150,17 +154,17 @@ impl ClientShare {
     /// Reserves `bytes` if they are available now.
     pub(crate) fn try_reserve(&self, bytes: u64) -> Option<Reservation> {
         let permits = self.permits(bytes);
-        let own = self.own.pool.clone().try_acquire_many_owned(permits).ok()?;
+        let share = self.own.share.clone().try_acquire_many_owned(permits).ok()?;
         let pool = self.limits.pool.clone().try_acquire_many_owned(permits).ok()?;
-        Some(Reservation { own, pool })
+        Some(Reservation { share, pool })
     }
 
     /// Reserves `bytes` if at least half of the share and of the pool stay available. For callers
     /// that can do with less memory and must not keep requests waiting.
     pub(crate) fn try_reserve_spare(&self, bytes: u64) -> Option<Reservation> {
         let reservation = self.try_reserve(bytes)?;
-        let half_left = |pool: &Semaphore, total: u64| pool.available_permits() as u64 * BYTES_PER_PERMIT >= total / 2;
-        let spare = half_left(&self.own.pool, self.limits.share_bytes) && half_left(&self.limits.pool, self.limits.pool_bytes);
+        let half_left = |memory: &Semaphore, total: u64| memory.available_permits() as u64 * BYTES_PER_PERMIT >= total / 2;
+        let spare = half_left(&self.own.share, self.limits.share_bytes) && half_left(&self.limits.pool, self.limits.pool_bytes);
         spare.then_some(reservation)
     }
 
@@ -173,16 +177,16 @@ impl ClientShare {
         let both = async {
             // The client's share first: a request that waits for its share must not hold a part of
             // the pool.
-            let own = self.own.pool.clone().acquire_many_owned(permits).await.ok()?;
+            let share = self.own.share.clone().acquire_many_owned(permits).await.ok()?;
             let pool = self.limits.pool.clone().acquire_many_owned(permits).await.ok()?;
-            Some(Reservation { own, pool })
+            Some(Reservation { share, pool })
         };
         timeout(self.limits.max_wait, both).await.ok().flatten()
     }
 
     /// Whether `bytes` are missing from the client's share, rather than from the pool.
     pub(crate) fn lacks(&self, bytes: u64) -> bool {
-        self.own.pool.available_permits() < self.permits(bytes) as usize
+        self.own.share.available_permits() < self.permits(bytes) as usize
     }
 
     /// Whether a request waits for memory that this client could return: one of its own, or, when

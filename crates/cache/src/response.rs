@@ -186,7 +186,9 @@ pub(crate) fn adjust_not_modified(client: &Client, request: &ClientRequest, head
     }
 }
 
-/// Makes the entity tag of a 304 that which the client has: weak, where it has another form.
+/// Makes the entity tag of a 304 the one that the client has. A client whose `If-None-Match` does not
+/// list the tag as it is has another form of the response, compressed or transcoded, with the weak
+/// tag.
 fn restore_etag(request: &ClientRequest, headers: &mut HeaderMap) {
     if let Some(etag) = headers.get(ETAG).and_then(|etag| etag.to_str().ok())
         && !negotiate::list_elements(request.headers(), &IF_NONE_MATCH).any(|asked| asked == etag)

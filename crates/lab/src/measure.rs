@@ -9,7 +9,7 @@ use crate::{
     workload::{Flow, Stage, Story, flow_of},
 };
 use intercept::{LinkView, TcpInfo};
-use outcome::{FlowSeen, LegLook, LegSeen, LinkLook, LinkOutcome, Outcome, Seen, ShaperOutcome};
+use outcome::{FlowSamples, LegSample, LegSamples, LinkOutcome, LinkSample, Outcome, RunSamples, ShaperOutcome};
 use proxy::{FlowRecord, FlowStats};
 use scenario::{FlowSpec, Opens, Scenario};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
@@ -28,7 +28,7 @@ pub(crate) const SHORT_OF_MEMORY: &str = "the machine's memory for TCP ran short
 /// Everything that was seen.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    seen: Seen,
+    seen: RunSamples,
     opens: Vec<Opens>,
     /// The bottleneck's number, from 0.
     link: usize,
@@ -38,10 +38,10 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn new(scenario: &Scenario, specs: &[FlowSpec]) -> Self {
-        let flow = |_| FlowSeen { legs: vec![LegSeen::default(); scenario.splits.len() + 1], ..FlowSeen::default() };
+        let flow = |_| FlowSamples { legs: vec![LegSamples::default(); scenario.splits.len() + 1], ..FlowSamples::default() };
         let shaper = scenario.splits.iter().any(|split| split.shaper).then(ShaperOutcome::default);
         Recorder {
-            seen: Seen { flows: specs.iter().map(flow).collect(), shaper, ..Seen::default() },
+            seen: RunSamples { flows: specs.iter().map(flow).collect(), shaper, ..RunSamples::default() },
             opens: specs.iter().map(|spec| spec.opens).collect(),
             link: scenario.bottleneck(),
             short_of_memory: false,
@@ -54,7 +54,7 @@ impl Recorder {
         if self.seen.bottleneck.len().is_multiple_of(LOOKS_AT_MEMORY) {
             self.short_of_memory |= is_short_of_memory().unwrap_or(false);
         }
-        self.seen.bottleneck.push(LinkLook { t: stage.now(), left, queued });
+        self.seen.bottleneck.push(LinkSample { t: stage.now(), left, queued });
         for (seen, flow) in self.seen.flows.iter_mut().zip(flows) {
             let t = stage.now();
             seen.read.push((t, flow.read.load(Relaxed) as f64));
@@ -100,10 +100,10 @@ impl Recorder {
 }
 
 /// Notes a look at a connection; `proxy`: what the proxy whose leg it is has moved and holds, and what it is doing.
-fn note(seen: &mut LegSeen, t: f64, info: &TcpInfo, proxy: Option<(u64, u64, Phase)>) {
+fn note(seen: &mut LegSamples, t: f64, info: &TcpInfo, proxy: Option<(u64, u64, Phase)>) {
     let first_sent = info.bytes_sent.saturating_sub(info.bytes_retrans);
     let (sent, held, phase) = proxy.unwrap_or((first_sent, 0, Phase::Free));
-    seen.looks.push(LegLook {
+    seen.samples.push(LegSample {
         t,
         sent,
         held,
@@ -143,7 +143,7 @@ pub(crate) fn outcome(
     // The last state of each flow in each proxy is one more look at it.
     for (proxy, record) in &records {
         if let Some(id) = flow_of(record.last.server.port()).filter(|id| *id < flows.len()) {
-            let t = recorder.seen.flows[id].legs[proxy + 1].looks.last().map_or(end_s, |look| look.t);
+            let t = recorder.seen.flows[id].legs[proxy + 1].samples.last().map_or(end_s, |look| look.t);
             recorder.note_proxy(*proxy, id, t, &record.last);
         }
     }

@@ -61,16 +61,16 @@ impl<M> CountedJobs<M> {
             self.stopped = Some(mark());
         }
         self.open += 1;
-        Some(self.sojourns.part(number))
+        Some(self.sojourns.batch(number))
     }
 
-    /// A transfer of a class has ended after this time in seconds; none if it failed. `part` is what
+    /// A transfer of a class has ended after this time in seconds; none if it failed. `batch` is what
     /// [`arrive`](Self::arrive) returned for it.
-    pub fn end(&mut self, class: usize, part: Option<usize>, time_s: Option<f64>) {
-        let Some(part) = part else { return };
+    pub fn end(&mut self, class: usize, batch: Option<usize>, time_s: Option<f64>) {
+        let Some(batch) = batch else { return };
         self.open -= 1;
         if let Some(time_s) = time_s {
-            self.sojourns.add(class, part, time_s);
+            self.sojourns.add(class, batch, time_s);
         }
     }
 

@@ -5,7 +5,7 @@ mod counted_jobs;
 mod curve;
 mod engine;
 mod outcome;
-mod seen;
+mod samples;
 mod sojourns;
 
 pub use counted_jobs::CountedJobs;
@@ -14,5 +14,5 @@ pub use outcome::{
     Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, NetworkOutcome, OVER_CAN, Outcome, Phases, ProxyOutcome, ReorderOutcome, SOJOURNS,
     Series, ShaperOutcome, add_ci95, half_width, jain, schema,
 };
-pub use seen::{FlowSeen, LegLook, LegSeen, LinkLook, Seen};
+pub use samples::{FlowSamples, LegSample, LegSamples, LinkSample, RunSamples};
 pub use sojourns::{Means, Sojourns};

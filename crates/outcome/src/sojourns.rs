@@ -7,7 +7,7 @@ use crate::outcome::{SOJOURNS, half_width};
 use std::collections::BTreeMap;
 
 /// Number of batches.
-const PARTS: usize = 20;
+const BATCHES: usize = 20;
 
 /// Sojourn times by class and batch.
 #[derive(Debug, Clone)]
@@ -15,23 +15,23 @@ pub struct Sojourns {
     /// Number of foreground transfers that are measured.
     jobs: u64,
     /// The sum of the times in seconds, and their number.
-    times: Vec<[(f64, u64); PARTS]>,
+    times: Vec<[(f64, u64); BATCHES]>,
 }
 
 impl Sojourns {
     /// No times yet, for `classes` classes and `jobs` measured foreground transfers.
     pub fn new(classes: usize, jobs: u64) -> Self {
-        Sojourns { jobs, times: vec![[(0.0, 0); PARTS]; classes] }
+        Sojourns { jobs, times: vec![[(0.0, 0); BATCHES]; classes] }
     }
 
     /// The batch of a transfer that begins after `number` measured foreground transfers.
-    pub fn part(&self, number: u64) -> usize {
-        ((number * PARTS as u64 / self.jobs.max(1)) as usize).min(PARTS - 1)
+    pub fn batch(&self, number: u64) -> usize {
+        ((number * BATCHES as u64 / self.jobs.max(1)) as usize).min(BATCHES - 1)
     }
 
     /// Adds the time of a transfer that has ended.
-    pub fn add(&mut self, class: usize, part: usize, time_s: f64) {
-        let (sum, count) = &mut self.times[class][part];
+    pub fn add(&mut self, class: usize, batch: usize, time_s: f64) {
+        let (sum, count) = &mut self.times[class][batch];
         *sum += time_s;
         *count += 1;
     }
@@ -39,10 +39,10 @@ impl Sojourns {
     /// The mean time of a class in seconds, half the width of its 95 % interval, and the number of
     /// transfers.
     fn time(&self, class: usize) -> Option<(f64, f64, u64)> {
-        let parts = &self.times[class];
-        let (sum, count) = parts.iter().fold((0.0, 0), |all, part| (all.0 + part.0, all.1 + part.1));
-        let (mean, share) = (sum / count as f64, count as f64 / PARTS as f64);
-        let deviations: Vec<f64> = parts.iter().map(|(sum, count)| (sum - mean * *count as f64) / share).collect();
+        let batches = &self.times[class];
+        let (sum, count) = batches.iter().fold((0.0, 0), |all, batch| (all.0 + batch.0, all.1 + batch.1));
+        let (mean, share) = (sum / count as f64, count as f64 / BATCHES as f64);
+        let deviations: Vec<f64> = batches.iter().map(|(sum, count)| (sum - mean * *count as f64) / share).collect();
         (count > 0).then(|| (mean, half_width(&deviations), count))
     }
 

@@ -1,11 +1,12 @@
-//! A table of words, for the terminal or for Markdown.
+//! A table of words and numbers, for the terminal or for Markdown.
 
 use crate::terminal::{Alignment, TextColumn, TextStyle, TextTable};
 
 /// The width where the output is not a terminal.
 const DEFAULT_WIDTH: usize = 118;
 
-/// A table of words.
+/// A table of words and numbers that are already written. A column whose cells are all numbers is
+/// aligned to the right, and its cells stay on one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlainTable {
     /// The heads of the columns.
@@ -22,12 +23,19 @@ impl PlainTable {
 
     /// For a terminal of `width` characters (absent: 118). Ends with a newline.
     pub fn text(&self, width: Option<usize>) -> String {
-        let columns = self.header.iter().map(|head| TextColumn::new(head, Alignment::Left)).collect();
+        let columns = self.header.iter().enumerate().map(|(at, head)| TextColumn::new(head, self.alignment(at))).collect();
         let mut table = TextTable::new(TextStyle::Words, columns);
         for row in &self.rows {
             table.push(row.clone());
         }
         table.render(Some(width.unwrap_or(DEFAULT_WIDTH)))
+    }
+
+    fn alignment(&self, column: usize) -> Alignment {
+        let cells = || self.rows.iter().filter_map(|row| row.get(column));
+        let has_digit = |cell: &String| cell.contains(|c: char| c.is_ascii_digit());
+        let is_numeric = cells().any(has_digit) && cells().all(|cell| is_number(cell));
+        if is_numeric { Alignment::Right } else { Alignment::Left }
     }
 
     /// As a table of Markdown. Ends with a newline.
@@ -38,5 +46,41 @@ impl PlainTable {
         out += &line(&vec!["---".to_owned(); self.header.len()]);
         out.extend(self.rows.iter().map(|row| line(row)));
         out
+    }
+}
+
+/// Whether a cell is a number, as in "4.00", "33.692 ± 0.046", "10 of 10", "64KiB" or "–". An empty
+/// cell counts as one.
+fn is_number(cell: &str) -> bool {
+    cell.split_whitespace()
+        .all(|word| matches!(word, "±" | "of" | "–") || word.trim_start_matches(['+', '-', '−']).starts_with(|c: char| c.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_not_broken_in_two_lines() {
+        let row = |name: &str, here: &str, note: &str| vec![name.to_owned(), here.to_owned(), "10 of 10".to_owned(), note.to_owned()];
+        let note = "the mean over all flows that were in progress for the whole time of the measurement";
+        let table = PlainTable::new(
+            &["mean rate of the first connection", "goodput, Mbit/s, of all flows together", "valid", "note"],
+            vec![row("end to end with cubic at the sender", "33.692 ± 0.046", note), row("split after link 1", "–", "")],
+        );
+        for width in [60, 80, 100] {
+            let text = table.text(Some(width));
+            assert!(text.contains("33.692 ± 0.046") && text.matches("10 of 10").count() == 2, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_told_from_words() {
+        for cell in ["", "–", "4", "-1.5", "+2.00", "33.692 ± 0.046", "10 of 10", "64KiB", "12.3, 1.05 ± 0.01"] {
+            assert!(is_number(cell), "{cell}");
+        }
+        for cell in ["as it is", "split 2", "yes", "3 seeds", "holds (one seed)"] {
+            assert!(!is_number(cell), "{cell}");
+        }
     }
 }

@@ -18,7 +18,9 @@ pub(crate) struct Remark {
 
 impl fmt::Display for Remark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", if self.grave { '✗' } else { '!' }, self.about.join(", "), self.text)
+        // The label of a swept case contains commas.
+        let separator = if self.about.iter().any(|label| label.contains(", ")) { "; " } else { ", " };
+        write!(f, "{} {}: {}", if self.grave { '✗' } else { '!' }, self.about.join(separator), self.text)
     }
 }
 
@@ -62,4 +64,16 @@ fn errors(group: &OutcomeGroup<'_>) -> Vec<(String, usize)> {
         }
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_with_commas_are_told_apart() {
+        let remark = |about: [&str; 2]| Remark { grave: false, about: about.map(str::to_owned).into(), text: "late".into() }.to_string();
+        assert_eq!(remark(["cubic", "bbr"]), "! cubic, bbr: late");
+        assert_eq!(remark(["buffer=5pkt, loss=0", "buffer=9pkt, loss=0"]), "! buffer=5pkt, loss=0; buffer=9pkt, loss=0: late");
+    }
 }

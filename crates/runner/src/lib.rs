@@ -1,10 +1,11 @@
 //! Many runs side by side: engines, variants of a scenario, and seeds.
 //!
 //! [`plan`] lists the runs, [`run_all`] executes them on several threads and returns the answers in
-//! the order of the list, whatever the order in which they end. Engines in virtual time get a thread
-//! a core. Engines in real time get as many as the machine can carry without falling behind
-//! ([`Engine::runs_in_real_time`](outcome::Engine::runs_in_real_time)), each on a core of its own
-//! where that saves processor time. [`sort_answers`] separates outcomes from errors, which
+//! the order of the list, whatever the order in which they end. There is one thread per core for
+//! engines in virtual time. For engines in real time
+//! ([`Engine::runs_in_real_time`](outcome::Engine::runs_in_real_time)) there are as many threads as
+//! the machine can run without falling behind; many of them are pinned to cores, which saves
+//! processor time. [`sort_answers`] separates outcomes from errors, which
 //! name their cases.
 //!
 //! This crate does not know which engines there are or what a command does with the outcomes.

@@ -1,5 +1,17 @@
 //! The name of a case in parts: a case of the file, and a value for each key that was swept.
 
+/// The keys of a scenario file at the top level, with which every swept key begins.
+const TOP_KEYS: [&str; 13] =
+    ["name", "about", "duration", "seed", "link", "split", "control", "tcp", "flow", "cross", "network", "foreground", "bond"];
+
+/// The key and the value of a swept key; none for a piece of a case's name, which may contain an
+/// equals sign too.
+fn swept_key(piece: &str) -> Option<(&str, &str)> {
+    let (key, value) = piece.split_once('=')?;
+    let top = key.split(['.', '[']).next().unwrap_or(key);
+    (TOP_KEYS.contains(&top) && !key.contains([' ', '{'])).then_some((key, value))
+}
+
 /// The parts of a case's name, as [`ScenarioFile::variants`](crate::ScenarioFile::variants) makes
 /// it: the name in the file, with an empty key, then each swept key with its value. The name in the
 /// file is left out if it is empty.
@@ -8,7 +20,7 @@ pub fn case_parts(case: &str) -> Vec<(&str, &str)> {
     let (mut start, mut text_start) = (0, 0);
     for piece in case.split(", ") {
         let end = start + piece.len();
-        match (piece.split_once('=').filter(|(key, _)| !key.contains([' ', '{'])), parts.last_mut()) {
+        match (swept_key(piece), parts.last_mut()) {
             (Some((key, value)), _) => {
                 text_start = start + key.len() + 1;
                 parts.push((key, value));
@@ -49,7 +61,23 @@ mod tests {
         assert_eq!(case_parts("1.2 0.0, bond.scheduler=score"), [("", "1.2 0.0"), ("bond.scheduler", "score")]);
         assert_eq!(case_parts("split.1.buffer=1pkt"), [("split.1.buffer", "1pkt")]);
         assert_eq!(case_parts("link.1.loss={ gilbert = { p = 1, r = 2 } }"), [("link.1.loss", "{ gilbert = { p = 1, r = 2 } }")]);
+        assert_eq!(case_parts("link[2].rate=5Mbit"), [("link[2].rate", "5Mbit")]);
         assert_eq!(case_parts(""), []);
+    }
+
+    #[test]
+    fn a_name_in_the_file_may_contain_an_equals_sign() {
+        assert_eq!(case_parts("rtt=10ms"), [("", "rtt=10ms")]);
+        assert_eq!(case_parts("rtt=10ms, loss=0, seed=3"), [("", "rtt=10ms, loss=0"), ("seed", "3")]);
+        assert_eq!(short_case("a.rtt=10ms, link.2.rate=1Mbit"), "a.rtt=10ms, rate=1Mbit");
+    }
+
+    #[test]
+    fn the_top_keys_are_those_of_the_schema() {
+        let schema = crate::schema();
+        let keys: Vec<&str> = schema.get("properties").unwrap().as_object().unwrap().keys().map(String::as_str).collect();
+        let without_cases: Vec<&str> = keys.into_iter().filter(|key| *key != "case").collect();
+        assert_eq!(without_cases, TOP_KEYS);
     }
 
     #[test]

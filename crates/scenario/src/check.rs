@@ -241,15 +241,15 @@ fn check_window(path: &str, window: Option<Bytes>) -> Result<(), Fault> {
 
 fn check_loss(path: &str, loss: Option<Loss>) -> Result<(), Fault> {
     let probability = |name: &str, p: f64| {
-        let is_one = (0.0..=1.0).contains(&p);
-        need(is_one, format!("{path}.{name}"), format!("is {p}, but a probability lies between 0 and 1"))
+        let is_probability = (0.0..=1.0).contains(&p);
+        need(is_probability, format!("{path}.{name}"), format!("is {p}, but a probability lies between 0 and 1"))
     };
     match loss {
         None => Ok(()),
         Some(Loss::PerPacket(p)) => probability("per_packet", p),
         Some(Loss::PerSecond(rate)) => {
-            let is_one = rate.is_finite() && rate >= 0.0;
-            need(is_one, format!("{path}.per_second"), format!("is {rate}, but a number of events a second is 0 or more"))
+            let is_rate = rate.is_finite() && rate >= 0.0;
+            need(is_rate, format!("{path}.per_second"), format!("is {rate}, but a number of events a second is 0 or more"))
         }
         Some(Loss::Gilbert(gilbert)) => {
             probability("gilbert.good_to_bad", gilbert.good_to_bad)?;

@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 use std::{borrow::Cow, fmt, str::FromStr};
 
-/// A part of a whole: `0.001`, or `"0.1%"`. Its bounds are for `check` to see to.
+/// A part of a whole: `0.001`, or `"0.1%"`. Any number is accepted here; `Scenario::check` refuses
+/// those that are out of bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Fraction(pub(crate) f64);
 
@@ -31,6 +32,9 @@ impl<'de> Deserialize<'de> for Fraction {
                 text.parse().map_err(E::custom)
             }
             fn visit_i64<E: de::Error>(self, number: i64) -> Result<Fraction, E> {
+                Ok(Fraction(number as f64))
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Fraction, E> {
                 Ok(Fraction(number as f64))
             }
             fn visit_f64<E: de::Error>(self, number: f64) -> Result<Fraction, E> {
@@ -70,5 +74,11 @@ mod tests {
         assert_eq!(" 5 % ".parse(), Ok(Fraction(0.05)));
         assert_eq!("0.3".parse(), Ok(Fraction(0.3)));
         assert!("some".parse::<Fraction>().is_err() && "%".parse::<Fraction>().is_err());
+    }
+
+    #[test]
+    fn a_whole_number_is_read_from_json_too() {
+        assert_eq!(serde_json::from_str::<Fraction>("0").unwrap(), Fraction(0.0));
+        assert_eq!(serde_json::from_str::<Fraction>("0.3").unwrap(), Fraction(0.3));
     }
 }

@@ -346,7 +346,7 @@ mod tests {
         insta::assert_snapshot!(wrong("{ law = \"exponential\", mean = \"0B\" }"), @"the mean of exponential is 0: give a mean above 0");
         insta::assert_snapshot!(wrong("{ law = \"exponential\" }"), @"missing field `mean`");
         insta::assert_snapshot!(wrong("\"2MX\""),
-            @r#""2MX" ends in the unknown unit "MX": a size takes B, kB, MB, GB, KiB, MiB, GiB or pkt (1500 bytes), for example 2MB"#);
+            @r#""2MX" ends in the unknown unit "MX": a size takes B, kB, MB, GB, KiB, MiB, GiB or pkt (1500 bytes), for example 10MB"#);
     }
 
     fn shape() -> impl Strategy<Value = Shape> {

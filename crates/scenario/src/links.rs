@@ -82,7 +82,7 @@ impl Queue {
 pub enum QueueKind {
     /// First in, first out; packets that do not fit are dropped
     Droptail,
-    /// Marks Congestion Experienced above a fifth of the limit
+    /// Marks Congestion Experienced above a fifth of the limit, or above 3 packets if that is more
     Ecn,
     /// An XCP router: tells senders of its kind what to send, in the direction of the data
     Xcp,

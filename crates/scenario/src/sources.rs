@@ -18,11 +18,11 @@ pub struct Offer {
     pub bytes: SizeLaw,
     /// Time from the beginning of one write to that of the next. The first comes when the flow starts.
     pub every: SpanLaw,
-    /// How long it writes before a pause; time counts only while it is on. Absent, with `off`: it never
-    /// pauses.
+    /// How long it writes before each pause. Only this time counts towards `every`. Needs `off`;
+    /// without both it never pauses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<SpanLaw>,
-    /// How long each pause lasts.
+    /// How long each pause lasts. Needs `on`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off: Option<SpanLaw>,
 }
@@ -53,11 +53,11 @@ pub struct Cross {
     /// When it ends. Absent: with the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Span>,
-    /// How long it sends before a pause; time counts only while it is on. Absent, with `off`: it never
-    /// pauses.
+    /// How long it sends before each pause. Only this time counts towards the distances between
+    /// packets. Needs `off`; without both it never pauses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<SpanLaw>,
-    /// How long each pause lasts.
+    /// How long each pause lasts. Needs `on`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off: Option<SpanLaw>,
 }

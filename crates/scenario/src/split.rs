@@ -65,12 +65,15 @@ pub enum Buffer {
 }
 
 impl FromStr for Buffer {
-    type Err = UnitError;
-    fn from_str(text: &str) -> Result<Self, UnitError> {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "unlimited" => Ok(Buffer::Unlimited),
             "auto" => Ok(Buffer::Auto),
-            _ => text.parse().map(Buffer::Bytes),
+            _ if !text.contains(|c: char| c.is_ascii_digit()) => {
+                Err(format!("cannot be {text:?}: write \"auto\", \"unlimited\" or a size such as \"1MiB\""))
+            }
+            _ => text.parse().map(Buffer::Bytes).map_err(|error: UnitError| error.to_string()),
         }
     }
 }
@@ -109,4 +112,18 @@ pub enum Backpressure {
     Window,
     /// The sender is held to the drain rate, and only while the buffer is full (the paper's equations)
     Fluid,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_a_size_or_a_word() {
+        assert_eq!("auto".parse(), Ok(Buffer::Auto));
+        assert_eq!("1MiB".parse(), Ok(Buffer::Bytes(Bytes(1 << 20))));
+        let wrong = |text: &str| text.parse::<Buffer>().unwrap_err();
+        assert_eq!(wrong("Auto"), "cannot be \"Auto\": write \"auto\", \"unlimited\" or a size such as \"1MiB\"");
+        assert_eq!(wrong("4M"), "\"4M\" ends in the unknown unit \"M\": write 4MB or 4MiB");
+    }
 }

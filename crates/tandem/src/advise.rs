@@ -46,7 +46,7 @@ impl AdviseCommand {
         let outcomes = self.simulate(&candidates)?;
         let advice = advisor.advice(&outcomes, &by_equations(&candidates)).map_err(|why| CommandError::CannotTell(why.to_string()))?;
         let buffers = match advice.verdict {
-            AdviceVerdict::Split => advisor.buffer_results(advice.aim, &self.simulate(&advisor.buffers(&advice.split.way))?),
+            AdviceVerdict::Split => advisor.buffer_results(advice.objective, &self.simulate(&advisor.buffers(&advice.split.candidate))?),
             AdviceVerdict::DoesNotPay | AdviceVerdict::CannotTell => Vec::new(),
         };
         if self.json {

@@ -159,7 +159,13 @@ impl PaperCommand {
             let planned = runner::plan(&plan.variants, seeds, RunOrder::BySeed, |_, _| engine.engine(None));
             let (more, failed) = runs::run_all(planned, self.flags.options(self.json));
             outcomes.extend(more);
-            failure = failure.or(failed);
+            failure = match (failure, failed) {
+                (Some(first), Some(later)) => {
+                    eprintln!("tandem: {later}");
+                    Some(first)
+                }
+                (first, later) => first.or(later),
+            };
         }
         (outcomes, failure)
     }

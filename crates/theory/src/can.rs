@@ -2,10 +2,10 @@
 //! overhead; each network shares its capacity fairly between them and its own background files
 //! (Hoekstra, van der Mei and Bosman 2011, §II).
 //!
-//! With exponential sizes the numbers of jobs are a Markov chain (Remark 3). It is solved by a
-//! power series ([`Can::solve`]), checked on a truncated state space ([`Can::solve_truncated`]).
-//! Other size distributions, and the paper's topics for further research, are simulated
-//! ([`Can::simulation`]).
+//! With exponential sizes the numbers of jobs are a Markov chain (Remark 3). [`Can::solve`] solves
+//! it by a power series. [`Can::solve_truncated`] solves it on a truncated state space, as a check of
+//! the series. [`Can::simulation`] simulates what the chain does not cover: other size distributions,
+//! and the extensions that the paper leaves to further research (§VII).
 //!
 //! *Power series.* Arrival rates are scaled by θ. In light traffic the probability of a state with
 //! n jobs is of order θⁿ, so π(k; θ) = θ^|k| Σₘ θᵐ b(k, m), and the balance equations give the

@@ -65,8 +65,8 @@ impl Fault {
     }
 }
 
-/// Reads `text`, and has `check` look for what is wrong though each value by itself is right.
-/// Errors call the file `origin`.
+/// Reads `text`. `check` looks for errors that only several values together show, such as an index
+/// beyond the end of a list. Errors call the file `origin`.
 ///
 /// # Errors
 /// The text is not TOML, does not fit the schema, or `check` refuses it.
@@ -91,21 +91,24 @@ pub fn table(text: &str, origin: &str) -> Result<Table, FileError> {
 }
 
 /// Deserializes `value`. The fault is that of the first wrong value in the order of the table.
-/// `hint` has words for what an unknown key may have been meant as, where its spelling does not tell. A
-/// hint that begins with a key of the table at hand is shown.
+/// `hint` returns keys that an unknown key may mean where spelling does not tell (`rate` for
+/// `bandwidth`), each with more words behind it where they help. Only keys of the table at hand are
+/// shown.
 ///
 /// # Errors
 /// The value does not fit the schema.
 pub fn deserialize<T: DeserializeOwned>(value: Value, hint: fn(&str) -> &'static [&'static str]) -> Result<T, Fault> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let mut path = error.path().to_string();
+    serde_path_to_error::deserialize(value.clone()).map_err(|error| {
+        let mut path = path_of(&error);
         let mut message = error.inner().message();
-        if path == "." {
-            path.clear();
-        }
         if let Some((inner, explained)) = value::unpack(message) {
             path = under(&path, inner);
             message = explained;
+        }
+        if let Some(key) = explain::list_of_one(&path, message)
+            && is_single_table::<T>(value, key)
+        {
+            return Fault::new(key, explain::header_of_one(key));
         }
         // serde names an unknown or missing key in its message, and the path may stop at the table.
         let named = message.split('`').nth(1).filter(|_| message.starts_with("unknown field") || message.starts_with("missing field"));
@@ -115,8 +118,25 @@ pub fn deserialize<T: DeserializeOwned>(value: Value, hint: fn(&str) -> &'static
             path = under(&path, key);
         }
         let message = explain::explain(message, &path, hint);
-        // Without the index: the list itself is the mistake.
-        let path = if explain::is_header_of_one(&path, error.inner().message()) { path.replace("[0]", "") } else { path };
         Fault { path, message }
     })
+}
+
+/// The path of an error; empty for the whole value.
+fn path_of(error: &serde_path_to_error::Error<toml::de::Error>) -> String {
+    let path = error.path().to_string();
+    if path == "." { String::new() } else { path }
+}
+
+/// Whether the schema has a single table at `key`, where `value` has a list of tables: with the first
+/// of these in place of the list, `key` is no longer of the wrong type.
+fn is_single_table<T: DeserializeOwned>(mut value: Value, key: &str) -> bool {
+    let place = key.split('.').try_fold(&mut value, |table, step| table.get_mut(step));
+    let Some(place) = place else { return false };
+    let Some(first) = place.get(0).filter(|first| first.is_table()).cloned() else { return false };
+    *place = first;
+    match serde_path_to_error::deserialize::<_, T>(value) {
+        Ok(_) => true,
+        Err(error) => path_of(&error) != key || !error.inner().message().starts_with("invalid type: map"),
+    }
 }

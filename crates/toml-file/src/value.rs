@@ -8,7 +8,8 @@ use serde::{
 use std::{fmt, marker::PhantomData};
 use toml::Value;
 
-/// Stands around the path in the message of an error that [`nested`] passes on. No text has it.
+/// The message of an error of [`nested`] is this character, the path, this character, and the message
+/// proper. A control character occurs in neither.
 const MARK: char = '\u{1f}';
 
 /// Deserializes a part of a value for a `Deserialize` implementation that has taken the value apart. Its
@@ -51,6 +52,9 @@ where
             (self.from_text)(text).map_err(E::custom)
         }
         fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+            self.visit_str(&number.to_string())
+        }
+        fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
             self.visit_str(&number.to_string())
         }
         fn visit_f64<E: de::Error>(self, number: f64) -> Result<T, E> {

@@ -13,11 +13,12 @@ const SEEDS: u64 = 10;
 /// The relative difference from the equations that is accepted.
 const TOLERANCE: f64 = 0.03;
 
-/// The number of losses in a run, unless that takes more packets than …
+/// The number of losses in a run of one connection.
 const ALONE_LOSSES: f64 = 400.0;
-/// … this.
+/// The largest mean number of packets of such a run: it has fewer losses than [`ALONE_LOSSES`] if
+/// these take longer.
 const ALONE_PACKETS: f64 = 2e6;
-/// The number of losses before, until the effect of slow start is gone.
+/// The number of losses of the warm-up, after which slow start no longer has an effect.
 const WARM_UP_LOSSES: f64 = 10.0;
 
 /// One connection: round trips (ms) and losses per second, from small windows to large ones.
@@ -26,11 +27,11 @@ const BY_TIME: [(u32, f64); 9] =
 /// The same with losses per packet.
 const PER_PACKET: [(u32, f64); 9] =
     [(100, 0.05), (100, 0.03), (100, 0.01), (100, 0.003), (100, 0.001), (100, 3e-4), (100, 1e-4), (40, 3e-4), (200, 3e-4)];
-/// How receiver and loss recovery behave. The second only where the mean window is below …
+/// Behaviours of the receiver and of loss recovery. The second is compared only where the mean window
+/// is below [`SMALL_WINDOW`], since the two hardly differ elsewhere.
 const ALONE_BEHAVIOURS: [(&str, &[&str]); 2] = [("as Linux", &[]), ("as ns-2", &["tcp.sack=false", "tcp.delayed_acks=false"])];
-
-/// … this, packets: the two differ there.
-const SMALL: f64 = 60.0;
+/// The mean window, packets, below which both behaviours are compared.
+const SMALL_WINDOW: f64 = 60.0;
 
 /// The mean rate of one connection beside 2/(R²λ) and Φ/(R√λ) (§19.4.2, (19.3)).
 pub(super) fn alone() -> Result<ComputedTable, PaperError> {
@@ -38,7 +39,7 @@ pub(super) fn alone() -> Result<ComputedTable, PaperError> {
     let settings = settings.chain(PER_PACKET.map(|(rtt, rate)| (rtt, LossProcess::PerPacket(rate))));
     let settings: Vec<(u32, Aimd)> =
         settings.map(|(rtt, losses)| Ok((rtt, Aimd::new(f64::from(rtt) / 1e3, losses)?))).collect::<Result<_, PaperError>>()?;
-    let behaviours = |leg: &Aimd| &ALONE_BEHAVIOURS[..if leg.mean() * leg.rtt_s() < SMALL { 2 } else { 1 }];
+    let behaviours = |leg: &Aimd| &ALONE_BEHAVIOURS[..if leg.mean() * leg.rtt_s() < SMALL_WINDOW { 2 } else { 1 }];
     let cases: Vec<_> =
         settings.iter().flat_map(|(rtt, leg)| behaviours(leg).iter().map(move |behaviour| (*rtt, *leg, *behaviour))).collect();
     let runs: Vec<_> = cases.iter().flat_map(|case| (1..=SEEDS).map(move |seed| (*case, seed))).collect();

@@ -116,12 +116,12 @@ fn per_packet_of(of: [&str; 2], queue: &[f64]) -> Result<Vec<ComputedRow>, Paper
     Ok(rows)
 }
 
-/// By the inverse of P(X > x): x^(−1/2) …
+/// A Pareto sample for a uniform one: the inverse of P(X > x) = x^(−1/2).
 fn pareto(u: f64) -> f64 {
     u.powi(-2)
 }
 
-/// … and exp(−√x).
+/// A Weibull sample for a uniform one: the inverse of P(X > x) = exp(−√x).
 fn weibull(u: f64) -> f64 {
     u.ln().powi(2)
 }

@@ -55,7 +55,7 @@ impl CongestionControl {
     pub(super) fn owns_window(self) -> bool {
         match self {
             CongestionControl::Native(controller) => controller.owns_window(),
-            CongestionControl::RouterAssisted(explicit) => explicit.keeps,
+            CongestionControl::RouterAssisted(explicit) => explicit.ignores_loss,
         }
     }
 

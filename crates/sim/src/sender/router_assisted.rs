@@ -128,7 +128,7 @@ impl RouterAssistedState {
     pub(super) fn next_header(&mut self, flow: &FlowState, rtt_us: u32, wants_more: bool) -> (CongestionHeader, f32) {
         let (protocol, request) = match self.explicit.routers {
             QueueKind::Vcp => (RouterProtocol::Vcp, 0.0),
-            QueueKind::Mpcp => (RouterProtocol::Mpcp(self.explicit.packets), 0.0),
+            QueueKind::Mpcp => (RouterProtocol::Mpcp(self.explicit.feedback_packets), 0.0),
             _ => (RouterProtocol::Xcp, if wants_more { f32::MAX } else { 0.0 }),
         };
         let spacing = f64::from(rtt_us) / 1e6 / self.current_window(flow);
@@ -139,7 +139,7 @@ impl RouterAssistedState {
 
     /// The fractional window, unless TCP has changed the flow's window.
     fn current_window(&self, flow: &FlowState) -> f64 {
-        if self.explicit.keeps || self.window.floor() as u32 == flow.cwnd { self.window } else { f64::from(flow.cwnd) }
+        if self.explicit.ignores_loss || self.window.floor() as u32 == flow.cwnd { self.window } else { f64::from(flow.cwnd) }
     }
 
     /// Handles an event; the decisions are in `flow` afterwards.
@@ -147,7 +147,7 @@ impl RouterAssistedState {
         match event.kind {
             EventKind::Ack => self.on_ack(flow, event),
             // RFC 5681 (4).
-            EventKind::Loss if !self.explicit.keeps => flow.ssthresh = (flow.cwnd / 2).max(2),
+            EventKind::Loss if !self.explicit.ignores_loss => flow.ssthresh = (flow.cwnd / 2).max(2),
             EventKind::Timeout => self.timed_out = true,
             EventKind::Undo => flow.cwnd = flow.cwnd.max(flow.prior_cwnd),
             _ => {}
@@ -167,7 +167,7 @@ impl RouterAssistedState {
                 match self.explicit.routers {
                     QueueKind::Xcp => self.apply_grant(flow, feedback, limited),
                     QueueKind::Vcp => self.apply_change(flow, vcp_change(flow, feedback), event, limited),
-                    _ => self.apply_change(flow, mpcp_change(flow, feedback, self.explicit.packets), event, limited),
+                    _ => self.apply_change(flow, mpcp_change(flow, feedback, self.explicit.feedback_packets), event, limited),
                 }
             }
         }

@@ -8,7 +8,7 @@ use super::{
     split_node::SplitNode,
 };
 use crate::{connection::TcpConnection, network::forward, settings::TcpSettings};
-use outcome::{FlowSeen, LegLook, LegSeen, LinkLook, LinkOutcome, Outcome, Seen, ShaperOutcome};
+use outcome::{FlowSamples, LegSample, LegSamples, LinkOutcome, LinkSample, Outcome, RunSamples, ShaperOutcome};
 use scenario::Backpressure;
 use units::Phase;
 
@@ -24,7 +24,7 @@ const MIN_SAMPLES: usize = 20;
 pub(crate) struct RunSampler {
     interval: u64,
     max_samples: usize,
-    seen: Seen,
+    samples: RunSamples,
 }
 
 impl RunSampler {
@@ -32,18 +32,18 @@ impl RunSampler {
     pub(crate) fn new(flows: usize, legs: usize, settings: &TcpSettings) -> Self {
         let max_samples = (MAX_CONNECTION_SAMPLES / (flows * legs).max(1)).clamp(MIN_SAMPLES, settings.max_samples.max(MIN_SAMPLES));
         let interval = INITIAL_INTERVAL * (flows as u64 * legs as u64 / 200).max(1);
-        let flow = FlowSeen { legs: vec![LegSeen::default(); legs], ..FlowSeen::default() };
-        RunSampler { interval, max_samples, seen: Seen { flows: vec![flow; flows], ..Seen::default() } }
+        let flow = FlowSamples { legs: vec![LegSamples::default(); legs], ..FlowSamples::default() };
+        RunSampler { interval, max_samples, samples: RunSamples { flows: vec![flow; flows], ..RunSamples::default() } }
     }
 
     /// Keeps every second sample.
     fn thin(&mut self) {
-        thin(&mut self.seen.bottleneck);
-        thin(&mut self.seen.held);
-        thin(&mut self.seen.shaped);
-        for flow in &mut self.seen.flows {
+        thin(&mut self.samples.bottleneck);
+        thin(&mut self.samples.held);
+        thin(&mut self.samples.shaped);
+        for flow in &mut self.samples.flows {
             thin(&mut flow.read);
-            flow.legs.iter_mut().for_each(|leg| thin(&mut leg.looks));
+            flow.legs.iter_mut().for_each(|leg| thin(&mut leg.samples));
         }
     }
 }
@@ -63,26 +63,26 @@ impl RunObserver for RunSampler {
     }
 
     fn sample(&mut self, simulation: &mut SeriesSimulation<'_>) {
-        if self.seen.bottleneck.len() >= self.max_samples {
+        if self.samples.bottleneck.len() >= self.max_samples {
             self.interval *= 2;
             self.thin();
         }
         let t = seconds(simulation.net.now);
         let mut held = 0;
-        for (flow, seen) in self.seen.flows.iter_mut().enumerate() {
-            seen.read.push((t, simulation.read_bytes(flow) as f64));
-            for (leg, seen) in seen.legs.iter_mut().enumerate() {
-                let look = leg_sample(simulation, flow, leg);
-                held += look.held;
-                seen.looks.push(look);
+        for (flow, of_flow) in self.samples.flows.iter_mut().enumerate() {
+            of_flow.read.push((t, simulation.read_bytes(flow) as f64));
+            for (leg, of_leg) in of_flow.legs.iter_mut().enumerate() {
+                let sample = leg_sample(simulation, flow, leg);
+                held += sample.held;
+                of_leg.samples.push(sample);
             }
         }
         let channel = forward(simulation.scenario.bottleneck());
         let (left, queued) = (simulation.net.departed_bytes(channel), simulation.net.queued(channel));
-        self.seen.bottleneck.push(LinkLook { t, left, queued });
-        self.seen.held.push((t, held as f64));
+        self.samples.bottleneck.push(LinkSample { t, left, queued });
+        self.samples.held.push((t, held as f64));
         let shaped: u64 = shapers(simulation).into_iter().map(|channel| simulation.net.queued(channel)).sum();
-        self.seen.shaped.push((t, shaped as f64));
+        self.samples.shaped.push((t, shaped as f64));
     }
 }
 
@@ -95,9 +95,9 @@ fn shapers(simulation: &SeriesSimulation<'_>) -> Vec<usize> {
     simulation.shapers.iter().flatten().copied().collect()
 }
 
-fn leg_sample(simulation: &SeriesSimulation<'_>, flow: usize, leg: usize) -> LegLook {
+fn leg_sample(simulation: &SeriesSimulation<'_>, flow: usize, leg: usize) -> LegSample {
     let sender = &simulation.connections[flow * simulation.legs + leg].sender;
-    let mut look = LegLook {
+    let mut sample = LegSample {
         t: seconds(simulation.net.now),
         sent: sender.snd_nxt,
         held: 0,
@@ -109,15 +109,15 @@ fn leg_sample(simulation: &SeriesSimulation<'_>, flow: usize, leg: usize) -> Leg
         phase: Phase::Free,
     };
     if let Some(split) = leg.checked_sub(1) {
-        look.held = simulation.held_bytes(flow, split);
+        sample.held = simulation.held_bytes(flow, split);
         let leg_before = &simulation.connections[flow * simulation.legs + split];
-        look.phase = match look.held {
+        sample.phase = match sample.held {
             _ if is_held_back(&simulation.split_nodes[split], leg_before) => Phase::Backpressure,
             0 => Phase::Starvation,
             _ => Phase::Free,
         };
     }
-    look
+    sample
 }
 
 /// Whether a proxy holds back the sender of the leg before it: by a window of less than two
@@ -132,26 +132,26 @@ fn is_held_back(node: &SplitNode, leg_before: &TcpConnection) -> bool {
 /// The outcome of a run that has ended.
 pub(crate) fn outcome(simulation: &mut SeriesSimulation<'_>, seed: u64, mut sampler: RunSampler) -> Outcome {
     // The final state is one more sample.
-    if sampler.seen.bottleneck.last().is_none_or(|look| look.t < seconds(simulation.net.now)) {
+    if sampler.samples.bottleneck.last().is_none_or(|sample| sample.t < seconds(simulation.net.now)) {
         sampler.sample(simulation);
     }
-    let mut seen = sampler.seen;
-    seen.end_s = seconds(simulation.net.now);
-    for (number, (flow, seen)) in simulation.flows.iter().zip(&mut seen.flows).enumerate() {
+    let mut samples = sampler.samples;
+    samples.end_s = seconds(simulation.net.now);
+    for (number, (flow, of_flow)) in simulation.flows.iter().zip(&mut samples.flows).enumerate() {
         // A flow whose start is after the end of the run has read nothing.
-        seen.start_s = flow.spec.start.secs();
-        seen.end_s = flow.ended.map(seconds);
-        seen.bytes = simulation.read_bytes(number);
-        seen.kept_max_bytes = Some(simulation.connections[number * simulation.legs].sender.counters.max_unreleased);
-        for (leg, seen) in seen.legs.iter_mut().enumerate() {
+        of_flow.start_s = flow.spec.start.secs();
+        of_flow.end_s = flow.ended.map(seconds);
+        of_flow.bytes = simulation.read_bytes(number);
+        of_flow.kept_max_bytes = Some(simulation.connections[number * simulation.legs].sender.counters.max_unreleased);
+        for (leg, of_leg) in of_flow.legs.iter_mut().enumerate() {
             let sender = &simulation.connections[number * simulation.legs + leg].sender;
-            seen.min_rtt_us = sender.rtt.min_us();
-            seen.retransmits = sender.counters.retransmits;
+            of_leg.min_rtt_us = sender.rtt.min_us();
+            of_leg.retransmits = sender.counters.retransmits;
         }
     }
-    seen.shaper = shaper_outcome(simulation);
-    seen.links = (0..simulation.scenario.links.len()).map(|index| link_outcome(simulation, index)).collect();
-    seen.outcome("sim", simulation.scenario, seed)
+    samples.shaper = shaper_outcome(simulation);
+    samples.links = (0..simulation.scenario.links.len()).map(|index| link_outcome(simulation, index)).collect();
+    samples.outcome("sim", simulation.scenario, seed)
 }
 
 fn shaper_outcome(simulation: &mut SeriesSimulation<'_>) -> Option<ShaperOutcome> {

@@ -61,14 +61,28 @@ fn mistakes_in_scenario_files() {
             "[[control]]\nsender = \"bbr\"\n[[flow]]",
             "file.toml:10: control: is a list of tables, but there is only one: write [control] instead of [[control]]",
         ),
-        ("[[link]]\nrate = \"10Mbit\"", "[link]\nrate = \"10Mbit\"", "file.toml:5: is not TOML: "),
+        (
+            "[[link]]\nrate = \"10Mbit\"",
+            "[link]\nrate = \"10Mbit\"",
+            "file.toml:5: is not TOML: there is more than one [link]: write [[link]] for each where there can be several",
+        ),
         ("\"20Mbit\"", "20Mbit", "file.toml:3: is not TOML: a text needs quotation marks: rate = \"20Mbit\""),
         (
             "\"20Mbit\"",
             "20",
             "file.toml:3: link[1].rate: \"20\" has no unit: a rate takes bit, kbit, Mbit or Gbit (a second), for example 20Mbit",
         ),
-        ("\"20Mbit\"", "\"20mbps\"", "file.toml:3: link[1].rate: \"20mbps\" ends in the unknown unit \"mbps\": write 20Mbit"),
+        (
+            "\"20Mbit\"",
+            "\"20mbps\"",
+            "file.toml:3: link[1].rate: \"20mbps\" ends in the ambiguous unit \"mbps\": write 20Mbit, or 160Mbit for 20 MB/s",
+        ),
+        ("\"20Mbit\"", "\"50MB\"", "file.toml:3: link[1].rate: \"50MB\" is bytes, a rate is bits: write 400Mbit (50 MB/s) or 50Mbit"),
+        (
+            "\"1ms\"",
+            "0.001",
+            "file.toml:4: link[1].delay: \"0.001\" has no unit: a time takes ns, us, ms, s, min or h, for example 0.001s (1ms)",
+        ),
         ("\"200kB\"", "\"4M\"", "file.toml:11: flow[1].bytes: \"4M\" ends in the unknown unit \"M\": write 4MB or 4MiB"),
         ("rate = \"20Mbit\"", "bandwidth = \"20Mbit\"", "file.toml:3: link[1].bandwidth: is not a key here: did you mean rate?"),
         ("delay = \"1ms\"", "rtt = \"1ms\"", "did you mean delay, which is one way: half of the round trip?"),
@@ -83,6 +97,12 @@ fn mistakes_in_scenario_files() {
             "file.toml:10: split[1].mode: cannot be \"streem\": did you mean \"stream\"? It can be stream, store or semi",
         ),
         ("after = 1", "", "file.toml:8: split[1].after: is missing"),
+        ("after = 1", "after = 1\nshaper = True", "file.toml:10: is not TOML: true and false are in lower case: shaper = true"),
+        (
+            "after = 1",
+            "after = 1\nbuffer = \"Auto\"",
+            "file.toml:10: split[1].buffer: cannot be \"Auto\": write \"auto\", \"unlimited\" or a size such as \"1MiB\"",
+        ),
         ("bytes = \"200kB\"", "", "flow[1].bytes: is absent, and so is the duration, so that the flow would never end: give one of them"),
         ("[[flow]]", "[[flow]]\nopens = \"client\"", "flow[1].opens: cannot be \"client\": it can be sender or receiver"),
         ("[[flow]]", "[[flow]]\nstart = { uniform = [\"1s\"] }", "flow[1].start.uniform: has 1 values, but 2 are expected"),
@@ -91,7 +111,7 @@ fn mistakes_in_scenario_files() {
             "delay = \"5ms\"\nchanges = { at = \"1s\", rate = \"1Mbit\" }",
             "link[2].changes: is one table, but a list of tables is expected: write changes = [{ … }]",
         ),
-        ("[[flow]]", "[case]\nname = \"x\"\n[[flow]]", "file.toml:10: case: "),
+        ("[[flow]]", "[case]\nname = \"x\"\n[[flow]]", "file.toml:10: case: has to be a list of tables: write [[case]] for each"),
         ("name = \"small\"", "", "file.toml: name: is missing"),
     ];
     expect(&["run"], SCENARIO, &mistakes, &["--on", "sim"]);
@@ -192,7 +212,7 @@ fn mistakes_in_options() {
         (&["proxy", "--listen", "transparent=[::]:5000", "--far", "contrl=bbr"], "did you mean control?"),
         (
             &["proxy", "--listen", "transparent=[::]:5000", "--far", "capacity=10M"],
-            "capacity \"10M\" ends in the unknown unit \"M\": write 10Mbit",
+            "capacity \"10M\" ends in the ambiguous unit \"M\": write 10Mbit, or 80Mbit for 10 MB/s",
         ),
         (
             &["proxy", "--listen", "transparent=[::]:5000", "--metrics", "9155"],

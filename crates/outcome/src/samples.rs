@@ -21,7 +21,7 @@ const ALIKE: f64 = 0.99;
 
 /// A sample of the sending side of a connection, and of the proxy that sends.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LegLook {
+pub struct LegSample {
     /// Time in seconds from the start of the run.
     pub t: f64,
     /// Payload sent at least once.
@@ -44,9 +44,9 @@ pub struct LegLook {
 
 /// All samples of a connection.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct LegSeen {
+pub struct LegSamples {
     /// The samples, in the order of time.
-    pub looks: Vec<LegLook>,
+    pub samples: Vec<LegSample>,
     /// Lowest RTT, µs.
     pub min_rtt_us: u32,
     /// Retransmitted segments.
@@ -57,7 +57,7 @@ pub struct LegSeen {
 
 /// All samples of a flow.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct FlowSeen {
+pub struct FlowSamples {
     /// Time at which its opener called `connect`.
     pub start_s: f64,
     /// Time at which the receiver read the last byte; none if the flow has not ended.
@@ -71,12 +71,12 @@ pub struct FlowSeen {
     /// Times, and the payload that the receiver had read by then.
     pub read: Vec<(f64, f64)>,
     /// Its connections, from the sender on.
-    pub legs: Vec<LegSeen>,
+    pub legs: Vec<LegSamples>,
 }
 
 /// A sample of the slowest link.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct LinkLook {
+pub struct LinkSample {
     /// Time in seconds from the start of the run.
     pub t: f64,
     /// IP bytes that had left it.
@@ -87,13 +87,13 @@ pub struct LinkLook {
 
 /// All samples of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Seen {
+pub struct RunSamples {
     /// Time at which the run ended.
     pub end_s: f64,
     /// The flows, in the scenario's order.
-    pub flows: Vec<FlowSeen>,
+    pub flows: Vec<FlowSamples>,
     /// The slowest link.
-    pub bottleneck: Vec<LinkLook>,
+    pub bottleneck: Vec<LinkSample>,
     /// Times, and the payload that all proxies held together.
     pub held: Vec<(f64, f64)>,
     /// Times, and the bytes in the queues of the proxies' shapers.
@@ -106,7 +106,7 @@ pub struct Seen {
     pub links: Vec<LinkOutcome>,
 }
 
-impl Seen {
+impl RunSamples {
     /// Computes the outcome.
     pub fn outcome(self, engine: &str, scenario: &Scenario, seed: u64) -> Outcome {
         let controls = scenario.leg_controls();
@@ -114,27 +114,27 @@ impl Seen {
         let flows: Vec<FlowOutcome> = specs
             .iter()
             .zip(&self.flows)
-            .map(|(spec, seen)| {
-                let time = seen.end_s.unwrap_or(self.end_s) - seen.start_s;
+            .map(|(spec, samples)| {
+                let time = samples.end_s.unwrap_or(self.end_s) - samples.start_s;
                 FlowOutcome {
                     id: spec.id,
                     asked_bytes: spec.bytes.map(|bytes| bytes.0),
-                    bytes: seen.bytes,
-                    start_s: seen.start_s,
-                    end_s: seen.end_s,
+                    bytes: samples.bytes,
+                    start_s: samples.start_s,
+                    end_s: samples.end_s,
                     // Senders may learn of the end after the run.
                     acked_s: None,
-                    kept_max_bytes: seen.kept_max_bytes,
-                    goodput_bps: if time > 0.0 { seen.bytes as f64 * 8.0 / time } else { 0.0 },
-                    error: seen.error.clone(),
-                    legs: controls.iter().zip(&seen.legs).map(|(control, leg)| leg.outcome(control)).collect(),
+                    kept_max_bytes: samples.kept_max_bytes,
+                    goodput_bps: if time > 0.0 { samples.bytes as f64 * 8.0 / time } else { 0.0 },
+                    error: samples.error.clone(),
+                    legs: controls.iter().zip(&samples.legs).map(|(control, leg)| leg.outcome(control)).collect(),
                 }
             })
             .collect();
         let [first, last] = self.span();
         let span = (last - first).max(1e-9);
         let total: u64 = flows.iter().map(|flow| flow.bytes).sum();
-        let left: Vec<(f64, f64)> = self.bottleneck.iter().map(|look| (look.t, look.left as f64)).collect();
+        let left: Vec<(f64, f64)> = self.bottleneck.iter().map(|sample| (sample.t, sample.left as f64)).collect();
         let carried = curve::value_at(&left, last) - curve::value_at(&left, first);
         let delay_s = self.delays();
         Outcome {
@@ -190,7 +190,7 @@ impl Seen {
                 let read = under_way.map(|flow| flow.read_between(*t - GOODPUT_WINDOW, *t));
                 jain(&read.collect::<Vec<_>>()).is_some_and(|jain| jain >= ALIKE)
             };
-            let when = self.bottleneck.iter().map(|look| look.t).filter(|t| (*start..until).contains(t)).find(alike)?;
+            let when = self.bottleneck.iter().map(|sample| sample.t).filter(|t| (*start..until).contains(t)).find(alike)?;
             longest = Some(longest.map_or(when - start, |longest| longest.max(when - start)));
         }
         longest
@@ -198,15 +198,16 @@ impl Seen {
 
     /// Length of the bottleneck's queue: the link's and that of a shaper before it.
     fn queue(&self, [first, last]: [f64; 2]) -> Dist {
-        let looks = self.bottleneck.iter().filter(|look| (first..=last).contains(&look.t));
-        Dist::of(&mut looks.map(|look| look.queued as f64 + curve::value_at(&self.shaped, look.t)).collect::<Vec<_>>())
+        let samples = self.bottleneck.iter().filter(|sample| (first..=last).contains(&sample.t));
+        Dist::of(&mut samples.map(|sample| sample.queued as f64 + curve::value_at(&self.shaped, sample.t)).collect::<Vec<_>>())
     }
 
     /// Delays from a byte's transmission by the sender's TCP until it is read, over the bytes of all flows;
     /// none if none was read.
     fn delays(&self) -> Option<Dist> {
-        let of = |flow: &FlowSeen| {
-            let sent = flow.legs.first().map_or_else(Vec::new, |leg| leg.looks.iter().map(|look| (look.t, look.sent as f64)).collect());
+        let of = |flow: &FlowSamples| {
+            let sent =
+                flow.legs.first().map_or_else(Vec::new, |leg| leg.samples.iter().map(|sample| (sample.t, sample.sent as f64)).collect());
             curve::delays(&sent, &flow.read, DELAY_POINTS)
         };
         let mut delays: Vec<f64> = self.flows.iter().flat_map(of).collect();
@@ -237,29 +238,28 @@ impl Seen {
         let link = format!("link {}", scenario.bottleneck() + 1);
         let mut all = vec![
             Series::of("goodput", "all", "bit/s", self.goodput()),
-            Series::of("queue", &link, "B", self.bottleneck.iter().map(|look| (look.t, look.queued as f64))),
+            Series::of("queue", &link, "B", self.bottleneck.iter().map(|sample| (sample.t, sample.queued as f64))),
         ];
         if (2..=MOST_FLOW_CURVES).contains(&self.flows.len()) {
             let flows = self.flows.iter().enumerate();
-            let goodput = |flow: &FlowSeen| curve::rate(&flow.read, GOODPUT_WINDOW);
+            let goodput = |flow: &FlowSamples| curve::rate(&flow.read, GOODPUT_WINDOW);
             all.extend(flows.map(|(id, flow)| Series::of("flow_goodput", &format!("flow {id}"), "bit/s", goodput(flow))));
         }
         if !scenario.splits.is_empty() {
             all.push(Series::of("held", "all", "B", self.held.iter().copied()));
         }
-        let legs =
-            self.flows.iter().enumerate().flat_map(|(id, flow)| flow.legs.iter().enumerate().map(move |(leg, seen)| (id, leg, seen)));
-        for (id, leg, seen) in legs.take(MOST_CURVES) {
-            let whose = if scenario.splits.is_empty() { format!("flow {id}") } else { format!("flow {id} leg {}", leg + 1) };
-            let mut of = |what: &str, unit: &str, value: fn(&LegLook) -> f64| {
+        let legs = self.flows.iter().enumerate().flat_map(|(id, flow)| (1..).zip(&flow.legs).map(move |(number, leg)| (id, number, leg)));
+        for (id, number, leg) in legs.take(MOST_CURVES) {
+            let whose = if scenario.splits.is_empty() { format!("flow {id}") } else { format!("flow {id} leg {number}") };
+            let mut of = |what: &str, unit: &str, value: fn(&LegSample) -> f64| {
                 // Samples before the handshake have no values.
-                let connected = seen.looks.iter().filter(|look| look.srtt_us > 0);
-                all.push(Series::of(what, &whose, unit, connected.map(|look| (look.t, value(look)))));
+                let connected = leg.samples.iter().filter(|sample| sample.srtt_us > 0);
+                all.push(Series::of(what, &whose, unit, connected.map(|sample| (sample.t, value(sample)))));
             };
-            of("cwnd", "pkt", |look| f64::from(look.cwnd));
-            of("rtt", "s", |look| f64::from(look.srtt_us) / 1e6);
-            of("in_flight", "B", |look| f64::from(look.in_flight));
-            of("retransmits", "pkt", |look| f64::from(look.retransmits));
+            of("cwnd", "pkt", |sample| f64::from(sample.cwnd));
+            of("rtt", "s", |sample| f64::from(sample.srtt_us) / 1e6);
+            of("in_flight", "B", |sample| f64::from(sample.in_flight));
+            of("retransmits", "pkt", |sample| f64::from(sample.retransmits));
         }
         all
     }
@@ -274,41 +274,41 @@ impl Seen {
     }
 }
 
-impl FlowSeen {
+impl FlowSamples {
     /// Payload that the receiver read between two times.
     fn read_between(&self, from: f64, to: f64) -> f64 {
         curve::value_at(&self.read, to) - curve::value_at(&self.read, from)
     }
 }
 
-impl LegSeen {
+impl LegSamples {
     fn outcome(&self, control: &str) -> LegOutcome {
-        let busy: Vec<&LegLook> = self.looks.iter().filter(|look| look.busy).collect();
+        let busy: Vec<&LegSample> = self.samples.iter().filter(|sample| sample.busy).collect();
         // A flow that was over between two samples has only the last one.
-        let seen: Vec<&LegLook> = if busy.is_empty() { self.looks.last().into_iter().collect() } else { busy };
-        let mean = |value: fn(&LegLook) -> u32| match seen.len() {
+        let counted: Vec<&LegSample> = if busy.is_empty() { self.samples.last().into_iter().collect() } else { busy };
+        let mean = |value: fn(&LegSample) -> u32| match counted.len() {
             0 => 0.0,
-            count => seen.iter().map(|look| f64::from(value(look))).sum::<f64>() / count as f64,
+            count => counted.iter().map(|sample| f64::from(value(sample))).sum::<f64>() / count as f64,
         };
         LegOutcome {
             control: control.into(),
-            mean_rtt_s: mean(|look| look.srtt_us) / 1e6,
+            mean_rtt_s: mean(|sample| sample.srtt_us) / 1e6,
             min_rtt_s: f64::from(self.min_rtt_us) / 1e6,
             retransmits: self.retransmits,
-            mean_cwnd_pkt: mean(|look| look.cwnd),
+            mean_cwnd_pkt: mean(|sample| sample.cwnd),
             timeouts: self.timeouts,
         }
     }
 
     /// Adds the time in seconds that the proxy was in each phase, from the arrival of the first byte until
     /// the last one was forwarded.
-    fn add_phases(&self, flow: &FlowSeen, phases: &mut Phases) {
-        for pair in self.looks.windows(2) {
-            let (look, time) = (&pair[0], pair[1].t - pair[0].t);
-            let before = look.sent == 0 && look.held == 0;
-            let after = flow.end_s.is_some() && look.sent >= flow.bytes && look.held == 0;
+    fn add_phases(&self, flow: &FlowSamples, phases: &mut Phases) {
+        for pair in self.samples.windows(2) {
+            let (sample, time) = (&pair[0], pair[1].t - pair[0].t);
+            let before = sample.sent == 0 && sample.held == 0;
+            let after = flow.end_s.is_some() && sample.sent >= flow.bytes && sample.held == 0;
             if !before && !after {
-                *match look.phase {
+                *match sample.phase {
                     Phase::Free => &mut phases.free,
                     Phase::Starvation => &mut phases.starvation,
                     Phase::Backpressure => &mut phases.backpressure,
@@ -330,12 +330,12 @@ mod tests {
     }
 
     /// Two flows: the first alone has a megabyte a second for 2 s, and then each has half of it.
-    fn seen() -> Seen {
-        let looks = |of: fn(f64) -> f64| (0..=100).map(|at| f64::from(at) / 10.0).map(|t| (t, of(t))).collect::<Vec<_>>();
+    fn samples() -> RunSamples {
+        let series = |of: fn(f64) -> f64| (0..=100).map(|at| f64::from(at) / 10.0).map(|t| (t, of(t))).collect::<Vec<_>>();
         let first: fn(f64) -> f64 = |t| 1e6 * t.min(2.0) + 5e5 * (t - 2.0).max(0.0);
         let second: fn(f64) -> f64 = |t| 5e5 * (t - 2.0).max(0.0);
         let flow = |start_s: f64, read: fn(f64) -> f64| {
-            let look = |(t, bytes): &(f64, f64)| LegLook {
+            let sample = |(t, bytes): &(f64, f64)| LegSample {
                 t: *t,
                 sent: *bytes as u64,
                 held: 0,
@@ -346,23 +346,23 @@ mod tests {
                 busy: *bytes > 0.0,
                 phase: if *t < 5.0 { Phase::Free } else { Phase::Starvation },
             };
-            let read = looks(read);
-            let leg = LegSeen { looks: read.iter().map(look).collect(), min_rtt_us: 19_000, retransmits: 3, timeouts: None };
-            FlowSeen { start_s, bytes: read[100].1 as u64, legs: vec![leg.clone(), leg], read, ..FlowSeen::default() }
+            let read = series(read);
+            let leg = LegSamples { samples: read.iter().map(sample).collect(), min_rtt_us: 19_000, retransmits: 3, timeouts: None };
+            FlowSamples { start_s, bytes: read[100].1 as u64, legs: vec![leg.clone(), leg], read, ..FlowSamples::default() }
         };
-        let bottleneck = looks(|t| 1e6 * t).into_iter().map(|(t, left)| LinkLook { t, left: left as u64, queued: 1500 });
-        Seen {
+        let bottleneck = series(|t| 1e6 * t).into_iter().map(|(t, left)| LinkSample { t, left: left as u64, queued: 1500 });
+        RunSamples {
             end_s: 10.0,
             flows: vec![flow(0.0, first), flow(2.0, second)],
             bottleneck: bottleneck.collect(),
-            shaped: looks(|_| 500.0),
-            ..Seen::default()
+            shaped: series(|_| 500.0),
+            ..RunSamples::default()
         }
     }
 
     #[test]
-    fn what_was_seen_becomes_figures() {
-        let outcome = seen().outcome("x", &scenario(), 1);
+    fn figures_are_computed_from_samples() {
+        let outcome = samples().outcome("x", &scenario(), 1);
         assert!((outcome.goodput_bps - 8e6).abs() < 1.0 && (outcome.utilization - 1.0).abs() < 1e-9);
         assert!((outcome.jain.unwrap() - 1.0).abs() < 1e-9);
         // Half a second after the second start the mean over half a second is fair.
