@@ -68,7 +68,6 @@ use client_connection::ListenerSettings;
 use intercept::{Ends, OpenError, RulesLost};
 use shared::Shared;
 use std::{
-    io,
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -91,17 +90,9 @@ pub enum StartError {
     /// The configuration cannot work on any machine, or not on this one.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A listener, a firewall rule or a link could not be set up.
+    /// A listener, a firewall rule, a link or a thread could not be set up.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Another operation of the system failed.
-    #[error("cannot {what}: {why}")]
-    System {
-        /// What was attempted.
-        what: &'static str,
-        /// The system's reason.
-        why: io::Error,
-    },
 }
 
 /// A running cache. Dropping it resets its connections and removes its firewall rules.
@@ -128,10 +119,9 @@ impl Cache {
     /// then.
     pub fn start(config: Config) -> Result<Self, StartError> {
         config.check()?;
-        let failed = |what| move |why| StartError::System { what, why };
         let (ends, listeners) = Ends::open(config.interception())?;
         let runtime = Builder::new_multi_thread().worker_threads(config.threads.max(1)).thread_name("tandem-cache").enable_all().build();
-        let runtime = runtime.map_err(failed("start the worker threads"))?;
+        let runtime = runtime.map_err(OpenError::system("start the worker threads"))?;
         let permits = Arc::new(Semaphore::new(config.max_connections));
         let shared = Arc::new(Shared::new(config, ends.dialler()));
         let (drain, drain_signal) = watch::channel(false);
@@ -139,10 +129,10 @@ impl Cache {
         let active = Arc::new(AtomicUsize::new(0));
         let mut addresses = Vec::new();
         for (index, listener) in listeners {
-            addresses.push(listener.address().map_err(failed("read a listener's address"))?);
+            addresses.push(listener.address().map_err(OpenError::system("read a listener's address"))?);
             let _guard = runtime.enter();
             let socket = listener.socket.try_clone().and_then(|socket| TcpListener::from_std(socket.into()));
-            let socket = socket.map_err(failed("register a listener with the runtime"))?;
+            let socket = socket.map_err(OpenError::system("register a listener with the runtime"))?;
             let is_transparent = listener.listen.is_transparent();
             let acceptor = Acceptor {
                 listener,

@@ -81,7 +81,8 @@ pub enum InterceptionError {
     Controller(#[from] ControllerError),
 }
 
-/// Why interception did not start.
+/// Why a proxy could not be set up, apart from its own configuration: what was attempted, on what,
+/// why it failed, the cure.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The configuration cannot work on any machine, or not on this one.
@@ -103,9 +104,22 @@ pub enum OpenError {
     /// A link could not be shaped or watched.
     #[error(transparent)]
     Egress(#[from] EgressError),
+    /// Another operation of the system failed.
+    #[error("cannot {attempt}: {why}")]
+    System {
+        /// What was attempted: "start a worker thread".
+        attempt: &'static str,
+        /// The system's reason.
+        why: io::Error,
+    },
 }
 
 impl OpenError {
+    /// For `map_err`: an operation of the system failed. `attempt` completes the sentence "cannot …".
+    pub fn system(attempt: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |why| OpenError::System { attempt, why }
+    }
+
     /// Metrics cannot be served at this address.
     pub fn metrics(at: SocketAddr, why: io::Error) -> Self {
         let cure = match why.kind() {

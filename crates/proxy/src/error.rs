@@ -9,17 +9,9 @@ pub enum StartError {
     /// The configuration can't work on any machine, or not on this one.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A listener, a rule or a link could not be set up.
+    /// A listener, a rule, a link or a thread could not be set up.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Something else the system refused.
-    #[error("cannot {what}: {why}")]
-    System {
-        /// What was attempted.
-        what: &'static str,
-        /// The system's reason.
-        why: std::io::Error,
-    },
 }
 
 /// Why a running proxy did not do what it was asked.

@@ -57,10 +57,9 @@ impl Handle {
         config: &Arc<Config>,
         failures: mpsc::Sender<Failure>,
         context: impl FnOnce(mpsc::Receiver<Command>, Arc<Turns>) -> WorkerContext,
-    ) -> Result<Self, StartError> {
-        let failed = |what| move |why| StartError::System { what, why };
+    ) -> Result<Self, OpenError> {
         let waker = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
-            .map_err(|errno| StartError::System { what: "make an eventfd", why: errno.into() })?;
+            .map_err(|errno| OpenError::system("make an eventfd")(errno.into()))?;
         let (commands, inbox) = mpsc::channel();
         let (tell, started) = mpsc::channel();
         let turns = Arc::new(Turns::default());
@@ -69,7 +68,7 @@ impl Handle {
         let name = format!("tandem-{number}");
         let work = move || {
             let worker = sys::own_descriptors(at)
-                .map_err(failed("give a worker thread a descriptor table of its own"))
+                .map_err(OpenError::system("give a worker thread a descriptor table of its own"))
                 .and_then(|waker| Worker::new(config, waker, context));
             match worker {
                 Ok(worker) => {
@@ -85,11 +84,11 @@ impl Handle {
                 Err(error) => drop(tell.send(Err(error))),
             }
         };
-        let thread = thread::Builder::new().name(name).spawn(work).map_err(failed("start a worker thread"))?;
+        let thread = thread::Builder::new().name(name).spawn(work).map_err(OpenError::system("start a worker thread"))?;
         let handle = Handle { mailbox: Mailbox { commands, waker: Arc::new(waker) }, turns, thread: Some(thread) };
         match started.recv() {
             Ok(outcome) => outcome.map(|()| handle),
-            Err(_) => Err(StartError::System { what: "start a worker thread", why: std::io::Error::other("it panicked") }),
+            Err(_) => Err(OpenError::system("start a worker thread")(std::io::Error::other("it panicked"))),
         }
     }
 }
@@ -103,7 +102,6 @@ impl Proxy {
         config.without_absent_families();
         let kernel = Mutex::new((config.prepare()?, Egress::of(config.profiles()).map_err(OpenError::from)?));
         config.rename_controllers();
-        let failed = |what| move |why| StartError::System { what, why };
         let config = Arc::new(config);
         let on_end: OnEnd = Arc::new(on_end);
         let rules = config.rules();
@@ -120,7 +118,7 @@ impl Proxy {
             failures,
             _mtu_probing: config.install_rules.then(kernel_setting::probe_mtu).flatten(),
         };
-        let (log, log_thread) = flow_log::start().map_err(failed("start the log's thread"))?;
+        let (log, log_thread) = flow_log::start().map_err(OpenError::system("start the log's thread"))?;
         proxy.log = Some(log_thread);
         let (names, questions) = mpsc::channel();
         let (notes, gate_inbox) = mpsc::channel();
@@ -140,13 +138,13 @@ impl Proxy {
         if config.listen.iter().any(|listen| matches!(listen.mode, ListenMode::Socks5 | ListenMode::Bond)) {
             let mailboxes: Vec<Mailbox> = proxy.workers.iter().map(|worker| worker.mailbox.clone()).collect();
             let tell = move |worker: usize, answer| mailboxes[worker].send(Command::Resolved(answer));
-            resolver::start(questions, tell).map_err(failed("start the threads that look names up"))?;
+            resolver::start(questions, tell).map_err(OpenError::system("start the threads that look names up"))?;
         }
         // Rules come last: until the listeners listen, connections pass unsplit.
         if let Some(rules) = rules {
             let limit = gate::memory_limit(&config);
             let gate = Gate::start(rules::Installed::install(rules).map_err(OpenError::from)?, limit, gate_inbox, failed_parts)
-                .map_err(failed("start the thread that opens and shuts the gate"))?;
+                .map_err(OpenError::system("start the thread that opens and shuts the gate"))?;
             proxy.gate = Some((notes, gate));
         }
         Ok(proxy)

@@ -14,7 +14,6 @@ use crate::{
     carrier::{CarrierContext, OpenCarrier, StreamCarrier},
     config::{Config, ListenMode},
     connection::{Connection, Start, Wants, refuse_socks},
-    error::StartError,
     flow_log::{self, Lines},
     gate::GateCommand,
     greeting::{RequestedServer, proxy_header},
@@ -23,7 +22,7 @@ use crate::{
     meter::Totals,
     resolver::{Answer, Asker, Question},
 };
-use intercept::{Arrival, Routes, listener::BACKLOG};
+use intercept::{Arrival, OpenError, Routes, listener::BACKLOG};
 pub(crate) use mailbox::{Command, Mailbox};
 use pending_clients::{PendingClient, PendingQueue};
 use relay::{Ending, EventBatch, FlowRecord, FlowStats, LegSide, Reactor, Readiness, Scratch, Slab, Token};
@@ -151,14 +150,13 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(config: Arc<Config>, waker: OwnedFd, context: WorkerContext) -> Result<Self, StartError> {
-        let failed = |what| move |why| StartError::System { what, why };
+    pub(crate) fn new(config: Arc<Config>, waker: OwnedFd, context: WorkerContext) -> Result<Self, OpenError> {
         let listeners = listeners::open(&config, context.number)?;
-        let mut worker = Self::watch(config, waker, listeners, context).map_err(failed("set up epoll for a worker"))?;
+        let mut worker = Self::watch(config, waker, listeners, context).map_err(OpenError::system("set up epoll for a worker"))?;
         let (reactor, names, number) = (worker.reactor.clone(), worker.context.names.clone(), worker.context.number);
         let context = CarrierContext { reactor, names, worker: number };
         let carrier = (worker.context.open_carrier)(&worker.config, context);
-        worker.carrier = carrier.map_err(|why| failed("set the bond up")(io::Error::other(why)))?;
+        worker.carrier = carrier.map_err(|why| OpenError::system("set the bond up")(io::Error::other(why)))?;
         Ok(worker)
     }
 

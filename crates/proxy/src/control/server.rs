@@ -77,7 +77,7 @@ pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, St
         }
         Err(ClaimError::System(why)) => return Err(refused(why, unusual)),
     };
-    let failed = |what| move |why| StartError::System { what, why };
+    let failed = OpenError::system;
     let waker = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| failed("make an eventfd")(errno.into()))?);
     claim.listener.set_nonblocking(true).map_err(failed("watch the control socket"))?;
     let (proxy, socket, stop) = (Arc::downgrade(proxy), claim.clone(), waker.clone());
