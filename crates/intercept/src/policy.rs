@@ -20,14 +20,17 @@ use std::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// It is split, and its far leg is a plain connection
+    /// The connection is split, and its far leg is a TCP connection
     #[default]
     Split,
-    /// It passes unsplit
+    /// The connection passes unsplit
     Bypass,
-    /// It is split, and its far leg is a bond: the default if there are networks for one
-    Bond,
-    /// It is reset, or refused by the protocol in which the client names its destination
+    /// The connection is split, and a carrier takes its far leg: a part of the program that this
+    /// crate does not know. The default where there is a carrier.
+    #[serde(rename = "bond")]
+    #[schemars(description = "The connection is split, and its far leg is the bond: the default if networks are configured for one")]
+    Carry,
+    /// The connection is reset, or refused in the protocol in which the client names its destination
     Refuse,
 }
 
@@ -303,14 +306,15 @@ pub struct Policy {
 pub type NamedProfile<'a> = (String, &'a LegProfile, &'a [Interface]);
 
 impl Policy {
-    /// Whether the far leg of a connection is a bond, where there are networks for one. `server` is
-    /// not known of one that goes to a name: then only rules that do not ask for it fit.
-    pub fn is_bonded(&self, client: SocketAddr, server: Option<SocketAddr>, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
+    /// Whether the carrier takes the far leg of a connection, where there is a carrier. `server` is
+    /// `None` while only the server's name is known: rules with a condition on the server do not
+    /// match then.
+    pub fn is_carried(&self, client: SocketAddr, server: Option<SocketAddr>, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
         let asks = self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
         let mut through = |address: Option<IpAddr>| address.filter(|_| asks).and_then(&mut route);
         let (inward, outward) = (through(Some(client.ip())), through(server.map(|server| server.ip())));
         let rule = self.rules.iter().find(|rule| rule.fits(client, server, inward.as_deref(), outward.as_deref()));
-        rule.is_none_or(|rule| rule.action == Action::Bond)
+        rule.is_none_or(|rule| rule.action == Action::Carry)
     }
 
     /// Whether a rule refuses a connection. `route` tells the interface through which an address is

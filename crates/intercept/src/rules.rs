@@ -316,8 +316,8 @@ impl Rules {
         for one in &self.policy {
             let verdict = match one.action {
                 // The operator has said whose connections are split, whatever the forward chain says.
-                Action::Split | Action::Bond if one.names_clients() => "goto split",
-                Action::Split | Action::Bond => "goto guard",
+                Action::Split | Action::Carry if one.names_clients() => "goto split",
+                Action::Split | Action::Carry => "goto guard",
                 Action::Bypass => "counter name bypassed goto direct",
                 // Only SYNs of TCP come to this chain.
                 Action::Refuse => "reject with tcp reset",
@@ -344,7 +344,7 @@ impl Rules {
     /// Whether there are connections that are split only when the forward chains of other programs
     /// have let one of their kind pass.
     pub fn heeds_forward_chains(&self) -> bool {
-        let is_split = |rule: &Rule| matches!(rule.action, Action::Split | Action::Bond);
+        let is_split = |rule: &Rule| matches!(rule.action, Action::Split | Action::Carry);
         // Rules behind one without conditions decide nothing, and neither does the default.
         let last = self.policy.iter().position(|rule| conditions(rule) == [""]);
         let deciding = &self.policy[..last.map_or(self.policy.len(), |last| last + 1)];

@@ -86,7 +86,7 @@ fn try_routes(interception: &Interception, routes: &Routes) -> Vec<Trial> {
             trials.push(try_route(routes, to.ip(), format!("{to} (where the listener at {} forwards to)", listen.at)));
         }
     }
-    let rules = interception.policy.rules.iter().enumerate().filter(|(_, rule)| matches!(rule.action, Action::Split | Action::Bond));
+    let rules = interception.policy.rules.iter().enumerate().filter(|(_, rule)| matches!(rule.action, Action::Split | Action::Carry));
     for (index, rule) in rules {
         for (key, prefixes) in [("from", &rule.from), ("to", &rule.to)] {
             trials.extend(prefixes.iter().filter_map(|prefix| try_prefix(routes, *prefix, &format!("{key} of rule[{}]", index + 1))));

@@ -176,7 +176,7 @@ impl File {
         }
         for (index, rule) in self.rule.iter().enumerate() {
             need(
-                rule.action != Action::Bond || !networks.is_empty(),
+                rule.action != Action::Carry || !networks.is_empty(),
                 format!("rule[{index}].action"),
                 "is \"bond\", and there is no [[bond.network]] for one: give some",
             )?;

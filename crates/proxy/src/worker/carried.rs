@@ -11,7 +11,7 @@ impl Worker {
     /// Whether the carrier takes a connection; its server may be known by name alone.
     pub(super) fn is_carried(&self, client: SocketAddr, server: Option<SocketAddr>) -> bool {
         let routes = self.routes.as_ref();
-        self.carrier.is_some() && self.config.policy.is_bonded(client, server, |address| routes?.interface_to(address))
+        self.carrier.is_some() && self.config.policy.is_carried(client, server, |address| routes?.interface_to(address))
     }
 
     /// Begins a connection that the carrier takes.
