@@ -81,7 +81,7 @@ impl Destinations {
         // What has come here of these ranges has been permitted by name.
         let named = |form: IpAddr| form.is_loopback() || form.is_unspecified() || self.names(form);
         for form in forms(to.ip()).filter(|form| !named(*form)) {
-            if Routes::open()?.ends_here(form, scope)? {
+            if Routes::open()?.is_local(form, scope)? {
                 return Err(refused(to.ip(), "it is an address of the proxy's own host"));
             }
         }

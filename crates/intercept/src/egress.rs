@@ -9,7 +9,7 @@ use crate::{
     policy::{Interface, NamedProfile},
     routes::{Device, Routes},
 };
-use kernel::{LinkId as Place, LinkRecord as Link, Monitor, MonitorSettings as Settings, WatchMode as Watch};
+use kernel::{LinkId, LinkRecord, Monitor, MonitorSettings, WatchMode};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -76,21 +76,21 @@ pub enum EgressError {
 #[derive(Debug)]
 pub struct Egress {
     monitor: Monitor,
-    links: BTreeMap<String, Watched>,
+    links: BTreeMap<String, WatchedLink>,
 }
 
 #[derive(Debug)]
-struct Watched {
-    wanted: Wanted,
-    place: Place,
-    watch: Watch,
+struct WatchedLink {
+    wanted: LinkSettings,
+    place: LinkId,
+    watch: WatchMode,
     /// When it was last asked about, and what had left by then.
     last: Option<(Instant, u64)>,
 }
 
 /// What profiles say of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Wanted {
+struct LinkSettings {
     device: Device,
     capacity: Rate,
     shape: bool,
@@ -163,21 +163,21 @@ impl Egress {
         })
     }
 
-    fn set(&mut self, wanted: Vec<Wanted>) -> Result<(), EgressError> {
+    fn set(&mut self, wanted: Vec<LinkSettings>) -> Result<(), EgressError> {
         let stays = |link: &String| wanted.iter().any(|wanted| wanted.device.name == *link);
         let gone: Vec<String> = self.links.keys().filter(|link| !stays(link)).cloned().collect();
         for link in gone {
             self.release(&link);
         }
         for wanted in wanted {
-            let Wanted { device, capacity, shape } = wanted.clone();
+            let LinkSettings { device, capacity, shape } = wanted.clone();
             let watching = |why: kernel::Error| EgressError::Watch { link: device.name.clone(), why: why.into() };
-            let place = Place::here(device.index).map_err(watching)?;
+            let place = LinkId::here(device.index).map_err(watching)?;
             let wire = wire_rate(capacity, &device);
             let watch = if shape { shape_to(&device, wire)? } else { unshape(&device) };
             // From here on a release takes all of it away.
-            self.links.insert(device.name.clone(), Watched { wanted, place, watch, last: None });
-            self.monitor.watch(place, Settings { capacity: wire, overhead: device.overhead, watch }).map_err(watching)?;
+            self.links.insert(device.name.clone(), WatchedLink { wanted, place, watch, last: None });
+            self.monitor.watch(place, MonitorSettings { capacity: wire, overhead: device.overhead, watch }).map_err(watching)?;
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Egress {
     fn release(&mut self, link: &str) {
         if let Some(watched) = self.links.remove(link) {
             self.monitor.forget(watched.place);
-            if watched.watch == Watch::Qdisc {
+            if watched.watch == WatchMode::Qdisc {
                 unshape(&watched.wanted.device);
             }
         }
@@ -214,7 +214,7 @@ impl Drop for Egress {
     }
 }
 
-fn view(link: &str, watched: &Watched, record: &Link, egress: f64) -> LinkView {
+fn view(link: &str, watched: &WatchedLink, record: &LinkRecord, egress: f64) -> LinkView {
     // From bytes on the wire to bits of IP.
     let device = &watched.wanted.device;
     let mtu = f64::from(device.mtu);
@@ -226,7 +226,7 @@ fn view(link: &str, watched: &Watched, record: &Link, egress: f64) -> LinkView {
         other_bps: bits(record.share.cross_rate as f64),
         queue_bytes: record.queue,
         backlog_bytes: record.backlog,
-        shaped: watched.watch == Watch::Qdisc,
+        shaped: watched.watch == WatchMode::Qdisc,
         drops: record.drops,
         load: f64::from(record.mpcp.load_milli) / 1000.0,
         give_bytes: record.xcp.give,
@@ -238,12 +238,12 @@ fn view(link: &str, watched: &Watched, record: &Link, egress: f64) -> LinkView {
 }
 
 /// The links that profiles say the capacity of.
-fn wanted<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<Vec<Wanted>, EgressError> {
-    let mut wanted: Vec<Wanted> = Vec::new();
+fn wanted<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<Vec<LinkSettings>, EgressError> {
+    let mut wanted: Vec<LinkSettings> = Vec::new();
     for (leg, profile, chosen_by) in profiles {
         let Some(capacity) = profile.capacity else { continue };
         for device in devices_of(&leg, profile, chosen_by, capacity)? {
-            let link = Wanted { device, capacity, shape: profile.shape.unwrap_or(true) };
+            let link = LinkSettings { device, capacity, shape: profile.shape.unwrap_or(true) };
             match wanted.iter().find(|known| known.device == link.device) {
                 None => wanted.push(link),
                 Some(known) if *known == link => {}
@@ -264,7 +264,7 @@ fn devices_of(leg: &str, profile: &LegProfile, chosen_by: &[Interface], capacity
         return if devices.is_empty() { Err(EgressError::NoLink { leg: leg.to_owned(), link: link.clone() }) } else { Ok(devices) };
     }
     if !chosen_by.is_empty() {
-        devices.retain(|device| chosen_by.iter().any(|interface| interface.fits(&device.name)));
+        devices.retain(|device| chosen_by.iter().any(|interface| interface.matches(&device.name)));
         return if devices.is_empty() { Err(which("no interface is there that the profile is chosen by")) } else { Ok(devices) };
     }
     // Any address that is not this machine's will do: it is only asked about.
@@ -281,7 +281,7 @@ fn wire_rate(rate: Rate, device: &Device) -> u64 {
 }
 
 /// Shapes the proxy's packets on an interface to so many wire bytes/s, or leaves the operator's own queueing discipline alone.
-fn shape_to(device: &Device, wire: u64) -> Result<Watch, EgressError> {
+fn shape_to(device: &Device, wire: u64) -> Result<WatchMode, EgressError> {
     let link = device.name.as_str();
     let handle = format!("{HANDLE:x}:");
     let root = tc(link, &["qdisc", "show", "dev", link, "root"])?;
@@ -294,7 +294,7 @@ fn shape_to(device: &Device, wire: u64) -> Result<Watch, EgressError> {
         tc(link, &["qdisc", "replace", "dev", link, "root", "handle", &handle, "htb", "default", "0"])?;
     } else {
         tracing::info!("{link} has a queueing discipline of its own ({kind}), which stays: nothing is shaped there");
-        return Ok(Watch::Virtual);
+        return Ok(WatchMode::Virtual);
     }
     let (class, rate) = (format!("{handle}1"), format!("{}bit", wire * 8));
     // As large as a full packet, and not much larger: a burst would go into the queue of whoever is next.
@@ -305,17 +305,17 @@ fn shape_to(device: &Device, wire: u64) -> Result<Watch, EgressError> {
     // queue: to drop one would only have it sent again. So there is room for those of a thousand flows that begin together.
     let (queue, limit) = (format!("{:x}:", HANDLE + 1), (wire / 2).max(4 << 20).to_string());
     tc(link, &["qdisc", "replace", "dev", link, "parent", &class, "handle", &queue, "bfifo", "limit", &limit])?;
-    Ok(Watch::Qdisc)
+    Ok(WatchMode::Qdisc)
 }
 
 /// Takes a shaper away that a killed proxy left.
-fn unshape(device: &Device) -> Watch {
+fn unshape(device: &Device) -> WatchMode {
     let link = device.name.as_str();
     let root = tc(link, &["qdisc", "show", "dev", link, "root"]).unwrap_or_default();
     if root.split_whitespace().nth(2) == Some(&format!("{HANDLE:x}:")) {
         let _ = tc(link, &["qdisc", "del", "dev", link, "root"]);
     }
-    Watch::Virtual
+    WatchMode::Virtual
 }
 
 fn tc(link: &str, arguments: &[&str]) -> Result<String, EgressError> {

@@ -32,7 +32,7 @@ fn reached(listen: &[ListenAt], to: SocketAddr) -> Option<&ListenAt> {
     let to = destination(to);
     let candidates = || listen.iter().filter(|listen| listen.at.port() == to.port() && to.port() != 0);
     let exact = candidates().find(|listen| canonical(listen.at).ip() == to.ip());
-    exact.or_else(|| candidates().find(|listen| hears_all(listen, to.ip()) && is_own(to)))
+    exact.or_else(|| candidates().find(|listen| listens_on_all(listen, to.ip()) && is_own(to)))
 }
 
 /// Where the kernel connects to: an unspecified address stands for loopback.
@@ -47,13 +47,13 @@ fn destination(to: SocketAddr) -> SocketAddr {
 }
 
 /// Whether it listens at any address of this family: [::] stands for both.
-fn hears_all(listen: &ListenAt, to: IpAddr) -> bool {
+fn listens_on_all(listen: &ListenAt, to: IpAddr) -> bool {
     listen.at.ip().is_unspecified() && (listen.at.is_ipv6() || to.is_ipv4())
 }
 
 fn is_own(to: SocketAddr) -> bool {
     let scope = if let SocketAddr::V6(to) = to { to.scope_id() } else { 0 };
-    to.ip().is_loopback() || Routes::open().is_ok_and(|routes| routes.ends_here(to.ip(), scope).unwrap_or(false))
+    to.ip().is_loopback() || Routes::open().is_ok_and(|routes| routes.is_local(to.ip(), scope).unwrap_or(false))
 }
 
 #[cfg(test)]

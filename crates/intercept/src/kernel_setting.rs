@@ -5,7 +5,7 @@
 //! before. A proxy that ends and can lock the file exclusively is the last, and puts that value back.
 //! When a proxy is killed the file stays, and tells the next one what to put back.
 
-use crate::runtime_dir::{Places, open_locked};
+use crate::runtime_dir::{RuntimeDirs, open_locked};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File, OpenOptions},
@@ -27,7 +27,7 @@ const MTU_PROBING: KernelSetting = KernelSetting { name: "net.ipv4.tcp_mtu_probi
 
 /// Lets legs get through where a router drops large packets and does not say so: without it they stand
 /// still until they time out.
-pub fn probe_mtu() -> Option<Changed> {
+pub fn probe_mtu() -> Option<ChangedSetting> {
     let KernelSetting { name, value } = MTU_PROBING;
     // 2 is for probing from the start.
     if MTU_PROBING.read().is_ok_and(|current| current == "2") {
@@ -42,17 +42,17 @@ pub fn probe_mtu() -> Option<Changed> {
 /// The setting has the proxy's value. Dropping puts the value from before back, unless another proxy
 /// needs it still.
 #[derive(Debug)]
-pub struct Changed {
+pub struct ChangedSetting {
     setting: KernelSetting,
     /// Of the network namespace it was changed in, whichever thread drops this.
     kernel: File,
     before: String,
-    note: Option<Note>,
+    saved: Option<SavedValue>,
 }
 
 /// The file that has the value from before, locked.
 #[derive(Debug)]
-struct Note {
+struct SavedValue {
     file: File,
     path: PathBuf,
 }
@@ -62,26 +62,27 @@ impl KernelSetting {
     ///
     /// # Errors
     /// When it cannot be read or written.
-    pub fn change(self) -> io::Result<Option<Changed>> {
+    pub fn change(self) -> io::Result<Option<ChangedSetting>> {
         let mut kernel = OpenOptions::new().read(true).write(true).open(self.path())?;
         let current = self.read()?;
         // Without a directory for notes only a clean end puts the value back.
-        let note = self.note().inspect_err(|why| tracing::debug!("cannot note the value of {}: {why}", self.name)).ok();
-        let noted = note.as_ref().and_then(Note::read).filter(|_| current == self.value);
-        let Some(before) = noted.or((current != self.value).then_some(current)) else {
-            note.inspect(Note::remove);
+        let saved = self.saved().inspect_err(|why| tracing::debug!("cannot save the value of {}: {why}", self.name)).ok();
+        let saved_before = saved.as_ref().and_then(SavedValue::read).filter(|_| current == self.value);
+        let Some(before) = saved_before.or((current != self.value).then_some(current)) else {
+            saved.inspect(SavedValue::remove);
             return Ok(None);
         };
-        if let Err(why) = note.as_ref().map_or(Ok(()), |note| note.write(&before)).and_then(|()| kernel.write_all(self.value.as_bytes())) {
-            note.inspect(Note::remove);
+        if let Err(why) = saved.as_ref().map_or(Ok(()), |saved| saved.write(&before)).and_then(|()| kernel.write_all(self.value.as_bytes()))
+        {
+            saved.inspect(SavedValue::remove);
             return Err(why);
         }
-        Ok(Some(Changed { setting: self, kernel, before, note }))
+        Ok(Some(ChangedSetting { setting: self, kernel, before, saved }))
     }
 
     /// Puts the value back that a proxy which was killed has left changed.
     pub fn recover(self) {
-        let path = Places::of_thread().and_then(|places| places.note(self.name));
+        let path = RuntimeDirs::of_thread().and_then(|dirs| dirs.saved_value_path(self.name));
         if path.is_ok_and(|path| path.exists()) {
             // Dropped at once: if no living proxy needs the value, it is put back.
             let _ = self.change();
@@ -96,17 +97,17 @@ impl KernelSetting {
         Ok(fs::read_to_string(self.path())?.trim().to_string())
     }
 
-    fn note(self) -> io::Result<Note> {
-        let path = Places::of_thread()?.note(self.name)?;
+    fn saved(self) -> io::Result<SavedValue> {
+        let path = RuntimeDirs::of_thread()?.saved_value_path(self.name)?;
         loop {
             if let Some(file) = open_locked(&path, FlockOperation::LockShared)? {
-                return Ok(Note { file, path });
+                return Ok(SavedValue { file, path });
             }
         }
     }
 }
 
-impl Note {
+impl SavedValue {
     fn read(&self) -> Option<String> {
         let mut text = String::new();
         let mut file = &self.file;
@@ -135,14 +136,14 @@ impl Note {
     }
 }
 
-impl Drop for Changed {
+impl Drop for ChangedSetting {
     fn drop(&mut self) {
-        if self.note.as_ref().is_some_and(|note| !note.is_last()) {
+        if self.saved.as_ref().is_some_and(|saved| !saved.is_last()) {
             return;
         }
         if let Err(why) = self.kernel.rewind().and_then(|()| self.kernel.write_all(self.before.as_bytes())) {
             tracing::warn!("cannot put {} back to {}: {why}; set it by sysctl -w", self.setting.name, self.before);
         }
-        self.note.as_ref().inspect(|note| note.remove());
+        self.saved.as_ref().inspect(|saved| saved.remove());
     }
 }

@@ -285,16 +285,16 @@ pub fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -> io::R
 /// count from a retransmission of long ago, and then gives up a live peer when a packet is lost twice; and it gives up a peer that is
 /// there and has closed its window.
 #[derive(Debug)]
-pub struct Silence {
+pub struct SilenceTimeout {
     limit: Option<Duration>,
     /// Since when the peer owes an answer, as far as was looked.
     since: Option<Instant>,
 }
 
-impl Silence {
+impl SilenceTimeout {
     /// By the profile of its leg.
     pub fn of(profile: &LegProfile) -> Self {
-        Silence { limit: profile.user_timeout.map(units::Span::duration), since: None }
+        SilenceTimeout { limit: profile.user_timeout.map(units::Span::duration), since: None }
     }
 
     /// How often to look.
@@ -356,7 +356,7 @@ impl Source {
 
 /// A leg that is to be dialled.
 #[derive(Debug)]
-pub struct Call<'a> {
+pub struct DialOptions<'a> {
     /// How it is tuned.
     pub profile: &'a LegProfile,
     /// The shares of the buffer, where it is bounded.
@@ -369,7 +369,7 @@ pub struct Call<'a> {
     pub fast_open: bool,
 }
 
-impl Call<'_> {
+impl DialOptions<'_> {
     /// Begins to connect. The connection completes, or fails, later.
     pub fn dial(&self, dscp: impl Fn() -> io::Result<u8>) -> io::Result<Socket> {
         let Some(source) = self.from else { return self.dial_from(None, &dscp) };

@@ -29,7 +29,7 @@ pub struct Listener {
 /// A connection that came in. Its socket does not block, and resets its peer when it is dropped
 /// before it was shut down and read to its end.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct AcceptedConnection {
     /// The near leg.
     pub socket: Socket,
     /// The client.
@@ -183,12 +183,12 @@ impl Listener {
     ///
     /// # Errors
     /// The kernel cannot accept one, for want of descriptors or memory.
-    pub fn accept(&self) -> io::Result<Option<Arrival>> {
+    pub fn accept(&self) -> io::Result<Option<AcceptedConnection>> {
         loop {
             match self.socket.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
                 Ok((socket, client)) => {
-                    if let Some(arrival) = self.arrival(socket, &client)? {
-                        return Ok(Some(arrival));
+                    if let Some(accepted) = self.accepted(socket, &client)? {
+                        return Ok(Some(accepted));
                     }
                 }
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -204,7 +204,7 @@ impl Listener {
     ///
     /// # Errors
     /// The kernel does not tell the addresses of the socket.
-    pub fn arrival(&self, socket: Socket, client: &SockAddr) -> io::Result<Option<Arrival>> {
+    pub fn accepted(&self, socket: Socket, client: &SockAddr) -> io::Result<Option<AcceptedConnection>> {
         let not_ip = || io::Error::other("a TCP socket without an IP address");
         // A listener for both families tells IPv4 addresses in the form of IPv6.
         let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
@@ -222,7 +222,7 @@ impl Listener {
             tracing::warn!(%client, %server, "a transparent listener was called directly, which leads nowhere: reset");
             return Ok(None);
         }
-        Ok(Some(Arrival { socket, client, server }))
+        Ok(Some(AcceptedConnection { socket, client, server }))
     }
 }
 

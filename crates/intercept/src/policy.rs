@@ -107,7 +107,7 @@ pub struct Rule {
 /// A profile, and which legs have it: those through an interface, or to a prefix; whichever end opened the connection. One
 /// with a name and neither is for rules that name it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Leg {
+pub struct LegRule {
     /// What rules call it.
     pub name: Option<String>,
     /// The leg leaves through one of these.
@@ -121,7 +121,7 @@ pub struct Leg {
 /// The keys of a `[[leg]]` that are not those of its profile.
 #[derive(Deserialize, Default, JsonSchema)]
 #[serde(default)]
-struct Which {
+struct LegConditions {
     /// Name that rules refer to.
     name: Option<String>,
     /// Interfaces that the leg leaves through, one or a list; a name that ends in `*` stands for all that
@@ -148,13 +148,13 @@ pub fn with_profile_keys<K: JsonSchema>(about: &str, generator: &mut SchemaGener
     schema
 }
 
-impl JsonSchema for Leg {
+impl JsonSchema for LegRule {
     fn schema_name() -> Cow<'static, str> {
         "Leg".into()
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        with_profile_keys::<Which>(
+        with_profile_keys::<LegConditions>(
             "Which legs have a profile, and the profile. A leg fits if it leaves through one of the interfaces or its peer is in one of the \
              prefixes; a `[[leg]]` with a name alone is for the rules that refer to it.",
             generator,
@@ -162,14 +162,14 @@ impl JsonSchema for Leg {
     }
 }
 
-impl<'de> Deserialize<'de> for Leg {
+impl<'de> Deserialize<'de> for LegRule {
     /// The keys of a profile stand beside those that say which legs have it.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut table = toml::Table::deserialize(deserializer)?;
         let own: toml::Table = ["name", "interface", "to"].iter().filter_map(|key| table.remove_entry(*key)).collect();
-        let which: Which = toml_file::nested(own.into())?;
+        let conditions: LegConditions = toml_file::nested(own.into())?;
         let profile = toml_file::nested(table.into())?;
-        Ok(Leg { name: which.name, interface: which.interface, to: which.to, profile })
+        Ok(LegRule { name: conditions.name, interface: conditions.interface, to: conditions.to, profile })
     }
 }
 
@@ -238,7 +238,7 @@ pub struct Interface(pub String);
 
 impl Interface {
     /// Whether it is the interface of this name, or a pattern that the name fits.
-    pub fn fits(&self, name: &str) -> bool {
+    pub fn matches(&self, name: &str) -> bool {
         self.0.strip_suffix('*').map_or(self.0 == name, |start| name.starts_with(start))
     }
 }
@@ -295,7 +295,7 @@ pub struct Policy {
     /// In their order.
     pub rules: Vec<Rule>,
     /// In their order: the first that fits a leg is its.
-    pub legs: Vec<Leg>,
+    pub legs: Vec<LegRule>,
     /// The accepted leg, where no other profile fits.
     pub near: LegProfile,
     /// The dialled leg, where no other profile fits.
@@ -313,7 +313,7 @@ impl Policy {
         let asks = self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
         let mut through = |address: Option<IpAddr>| address.filter(|_| asks).and_then(&mut route);
         let (inward, outward) = (through(Some(client.ip())), through(server.map(|server| server.ip())));
-        let rule = self.rules.iter().find(|rule| rule.fits(client, server, inward.as_deref(), outward.as_deref()));
+        let rule = self.rules.iter().find(|rule| rule.matches(client, server, inward.as_deref(), outward.as_deref()));
         rule.is_none_or(|rule| rule.action == Action::Carry)
     }
 
@@ -327,7 +327,7 @@ impl Policy {
         let asks = self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
         let mut through = |address| if asks { route(address) } else { None };
         let (inward, outward) = (through(client.ip()), through(server.ip()));
-        let rule = self.rules.iter().find(|rule| rule.fits(client, Some(server), inward.as_deref(), outward.as_deref()));
+        let rule = self.rules.iter().find(|rule| rule.matches(client, Some(server), inward.as_deref(), outward.as_deref()));
         rule.is_some_and(|rule| rule.action == Action::Refuse)
     }
 
@@ -346,11 +346,11 @@ impl Policy {
             || self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
         let mut through = |address| if asks { route(address) } else { None };
         let (inward, outward) = (through(client.ip()), through(server.ip()));
-        let rule = self.rules.iter().find(|rule| rule.fits(client, Some(server), inward.as_deref(), outward.as_deref()));
+        let rule = self.rules.iter().find(|rule| rule.matches(client, Some(server), inward.as_deref(), outward.as_deref()));
         let choose = |named: Option<&String>, peer: IpAddr, through: Option<&str>| {
             self.legs.iter().find(|leg| match named {
                 Some(name) => leg.name.as_ref() == Some(name),
-                None => leg.fits(peer, through),
+                None => leg.matches(peer, through),
             })
         };
         let near = choose(rule.and_then(|rule| rule.near.as_ref()), client.ip(), inward.as_deref());
@@ -386,21 +386,21 @@ impl Rule {
         !self.inward.is_empty() || !self.from.is_empty()
     }
 
-    fn fits(&self, client: SocketAddr, server: Option<SocketAddr>, inward: Option<&str>, outward: Option<&str>) -> bool {
+    fn matches(&self, client: SocketAddr, server: Option<SocketAddr>, inward: Option<&str>, outward: Option<&str>) -> bool {
         holds(&self.from, Some(&client.ip()), |prefix, address| prefix.contains(*address))
             && holds(&self.to, server.map(|server| server.ip()).as_ref(), |prefix, address| prefix.contains(*address))
             && holds(&self.ports, server.map(|server| server.port()).as_ref(), |ports, port| (ports.first..=ports.last).contains(port))
-            && holds(&self.inward, inward, Interface::fits)
-            && holds(&self.outward, outward, Interface::fits)
+            && holds(&self.inward, inward, Interface::matches)
+            && holds(&self.outward, outward, Interface::matches)
     }
 }
 
-impl Leg {
-    fn fits(&self, peer: IpAddr, through: Option<&str>) -> bool {
+impl LegRule {
+    fn matches(&self, peer: IpAddr, through: Option<&str>) -> bool {
         // One without conditions is for those who name it.
         (!self.to.is_empty() || !self.interface.is_empty())
             && holds(&self.to, Some(&peer), |prefix, address| prefix.contains(*address))
-            && holds(&self.interface, through, Interface::fits)
+            && holds(&self.interface, through, Interface::matches)
     }
 }
 
@@ -413,7 +413,7 @@ mod tests {
         #[serde(default)]
         struct File {
             rule: Vec<Rule>,
-            leg: Vec<Leg>,
+            leg: Vec<LegRule>,
         }
         let file: File = toml::from_str(text).unwrap();
         let default = |name: &str| LegProfile { control: Some(name.into()), ..LegProfile::default() };

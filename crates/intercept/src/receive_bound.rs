@@ -29,12 +29,12 @@ pub struct ReceiveBound {
     bytes: Option<usize>,
     /// The socket's locks, once they were needed.
     locks: Option<BufferLocks>,
-    buffer: Buffer,
+    buffer: BufferState,
 }
 
 /// What a socket's receive buffer is at the moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Buffer {
+enum BufferState {
     /// Locked at the bound.
     #[default]
     Bounded,
@@ -52,7 +52,7 @@ impl ReceiveBound {
 
     /// Sets the bound.
     pub fn set(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
-        (self.bytes, self.buffer) = (Some(bytes), Buffer::Bounded);
+        (self.bytes, self.buffer) = (Some(bytes), BufferState::Bounded);
         bound_receive(socket, bytes)
     }
 
@@ -63,9 +63,9 @@ impl ReceiveBound {
     pub fn pause(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let Some(bytes) = self.bytes else { return Ok(()) };
         match self.buffer {
-            Buffer::Bounded => {}
-            Buffer::Raised => self.fit(socket, bytes)?,
-            Buffer::Growing { from } => {
+            BufferState::Bounded => {}
+            BufferState::Raised => self.fit(socket, bytes)?,
+            BufferState::Growing { from } => {
                 let ReceiveMemory { used, buffer, .. } = sys::receive_memory(socket)?;
                 if buffer <= from.max(used) {
                     return Ok(());
@@ -80,8 +80,8 @@ impl ReceiveBound {
         if let Ok(locks) = locks
             && locks.with_receive(false).apply(socket).is_ok()
         {
-            let from = if self.buffer == Buffer::Bounded { bytes } else { sys::receive_memory(socket)?.buffer };
-            (self.locks, self.buffer) = (Some(locks.with_receive(true)), Buffer::Growing { from });
+            let from = if self.buffer == BufferState::Bounded { bytes } else { sys::receive_memory(socket)?.buffer };
+            (self.locks, self.buffer) = (Some(locks.with_receive(true)), BufferState::Growing { from });
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ impl ReceiveBound {
     /// # Errors
     /// If the socket refuses an option.
     pub fn resume(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let Some(bytes) = self.bytes.filter(|_| self.buffer != Buffer::Bounded) else { return Ok(()) };
+        let Some(bytes) = self.bytes.filter(|_| self.buffer != BufferState::Bounded) else { return Ok(()) };
         self.fit(socket, bytes)
     }
 
@@ -109,12 +109,12 @@ impl ReceiveBound {
             let received = sys::received(socket);
             // Packets in flight are taken to be like those in the queue.
             let room = bytes.saturating_sub(received).saturating_mul(used) / received.max(used / 2);
-            self.buffer = Buffer::Raised;
+            self.buffer = BufferState::Raised;
             // The kernel doubles what it is given.
             return sys::force_receive_buffer(socket, (used + room) / 2);
         }
-        let unchanged = matches!(self.buffer, Buffer::Growing { .. }) && buffer <= bytes;
-        self.buffer = Buffer::Bounded;
+        let unchanged = matches!(self.buffer, BufferState::Growing { .. }) && buffer <= bytes;
+        self.buffer = BufferState::Bounded;
         match self.locks.filter(|_| unchanged) {
             Some(locks) => locks.apply(socket),
             None => bound_receive(socket, bytes),
@@ -227,6 +227,6 @@ mod tests {
             rustix::io::read(&receiver, &mut [0; BOUND / 2]).unwrap();
         }
         bound.resume(receiver.as_fd()).unwrap();
-        assert_eq!((bound.buffer, sys::receive_memory(&receiver).unwrap().buffer), (Buffer::Bounded, BOUND));
+        assert_eq!((bound.buffer, sys::receive_memory(&receiver).unwrap().buffer), (BufferState::Bounded, BOUND));
     }
 }

@@ -65,11 +65,11 @@ impl Routes {
 
     /// The name of the interface that leads to `address`; none where nothing does.
     pub fn interface_to(&self, address: IpAddr) -> Option<String> {
-        self.reach(address).ok().flatten()
+        self.try_interface_to(address).ok().flatten()
     }
 
     /// The same, with the reason where no route leads there.
-    pub fn reach(&self, address: IpAddr) -> io::Result<Option<String>> {
+    pub fn try_interface_to(&self, address: IpAddr) -> io::Result<Option<String>> {
         let Some(route) = self.ask(address, 0)? else { return Ok(None) };
         let index = route.attributes.iter().find_map(|attribute| match attribute {
             RouteAttribute::Oif(index) => Some(*index),
@@ -81,7 +81,7 @@ impl Routes {
     /// Whether packets to `address` come to this host, alone or with others: it is an address of
     /// this host, or a broadcast, multicast or anycast one. `scope` is the interface of a
     /// link-local address, or 0. Where there is no route the answer is no.
-    pub fn ends_here(&self, address: IpAddr, scope: u32) -> io::Result<bool> {
+    pub fn is_local(&self, address: IpAddr, scope: u32) -> io::Result<bool> {
         use io::ErrorKind::{HostUnreachable, NetworkUnreachable};
         match self.ask(address, scope) {
             Ok(route) => Ok(route.is_some_and(|route| {

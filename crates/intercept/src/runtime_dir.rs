@@ -69,7 +69,7 @@ pub enum Access {
 
 /// A listening socket that has its name for itself. Dropping it removes the name.
 #[derive(Debug)]
-pub struct Claim {
+pub struct ClaimedSocket {
     /// The socket.
     pub listener: UnixListener,
     socket: PathBuf,
@@ -78,7 +78,7 @@ pub struct Claim {
     _lock: File,
 }
 
-impl Drop for Claim {
+impl Drop for ClaimedSocket {
     fn drop(&mut self) {
         for path in [&self.socket, &self.lock_path] {
             let _ = fs::remove_file(path);
@@ -88,14 +88,14 @@ impl Drop for Claim {
 
 /// A directory of sockets, and the only user who can write to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct RuntimeDir {
     path: PathBuf,
     owner: Uid,
 }
 
 /// Where this process looks for sockets, and where it puts its own.
 #[derive(Debug)]
-pub struct Places {
+pub struct RuntimeDirs {
     /// Directories for this user's sockets, the first of which that can be made is used.
     own: Vec<PathBuf>,
     /// The directory of the whole system.
@@ -104,7 +104,7 @@ pub struct Places {
     namespace: u64,
 }
 
-impl Places {
+impl RuntimeDirs {
     /// Those of this process, and of the network namespace of the calling thread.
     pub fn of_thread() -> io::Result<Self> {
         // Of the thread: a process may have threads in several network namespaces.
@@ -120,15 +120,15 @@ impl Places {
         }
         let of_user = env::var_os("XDG_RUNTIME_DIR").map_or_else(|| run.join("user").join(geteuid().as_raw().to_string()), PathBuf::from);
         own.push(of_user.join("tandem"));
-        Ok(Places { own, system, namespace })
+        Ok(RuntimeDirs { own, system, namespace })
     }
 
     /// Listens by this name, for as long as the claim lives.
-    pub fn claim(&self, name: &str, access: Access) -> Result<Claim, ClaimError> {
+    pub fn claim(&self, name: &str, access: Access) -> Result<ClaimedSocket, ClaimError> {
         let own = self.make_own()?;
         let socket = own.join(self.file_name(name));
         // Proxies of other users, as far as this one can see them.
-        if self.places().iter().any(|place| place.path != own && lives(&place.path.join(self.file_name(name)))) {
+        if self.directories().iter().any(|place| place.path != own && lives(&place.path.join(self.file_name(name)))) {
             return Err(ClaimError::Taken);
         }
         let lock_path = with_lock(&socket);
@@ -137,7 +137,7 @@ impl Places {
         // The lock tells that nobody listens there.
         let _ = fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).map_err(ClaimError::System)?;
-        let claim = Claim { listener, socket, lock_path, _lock: lock };
+        let claim = ClaimedSocket { listener, socket, lock_path, _lock: lock };
         let mode = if access == Access::Everyone { 0o666 } else { 0o600 };
         fs::set_permissions(&claim.socket, Permissions::from_mode(mode)).map_err(ClaimError::System)?;
         Ok(claim)
@@ -146,7 +146,7 @@ impl Places {
     /// Connects to the proxy of this name, having seen that the directory's owner or root runs it.
     pub fn connect(&self, name: &str) -> Result<UnixStream, FindError> {
         let mut error = FindError::Absent;
-        for place in self.places() {
+        for place in self.directories() {
             let path = place.path.join(self.file_name(name));
             match connect(&path) {
                 Ok(stream) => match socket_peercred(&stream) {
@@ -162,7 +162,7 @@ impl Places {
     }
 
     /// Where a file of this name goes that outlives its process.
-    pub fn note(&self, name: &str) -> io::Result<PathBuf> {
+    pub fn saved_value_path(&self, name: &str) -> io::Result<PathBuf> {
         match self.make_own() {
             Ok(own) => Ok(own.join(self.file_name(name))),
             Err(ClaimError::NoDirectory(_, why) | ClaimError::System(why)) => Err(why),
@@ -200,9 +200,10 @@ impl Places {
     }
 
     /// Directories to look in, this user's own first.
-    fn places(&self) -> Vec<Place> {
-        let place = |path: PathBuf| owner_of(&path).ok().map(|owner| Place { path, owner });
-        let mut places: Vec<Place> = self.own.iter().filter_map(|path| place(path.clone())).filter(|it| it.owner == geteuid()).collect();
+    fn directories(&self) -> Vec<RuntimeDir> {
+        let place = |path: PathBuf| owner_of(&path).ok().map(|owner| RuntimeDir { path, owner });
+        let mut places: Vec<RuntimeDir> =
+            self.own.iter().filter_map(|path| place(path.clone())).filter(|it| it.owner == geteuid()).collect();
         // What is below the system's directory has the owner that root gave it.
         if owner_of(&self.system).is_ok_and(|owner| owner.is_root() || owner == geteuid())
             && let Ok(entries) = fs::read_dir(&self.system)
@@ -302,9 +303,9 @@ fn sweep(directory: &Path) {
 mod tests {
     use super::*;
 
-    fn places(directory: &Path) -> Places {
+    fn places(directory: &Path) -> RuntimeDirs {
         fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
-        Places { own: vec![directory.join("own")], system: directory.into(), namespace: 7 }
+        RuntimeDirs { own: vec![directory.join("own")], system: directory.into(), namespace: 7 }
     }
 
     fn names(directory: &Path) -> Vec<String> {
@@ -331,7 +332,7 @@ mod tests {
         drop(second);
         assert_eq!(names(&own), [""; 0]);
         // Another network namespace has names of its own.
-        let elsewhere = Places { namespace: 8, own: places.own.clone(), system: places.system.clone() };
+        let elsewhere = RuntimeDirs { namespace: 8, own: places.own.clone(), system: places.system.clone() };
         let _here = places.claim("a", Access::Owner).unwrap();
         assert!(matches!(elsewhere.connect("a"), Err(FindError::Absent)));
         elsewhere.claim("a", Access::Owner).unwrap();
@@ -345,7 +346,7 @@ mod tests {
         // The kernel releases the lock of a process that is killed, and leaves the files.
         for name in ["a", "b"] {
             let claim = places.claim(name, Access::Owner).unwrap();
-            let Claim { listener, _lock, .. } = &claim;
+            let ClaimedSocket { listener, _lock, .. } = &claim;
             flock(_lock, FlockOperation::Unlock).unwrap();
             rustix::net::shutdown(listener, rustix::net::Shutdown::Both).unwrap();
             std::mem::forget(claim);
@@ -393,7 +394,7 @@ mod tests {
             });
         };
         let give = |user: u32| std::os::unix::fs::chown(&service, Some(user), None).unwrap();
-        let of_service = Places { own: vec![service.clone()], system: places.system.clone(), namespace: 7 };
+        let of_service = RuntimeDirs { own: vec![service.clone()], system: places.system.clone(), namespace: 7 };
         // Another user had the directory before.
         give(65533);
         as_user(65533, &|| std::mem::forget(UnixListener::bind(service.join("7.b")).unwrap()));

@@ -1,7 +1,7 @@
 //! A worker's listeners: those of interception, with what the configuration says of each.
 
 use crate::config::{Config, Listen};
-use intercept::{Arrival, Listener, ListenerOptions, OpenError, leg::Shares, listener::BACKLOG};
+use intercept::{AcceptedConnection, Listener, ListenerOptions, OpenError, leg::Shares, listener::BACKLOG};
 use std::io;
 
 /// An open listener of a worker.
@@ -48,7 +48,7 @@ impl WorkerListener {
     }
 
     /// The next connection, or none when there is none now.
-    pub(crate) fn accept(&self) -> io::Result<Option<Arrival>> {
+    pub(crate) fn accept(&self) -> io::Result<Option<AcceptedConnection>> {
         self.socket.accept()
     }
 }

@@ -14,7 +14,7 @@ use crate::{
 };
 use intercept::{
     Controllers, Counted, Egress, LinkView, OpenError, Prefix,
-    kernel_setting::{self, Changed},
+    kernel_setting::{self, ChangedSetting},
     leg, rules,
 };
 use relay::{FlowRecord, FlowStats};
@@ -40,7 +40,7 @@ pub struct Proxy {
     gate: Option<(mpsc::Sender<GateCommand>, thread::JoinHandle<()>)>,
     log: Option<thread::JoinHandle<()>>,
     failures: Mutex<Option<mpsc::Receiver<Failure>>>,
-    _mtu_probing: Option<Changed>,
+    _mtu_probing: Option<ChangedSetting>,
 }
 
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use crate::{
     meter::Totals,
     resolver::{Answer, Asker, Question},
 };
-use intercept::{Arrival, OpenError, Routes, listener::BACKLOG};
+use intercept::{AcceptedConnection, OpenError, Routes, listener::BACKLOG};
 pub(crate) use mailbox::{Command, Mailbox};
 use pending_clients::{PendingClient, PendingQueue};
 use relay::{Ending, EventBatch, FlowRecord, FlowStats, LegSide, Reactor, Readiness, Scratch, Slab, Token};
@@ -361,8 +361,8 @@ impl Worker {
         }
     }
 
-    fn on_arrival(&mut self, index: usize, arrival: Arrival) {
-        let Arrival { socket, client, server } = arrival;
+    fn on_arrival(&mut self, index: usize, arrival: AcceptedConnection) {
+        let AcceptedConnection { socket, client, server } = arrival;
         let listen = &self.listeners[index].listen;
         if listen.takes_streams() {
             if let Some(carrier) = &mut self.carrier {

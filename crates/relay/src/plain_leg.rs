@@ -3,7 +3,7 @@
 use crate::{ending::Ending, readiness::Readiness};
 use intercept::{
     ReceiveBound,
-    leg::{LegProfile, Silence},
+    leg::{LegProfile, SilenceTimeout},
     sys,
 };
 use rustix::fd::{AsFd, BorrowedFd};
@@ -30,7 +30,7 @@ pub struct PlainLeg {
     /// The peer has sent urgent data, at which a splice or a read stops early.
     pub urgent: bool,
     receive_bound: ReceiveBound,
-    silence: Silence,
+    silence: SilenceTimeout,
     kept_alive: bool,
 }
 
@@ -44,7 +44,7 @@ impl PlainLeg {
             hung_up: false,
             urgent: false,
             receive_bound: ReceiveBound::inherited(receive),
-            silence: Silence::of(profile),
+            silence: SilenceTimeout::of(profile),
             kept_alive: false,
         }
     }

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fs};
 
 /// A family of addresses, and what the kernel says of it.
 #[derive(Debug, Clone, Copy)]
-struct Forwarding {
+struct AddressFamily {
     name: &'static str,
     /// The setting, as sysctl has it.
     setting: &'static str,
@@ -14,8 +14,9 @@ struct Forwarding {
     routes: &'static str,
 }
 
-const IPV4: Forwarding = Forwarding { name: "IPv4", setting: "net.ipv4.ip_forward", routes: "/proc/thread-self/net/route" };
-const IPV6: Forwarding = Forwarding { name: "IPv6", setting: "net.ipv6.conf.all.forwarding", routes: "/proc/thread-self/net/ipv6_route" };
+const IPV4: AddressFamily = AddressFamily { name: "IPv4", setting: "net.ipv4.ip_forward", routes: "/proc/thread-self/net/route" };
+const IPV6: AddressFamily =
+    AddressFamily { name: "IPv6", setting: "net.ipv6.conf.all.forwarding", routes: "/proc/thread-self/net/ipv6_route" };
 
 /// Tries what routed connections need, where a listener takes such. `running` is a proxy of the
 /// same name that runs already, `flows` the most connections at once, where that is configured.
@@ -40,8 +41,8 @@ pub fn try_forwarding() -> Vec<Trial> {
 }
 
 /// Whether packets are forwarded: those of connections that are not split.
-fn forwards(family: &Forwarding) -> Trial {
-    let Forwarding { name, setting, .. } = family;
+fn forwards(family: &AddressFamily) -> Trial {
+    let AddressFamily { name, setting, .. } = family;
     let path = format!("/proc/sys/{}", setting.replace('.', "/"));
     let result = match fs::read_to_string(path).as_deref().map(str::trim) {
         Ok("0") if family.ways().is_empty() => TrialResult::works(format!("off; there is no route of {name} either")),
@@ -55,7 +56,7 @@ fn forwards(family: &Forwarding) -> Trial {
     Trial::new("forward packets of", *name, result)
 }
 
-impl Forwarding {
+impl AddressFamily {
     /// Interfaces that routes of this family lead out through; "default" stands for a default route
     /// besides.
     fn ways(&self) -> BTreeSet<String> {
@@ -87,7 +88,7 @@ impl Forwarding {
 }
 
 /// Whether routed connections can come from one network and go to another, of the main table.
-fn try_ways(families: &[Forwarding]) -> Trial {
+fn try_ways(families: &[AddressFamily]) -> Trial {
     let found: Vec<(&str, BTreeSet<String>)> =
         families.iter().map(|family| (family.name, family.ways())).filter(|(_, ways)| !ways.is_empty()).collect();
     let text = |(name, ways): &(&str, BTreeSet<String>)| format!("{name} through {}", ways.iter().cloned().collect::<Vec<_>>().join(", "));

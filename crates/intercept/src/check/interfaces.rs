@@ -51,7 +51,7 @@ fn named(policy: &Policy, profiles: &[NamedProfile<'_>]) -> Vec<(Interface, Stri
 }
 
 fn find(interface: &Interface, by: &str, devices: &[Device]) -> Trial {
-    let fitting: Vec<&str> = devices.iter().map(|device| device.name.as_str()).filter(|name| interface.fits(name)).collect();
+    let fitting: Vec<&str> = devices.iter().map(|device| device.name.as_str()).filter(|name| interface.matches(name)).collect();
     let result = if !fitting.is_empty() {
         TrialResult::works(fitting.join(", "))
     } else if interface.0.ends_with('*') {
@@ -101,13 +101,13 @@ fn try_routes(interception: &Interception, routes: &Routes) -> Vec<Trial> {
 /// A prefix by its first host that is not this one; none for a prefix that stands for everything.
 fn try_prefix(routes: &Routes, prefix: Prefix, by: &str) -> Option<Trial> {
     let hosts = || prefix.0.hosts().take(2).filter(|_| prefix.0.prefix_len() > 0);
-    let is_here = |host: &IpAddr| matches!(routes.reach(*host), Ok(Some(device)) if device == "lo");
+    let is_here = |host: &IpAddr| matches!(routes.try_interface_to(*host), Ok(Some(device)) if device == "lo");
     let host = hosts().find(|host| !is_here(host)).or_else(|| hosts().next())?;
     Some(try_route(routes, host, format!("{prefix} ({by})")))
 }
 
 fn try_route(routes: &Routes, to: IpAddr, subject: String) -> Trial {
-    let result = match routes.reach(to) {
+    let result = match routes.try_interface_to(to) {
         Ok(Some(device)) => TrialResult::works(format!("through {device}")),
         Ok(None) => TrialResult::works("by a route without an interface"),
         Err(why) => {

@@ -4,7 +4,7 @@
 
 use super::{
     Family, MARK, TABLE,
-    nfnetlink::{INET, Message, Questions, as_text, attribute, attributes},
+    nfnetlink::{INET, Message, NftablesSocket, as_text, attribute, attributes},
 };
 use std::{collections::BTreeSet, fmt, fs, io};
 
@@ -75,7 +75,7 @@ pub(crate) enum Hook {
 
 /// A chain of another program that may stop packets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Filter {
+struct FilterChain {
     hook: Hook,
     /// IPv4 and IPv6: whether it sees their packets.
     sees: [bool; 2],
@@ -86,7 +86,7 @@ struct Filter {
 /// What other programs' rules do with packets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Firewall {
-    filters: BTreeSet<Filter>,
+    filters: BTreeSet<FilterChain>,
     /// Whether conntrack translates addresses: IPv4, IPv6.
     translates: [bool; 2],
     /// Whether a rule asks conntrack, so that it tracks connections.
@@ -97,24 +97,24 @@ pub(crate) struct Firewall {
 impl Firewall {
     /// Looks at the network namespace of the calling thread.
     pub(crate) fn look() -> io::Result<Self> {
-        let questions = Questions::open()?;
+        let nftables = NftablesSocket::open()?;
         loop {
-            if let Some(firewall) = Self::in_nftables(&questions)? {
+            if let Some(firewall) = Self::in_nftables(&nftables)? {
                 return Ok(firewall.and_legacy());
             }
         }
     }
 
     /// What is in nftables; none when that changed meanwhile.
-    fn in_nftables(questions: &Questions) -> io::Result<Option<Self>> {
+    fn in_nftables(nftables: &NftablesSocket) -> io::Result<Option<Self>> {
         let mut chains = Vec::new();
-        if !questions.chains(|message| chains.extend(BaseChain::read(message)))? {
+        if !nftables.chains(|message| chains.extend(BaseChain::read(message)))? {
             return Ok(None);
         }
         let mut firewall = Firewall::default();
         let tables: BTreeSet<_> = chains.iter().map(|chain| (chain.family, chain.table.clone())).collect();
         for (family, table) in tables {
-            if !questions.rules(family, &table, None, |rule| firewall.tracks |= asks_conntrack(rule))? {
+            if !nftables.rules(family, &table, None, |rule| firewall.tracks |= asks_conntrack(rule))? {
                 return Ok(None);
             }
         }
@@ -125,11 +125,11 @@ impl Firewall {
             }
             let Some(hook) = chain.hook else { continue };
             let mut may_stop = chain.drops;
-            if !may_stop && !questions.rules(chain.family, &chain.table, Some(&chain.name), |rule| may_stop |= can_stop(rule))? {
+            if !may_stop && !nftables.rules(chain.family, &chain.table, Some(&chain.name), |rule| may_stop |= can_stop(rule))? {
                 return Ok(None);
             }
             if may_stop {
-                firewall.filters.insert(Filter { hook, sees: chain.sees(), label: chain.to_string() });
+                firewall.filters.insert(FilterChain { hook, sees: chain.sees(), label: chain.to_string() });
             }
         }
         Ok(Some(firewall))
@@ -146,7 +146,7 @@ impl Firewall {
                     self.translates = both(self.translates, sees);
                 } else if matches!(table, "filter" | "mangle" | "security") {
                     let label = format!("the table {table} of {program}");
-                    let filter = |hook| Filter { hook, sees, label: label.clone() };
+                    let filter = |hook| FilterChain { hook, sees, label: label.clone() };
                     self.filters.extend([Hook::Input, Hook::Forward].map(filter));
                 }
             }
@@ -196,14 +196,14 @@ impl Firewall {
 /// Whether a rule in a table of nftables with an input chain speaks of the mark of split
 /// connections: it then most likely accepts them.
 pub(crate) fn input_knows_mark() -> io::Result<bool> {
-    let questions = Questions::open()?;
+    let nftables = NftablesSocket::open()?;
     let mut tables = BTreeSet::new();
-    questions.chains(|message| {
+    nftables.chains(|message| {
         tables.extend(BaseChain::read(message).filter(|chain| chain.hook == Some(Hook::Input)).map(|chain| (chain.family, chain.table)));
     })?;
     let mut known = false;
     for (family, table) in tables {
-        questions.rules(family, &table, None, |rule| {
+        nftables.rules(family, &table, None, |rule| {
             let expressions = rule.attribute(RULE_EXPRESSIONS).unwrap_or_default();
             known |= expressions.windows(4).any(|bytes| bytes == MARK.to_ne_bytes());
         })?;

@@ -184,7 +184,7 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
 }
 
 /// The commands that put the rules for `now` in the place of those for `before`, and forget what
-/// was noted. They change something in any case, as `Watch` needs it.
+/// was noted. They change something in any case, as `TableWatch` needs it.
 pub(super) fn replace(before: &Firewall, now: &Firewall) -> Vec<String> {
     let mut lines: Vec<String> = CHAINS.iter().map(|chain| format!("flush chain inet {TABLE} {chain}")).collect();
     for (hook, _, late, _) in LATE {

@@ -2,14 +2,14 @@
 
 use super::{
     DELIVERY, Family, Firewall, ForwardPolicy, Hook, KNOWN_DIRECT, MARK, Rules, RulesError, SETTING, TABLE, guard,
-    nfnetlink::{Counters, Questions},
+    nfnetlink::{Counters, NftablesSocket},
     owner::Owner,
     prefixes,
-    watch::Watch,
+    watch::TableWatch,
     zone,
 };
 use crate::{
-    kernel_setting::{Changed, KernelSetting},
+    kernel_setting::{ChangedSetting, KernelSetting},
     policy::{Prefix, Rule},
     routes::{AddressFamily, Routes},
 };
@@ -58,7 +58,7 @@ pub struct Counted {
 #[derive(Debug)]
 pub struct Installed {
     owner: Owner,
-    setting: Option<Changed>,
+    setting: Option<ChangedSetting>,
     /// When something last changed in who passes unsplit.
     changed: Option<Instant>,
     rules: Rules,
@@ -68,13 +68,13 @@ pub struct Installed {
     ask_stopped: Option<Instant>,
     open: bool,
     bypass: Vec<Prefix>,
-    watch: Watch,
-    loss: Option<Loss>,
+    watch: TableWatch,
+    loss: Option<Reinstallation>,
 }
 
 /// The rules are not as they were installed.
 #[derive(Debug)]
-struct Loss {
+struct Reinstallation {
     seen: Instant,
     failed_attempts: u32,
     next_attempt: Instant,
@@ -86,7 +86,7 @@ impl Installed {
     pub fn install(rules: Rules) -> Result<Self, RulesError> {
         let owner = Owner::claim()?;
         SETTING.recover();
-        let watch = Watch::begin();
+        let watch = TableWatch::begin();
         let firewall = heeded(&rules, false).unwrap_or_else(|why| {
             tracing::warn!("cannot look at the firewall rules of other programs, which are not heeded therefore: {why}");
             Firewall::default()
@@ -135,7 +135,7 @@ impl Installed {
             && let Some(why) = self.find_loss()
         {
             tracing::warn!("the firewall's rules are lost: {why}; new connections pass unsplit until the rules are installed again");
-            self.loss = Some(Loss { seen: now, failed_attempts: 0, next_attempt: now });
+            self.loss = Some(Reinstallation { seen: now, failed_attempts: 0, next_attempt: now });
         }
         if self.loss.is_none() {
             self.look_for_stopped(now);
@@ -151,7 +151,7 @@ impl Installed {
             Err(error) if attempt >= ATTEMPTS => Err(RulesLost(error)),
             Err(error) => {
                 tracing::error!("attempt {attempt} of {ATTEMPTS} to install the firewall's rules again failed: {error}");
-                self.loss = Some(Loss { seen, failed_attempts: attempt, next_attempt: Instant::now() + PAUSE });
+                self.loss = Some(Reinstallation { seen, failed_attempts: attempt, next_attempt: Instant::now() + PAUSE });
                 Ok(false)
             }
         }
@@ -242,7 +242,7 @@ impl Installed {
         // Before the claim: the old owner, or its lock, may still hold the table.
         self.owner.let_go();
         self.owner = Owner::claim()?;
-        self.watch = Watch::begin();
+        self.watch = TableWatch::begin();
         // While there were no rules, connections passed unsplit.
         if self.setting.is_none() {
             self.setting = switch_early_demux_off();
@@ -338,7 +338,7 @@ impl Installed {
     /// The table's counters, of which a dump may have been interrupted by a change.
     fn counters(&self) -> io::Result<Counters> {
         loop {
-            if let Some(counters) = Questions::open()?.counters(TABLE)? {
+            if let Some(counters) = NftablesSocket::open()?.counters(TABLE)? {
                 return Ok(counters);
             }
         }
@@ -391,7 +391,7 @@ fn remove_routes() {
 }
 
 /// None when it was off already, or can't be switched.
-fn switch_early_demux_off() -> Option<Changed> {
+fn switch_early_demux_off() -> Option<ChangedSetting> {
     SETTING.change().unwrap_or_else(|why| {
         let KernelSetting { name, value } = SETTING;
         tracing::warn!("cannot set {name}={value}: {why}; connections that pass unsplit may stall now and then: set it yourself");

@@ -45,18 +45,18 @@ const ATTRIBUTE_HEADER: usize = 4;
 const ATTRIBUTE_NUMBER: u16 = 0x3fff;
 
 /// Asks about the nftables of one network namespace.
-pub(super) struct Questions {
+pub(super) struct NftablesSocket {
     socket: Socket,
 }
 
-impl Questions {
+impl NftablesSocket {
     /// About the network namespace of the calling thread. A new one for each look: an answer that a
     /// failed look left behind is gone with its socket.
     pub(super) fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_NETFILTER)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Questions { socket })
+        Ok(NftablesSocket { socket })
     }
 
     /// The number of the present state: each change of any table has the next one.

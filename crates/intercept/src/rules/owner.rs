@@ -8,7 +8,7 @@
 //! a table has a living proxy.
 
 use super::{RulesError, TABLE, cure, run_nft};
-use crate::runtime_dir::{Access, Claim, ClaimError, Places};
+use crate::runtime_dir::{Access, ClaimError, ClaimedSocket, RuntimeDirs};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     fmt,
@@ -34,7 +34,7 @@ pub(super) struct Owner {
     process: Child,
     answers: PipeReader,
     /// Where the kernel does not know owners.
-    lock: Option<Claim>,
+    lock: Option<ClaimedSocket>,
     /// Why it is of no use any more though its process may be there: it did not answer.
     silent: Option<String>,
 }
@@ -85,7 +85,7 @@ impl Owner {
         Owner::start(Command::new("sh").args(["-c", &script]), Some(lock))
     }
 
-    fn start(command: &mut Command, lock: Option<Claim>) -> Result<Self, RulesError> {
+    fn start(command: &mut Command, lock: Option<ClaimedSocket>) -> Result<Self, RulesError> {
         let (answers, end) = io::pipe().map_err(RulesError::Missing)?;
         let errors = end.try_clone().map_err(RulesError::Missing)?;
         let process = command
@@ -187,9 +187,9 @@ fn knows_no_owners(error: &RulesError) -> bool {
 
 /// Shows that this proxy has the table and lives, unless another proxy of this network namespace
 /// does.
-fn lock() -> Result<Claim, RulesError> {
+fn lock() -> Result<ClaimedSocket, RulesError> {
     let lost = |why: io::Error| RulesError::Lost { why: why.to_string() };
-    Places::of_thread().map_err(lost)?.claim(LOCK, Access::Everyone).map_err(|error| match error {
+    RuntimeDirs::of_thread().map_err(lost)?.claim(LOCK, Access::Everyone).map_err(|error| match error {
         ClaimError::Taken => RulesError::Taken,
         ClaimError::NoDirectory(at, why) => RulesError::NoSocket { at, why },
         ClaimError::System(why) => lost(why),

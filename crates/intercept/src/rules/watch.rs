@@ -6,13 +6,13 @@
 
 use super::{
     TABLE,
-    nfnetlink::{INET, Questions},
+    nfnetlink::{INET, NftablesSocket},
 };
 use std::io;
 
 /// What has become of the table since the last look.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct TableChange {
     /// The number of rules in the table, 0 where there is no table.
     pub(super) rules: usize,
     /// Another program has changed something in nftables since the last look.
@@ -21,19 +21,19 @@ pub(super) struct Look {
 
 /// Looks at the nftables of the network namespace that it is asked in.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct TableWatch {
     /// The generation of the last look.
     seen: Option<u32>,
     /// Changes of our own since then.
     own: u32,
 }
 
-impl Watch {
+impl TableWatch {
     /// Begins with the present state: what others change from now on is seen.
     pub(super) fn begin() -> Self {
         // Where it cannot be asked, the first look is taken for a change by others.
-        let seen = Questions::open().and_then(|questions| questions.generation()).ok();
-        Watch { seen, own: 0 }
+        let seen = NftablesSocket::open().and_then(|nftables| nftables.generation()).ok();
+        TableWatch { seen, own: 0 }
     }
 
     /// Takes note of a change of our own: a batch of commands of which at least one changed something.
@@ -47,18 +47,18 @@ impl Watch {
     }
 
     /// None when nothing in nftables has changed since the last look, or something changes now.
-    pub(super) fn look(&mut self) -> io::Result<Option<Look>> {
-        let questions = Questions::open()?;
-        let generation = questions.generation()?;
+    pub(super) fn look(&mut self) -> io::Result<Option<TableChange>> {
+        let nftables = NftablesSocket::open()?;
+        let generation = nftables.generation()?;
         if self.seen == Some(generation) {
             return Ok(None);
         }
         let mut rules = 0;
-        if !questions.rules(INET, TABLE, None, |_| rules += 1)? {
+        if !nftables.rules(INET, TABLE, None, |_| rules += 1)? {
             return Ok(None);
         }
         let by_others = self.seen.is_none_or(|seen| seen.wrapping_add(self.own) != generation);
         (self.seen, self.own) = (Some(generation), 0);
-        Ok(Some(Look { rules, by_others }))
+        Ok(Some(TableChange { rules, by_others }))
     }
 }

@@ -5,7 +5,7 @@ use super::{
     types::{BufferSetting, Config, Listen, ProxyVersion},
 };
 use intercept::{
-    Action, AddressSchema, Destinations, ForwardPolicy, Leg, LegProfile, OneOrList, Policy, Prefix, Rule, Users, check_secrecy, list,
+    Action, AddressSchema, Destinations, ForwardPolicy, LegProfile, LegRule, OneOrList, Policy, Prefix, Rule, Users, check_secrecy, list,
     optional_address,
 };
 use multipath::BondKeys;
@@ -60,7 +60,7 @@ struct File {
     far: LegProfile,
     /// Profiles of legs by interface or prefix, or for rules that name them. The first that fits a leg
     /// is its profile, whichever end opened the connection.
-    leg: Vec<Leg>,
+    leg: Vec<LegRule>,
     /// What is split, and what is not: the first rule that fits a connection decides. If none fits, it
     /// is split, over the bond if there are networks for one.
     rule: Vec<Rule>,

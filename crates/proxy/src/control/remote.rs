@@ -7,7 +7,7 @@ use super::{
 use crate::{gate::Change, meter::FlowView};
 use intercept::{
     Prefix,
-    runtime_dir::{FindError, Places},
+    runtime_dir::{FindError, RuntimeDirs},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -67,7 +67,7 @@ impl Remote {
         if !is_name(&self.name) {
             return Err(nobody());
         }
-        let places = Places::of_thread().map_err(AskError::Broken)?;
+        let places = RuntimeDirs::of_thread().map_err(AskError::Broken)?;
         let stream = places.connect(&socket_name(&self.name)).map_err(|error| match error {
             FindError::Absent => nobody(),
             FindError::Denied => AskError::Denied,

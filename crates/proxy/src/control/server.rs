@@ -10,7 +10,7 @@ use crate::{
 };
 use intercept::{
     OpenError,
-    runtime_dir::{Access, Claim, ClaimError, Places},
+    runtime_dir::{Access, ClaimError, ClaimedSocket, RuntimeDirs},
 };
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
@@ -41,7 +41,7 @@ pub struct ControlSocket {
     waker: Arc<OwnedFd>,
     thread: Option<thread::JoinHandle<()>>,
     /// The name is free when this is dropped, after the thread has ended.
-    _claim: Arc<Claim>,
+    _claim: Arc<ClaimedSocket>,
 }
 
 impl Drop for ControlSocket {
@@ -63,7 +63,7 @@ pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, St
         return Err(refused(io::ErrorKind::InvalidInput.into(), cure));
     }
     let unusual = "see that /proc is mounted and that this user may write to its runtime directory";
-    let places = Places::of_thread().map_err(|why| refused(why, unusual))?;
+    let places = RuntimeDirs::of_thread().map_err(|why| refused(why, unusual))?;
     let claim = match places.claim(&socket_name(name), Access::Owner) {
         Ok(claim) => Arc::new(claim),
         Err(ClaimError::NoDirectory(path, why)) => {

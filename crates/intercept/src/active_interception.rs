@@ -5,8 +5,8 @@ use crate::{
     controllers::Controllers,
     egress::Egress,
     interception::{Interception, OpenError},
-    kernel_setting::{self, Changed},
-    leg::{self, Call, LegProfile, Source},
+    kernel_setting::{self, ChangedSetting},
+    leg::{self, DialOptions, LegProfile, Source},
     listener::{Listener, ListenerOptions},
     rules::{Counted, Installed, RulesError, RulesLost},
 };
@@ -16,14 +16,14 @@ use std::{io, net::SocketAddr};
 
 /// What legs have of the kernel, and the firewall's rules. Dropping it takes them away.
 #[derive(Debug)]
-pub struct Ends {
+pub struct ActiveInterception {
     dialler: Dialler,
     rules: Option<Installed>,
     _kernel: (Controllers, Option<Egress>),
-    _mtu_probing: Option<Changed>,
+    _mtu_probing: Option<ChangedSetting>,
 }
 
-impl Ends {
+impl ActiveInterception {
     /// Opens the listeners, then has the firewall bring them their traffic: in the network
     /// namespace of the calling thread. Each listener comes with the index of its address in
     /// `listen`.
@@ -43,7 +43,7 @@ impl Ends {
         let rules = interception.rules().map(Installed::install).transpose()?;
         let mtu_probing = interception.install_rules.then(kernel_setting::probe_mtu).flatten();
         let dialler = Dialler { near: interception.policy.near, far: interception.policy.far };
-        Ok((Ends { dialler, rules, _kernel: kernel, _mtu_probing: mtu_probing }, listeners))
+        Ok((ActiveInterception { dialler, rules, _kernel: kernel, _mtu_probing: mtu_probing }, listeners))
     }
 
     /// Lets new connections pass unsplit, or takes them again.
@@ -83,7 +83,7 @@ impl Dialler {
     /// Begins to connect to `to`, as the client `from` where that is to be worn. The connection
     /// completes, or fails, later.
     pub fn dial(&self, from: Option<Source>, to: SocketAddr) -> io::Result<Socket> {
-        Call { profile: &self.far, shares: None, from, to, fast_open: false }.dial(|| Ok(0))
+        DialOptions { profile: &self.far, shares: None, from, to, fast_open: false }.dial(|| Ok(0))
     }
 
     /// Tunes an accepted leg.
