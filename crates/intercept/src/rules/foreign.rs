@@ -3,7 +3,8 @@
 //! ufw, fw4); the older iptables only tells which of its tables are in use.
 
 use super::{
-    Family, MARK, TABLE,
+    MARK, TABLE,
+    family::Family,
     nfnetlink::{INET, Message, NftablesSocket, as_text, attribute, attributes},
 };
 use std::{collections::BTreeSet, fmt, fs, io};

@@ -19,9 +19,9 @@
 //! second, and it refuses a key of which it has 16: `handed` must not change with every SYN.
 
 use super::{
-    Family, TABLE,
+    TABLE,
+    family::Family,
     foreign::{Firewall, Hook},
-    from_client,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -135,7 +135,7 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
     for family in [Family::V4, Family::V6] {
         let (n, forwarded, handed) = (family.number(), forwarded(family), handed(family));
         // With the interface: another interface's packets of the same addresses are no answer.
-        let (connection, tracked) = (format!("iifname . {}", from_client(family)), firewall.tracks());
+        let (connection, tracked) = (format!("iifname . {}", family.from_client()), firewall.tracks());
         if firewall.filters(Hook::Forward, family) {
             rule("guard", format!("{forwarded} @allowed{n} goto split"));
             rule("guard", format!("meta nfproto ipv{n} counter name not_yet_allowed goto direct"));

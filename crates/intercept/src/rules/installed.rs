@@ -1,10 +1,12 @@
 //! Rules that are in place: how they change while the proxy runs, and how they go with it.
 
 use super::{
-    DELIVERY, Family, Firewall, ForwardPolicy, Hook, KNOWN_DIRECT, MARK, Rules, RulesError, SETTING, TABLE, guard,
+    DELIVERY, Firewall, ForwardPolicy, Hook, MARK, Rules, RulesError, SETTING, TABLE,
+    family::Family,
+    guard,
     nfnetlink::{Counters, NftablesSocket},
     owner::Owner,
-    prefixes,
+    table::{KNOWN_DIRECT, prefixes},
     watch::TableWatch,
     zone,
 };

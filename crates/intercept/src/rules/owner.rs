@@ -7,7 +7,7 @@
 //! on, and the next start replaces the table. A listening socket (`runtime_dir`) then tells whether
 //! a table has a living proxy.
 
-use super::{RulesError, TABLE, cure, run_nft};
+use super::{RulesError, TABLE, nft};
 use crate::runtime_dir::{Access, ClaimError, ClaimedSocket, RuntimeDirs};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
@@ -47,7 +47,7 @@ impl Owner {
         let (begun, mut gone) = (Instant::now(), 0);
         loop {
             let Err(error) = owner.tell(&[format!("create table inet {TABLE} {{ flags owner; }}")]) else { return Ok(owner) };
-            if run_nft(&["list", "table", "inet", TABLE])?.0 {
+            if nft::run(&["list", "table", "inet", TABLE])?.0 {
                 if begun.elapsed() > DYING {
                     // One without an owner may have been left behind.
                     return if knows_no_owners(&error) { Owner::claim_by_lock(&error) } else { Err(RulesError::Taken) };
@@ -68,16 +68,16 @@ impl Owner {
     fn claim_by_lock(reason: &RulesError) -> Result<Self, RulesError> {
         let lock = lock()?;
         tracing::debug!("a shell keeps the table ({reason})");
-        let nft = |arguments: &[&str]| {
-            let (fine, said) = run_nft(arguments)?;
-            if fine { Ok(said) } else { Err(RulesError::Refused { cure: cure(&said), said }) }
+        let run = |arguments: &[&str]| {
+            let (fine, said) = nft::run(arguments)?;
+            if fine { Ok(said) } else { Err(RulesError::Refused { cure: nft::cure(&said), said }) }
         };
         // With the lock held, a table that is there has no proxy.
-        if nft(&["list", "table", "inet", TABLE]).is_ok() {
-            nft(&["delete", "table", "inet", TABLE])?;
+        if run(&["list", "table", "inet", TABLE]).is_ok() {
+            run(&["delete", "table", "inet", TABLE])?;
         }
-        nft(&["create", "table", "inet", TABLE])?;
-        let listed = nft(&["-a", "list", "table", "inet", TABLE])?;
+        run(&["create", "table", "inet", TABLE])?;
+        let listed = run(&["-a", "list", "table", "inet", TABLE])?;
         let handle = listed.lines().find_map(|line| line.split_once("# handle ")).map(|(_, handle)| handle.trim().to_owned());
         let lost = || RulesError::Lost { why: "it has no handle".into() };
         // By its handle, lest it be the table of the next proxy.
@@ -135,7 +135,7 @@ impl Owner {
         match answer.find("Error:") {
             Some(at) => {
                 let said = answer[at..].lines().next().unwrap_or_default().trim_start_matches("Error: ").to_string();
-                Err(RulesError::Refused { cure: cure(&said), said })
+                Err(RulesError::Refused { cure: nft::cure(&said), said })
             }
             None => Ok(answer.to_string()),
         }

@@ -9,7 +9,7 @@
 //! Once the rules are there they stay until the proxy ends: flows that had the zone a moment ago
 //! would be new connections to conntrack without it.
 
-use super::{MARK, TABLE, foreign::Firewall, run_nft_with};
+use super::{MARK, TABLE, foreign::Firewall, nft};
 use std::sync::OnceLock;
 
 /// Before conntrack looks at packets (-200), after operators' own rules of this kind (`raw`, -300).
@@ -32,7 +32,7 @@ pub(super) fn are_known() -> bool {
             "add table inet {TABLE}-check\nadd chain inet {TABLE}-check it {{ type filter hook output priority {PRIORITY}; }}\n\
              add rule inet {TABLE}-check it {SET} {ZONE}\n"
         );
-        let (known, said) = run_nft_with(&["-c", "-f", "-"], &trial).unwrap_or_default();
+        let (known, said) = nft::run_with(&["-c", "-f", "-"], &trial).unwrap_or_default();
         if !known {
             tracing::warn!(
                 "far legs get no conntrack zone ({said}): a client that dials from the port of one of them, to the same server, is reset; \

@@ -1,0 +1,40 @@
+//! Runs `nft`.
+
+use super::RulesError;
+use std::{
+    io::{self, Write as _},
+    process::{Command, Stdio},
+};
+
+pub(super) fn cure(said: &str) -> &'static str {
+    if said.contains("not permitted") || said.contains("you must be root") {
+        "run as root, or with CAP_NET_ADMIN"
+    } else if said.contains("No such file") || said.contains("not supported") {
+        "the kernel lacks a part of nftables (CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET, CONFIG_NFT_FIB_INET); see `tandem doctor`"
+    } else {
+        "see `tandem doctor`"
+    }
+}
+
+/// Runs nft: whether it was content, and what it said.
+pub(super) fn run(arguments: &[&str]) -> Result<(bool, String), RulesError> {
+    run_with(arguments, "")
+}
+
+/// The same, with `input` to read.
+pub(super) fn run_with(arguments: &[&str], input: &str) -> Result<(bool, String), RulesError> {
+    let (read, mut write) = io::pipe().map_err(RulesError::Missing)?;
+    let mut command = Command::new("nft");
+    let child = command.args(arguments).stdin(read).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(RulesError::Missing)?;
+    // The command holds the other end of the pipe until it is gone.
+    drop(command);
+    // One that does not read to the end says why it does not.
+    let _ = write.write_all(input.as_bytes());
+    drop(write);
+    let output = child.wait_with_output().map_err(RulesError::Missing)?;
+    let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("it gave no reason").to_string();
+    }
+    Ok((output.status.success(), said))
+}
