@@ -1,5 +1,5 @@
-//! Interception at work, for a proxy whose listeners stand on one thread: listeners, the firewall's
-//! rules, what the legs need of the kernel.
+//! Interception in operation, for a proxy that opens all listeners on one thread: the listeners, the
+//! firewall rules, and what the legs need in the kernel.
 
 use crate::{
     controllers::Controllers,
@@ -10,11 +10,14 @@ use crate::{
     listener::{Listener, ListenerOptions},
     rules::{Counted, Installed, RulesError, RulesLost},
 };
-use rustix::fd::AsFd;
 use socket2::Socket;
 use std::{io, net::SocketAddr};
 
-/// What legs have of the kernel, and the firewall's rules. Dropping it takes them away.
+/// The installed firewall rules and the kernel state of the legs: controllers, shapers, settings.
+/// Dropping it removes them.
+///
+/// Call [`open`](Self::open), then [`check_rules`](Self::check_rules) several times a second. Drop
+/// it before the listeners, so that the rules are removed while the listeners still exist.
 #[derive(Debug)]
 pub struct ActiveInterception {
     dialler: Dialler,
@@ -24,12 +27,13 @@ pub struct ActiveInterception {
 }
 
 impl ActiveInterception {
-    /// Opens the listeners, then has the firewall bring them their traffic: in the network
-    /// namespace of the calling thread. Each listener comes with the index of its address in
-    /// `listen`.
+    /// Opens the listeners, then installs the firewall rules that direct traffic to them, in the
+    /// network namespace of the calling thread. Each listener is returned with the index of its
+    /// address in `listen`.
     ///
     /// # Errors
-    /// What cannot work or could not be set up; then nothing of it is left.
+    /// The configuration cannot work, or a part could not be set up. Everything that was set up
+    /// before the error is removed again.
     pub fn open(mut interception: Interception) -> Result<(Self, Vec<(usize, Listener)>), OpenError> {
         leg::raise_open_files();
         interception.without_absent_families();
@@ -46,21 +50,28 @@ impl ActiveInterception {
         Ok((ActiveInterception { dialler, rules, _kernel: kernel, _mtu_probing: mtu_probing }, listeners))
     }
 
-    /// Lets new connections pass unsplit, or takes them again.
+    /// Intercepts new connections (`open`), or lets them pass unsplit. Connections that exist are
+    /// not affected. Does nothing if the operator installs the rules.
+    ///
+    /// # Errors
+    /// The nftables table could not be changed.
     pub fn set_open(&mut self, open: bool) -> Result<(), RulesError> {
         self.rules.as_mut().map_or(Ok(()), |rules| rules.set_open(open).map(drop))
     }
 
-    /// Looks whether the firewall's rules are still in place, and installs them again where they
-    /// are not. To be called several times a second.
+    /// Checks that the firewall rules are still in place, and installs them again if they are not.
+    /// Call it several times a second.
     ///
     /// # Errors
-    /// When the rules were lost and several attempts to install them again have failed.
+    /// The rules were lost, and several attempts to install them again have failed.
     pub fn check_rules(&mut self) -> Result<(), RulesLost> {
         self.rules.as_mut().map_or(Ok(()), |rules| rules.check().map(drop))
     }
 
-    /// What the firewall has counted; none when its rules are not ours.
+    /// The firewall's counters. `None` if the operator installs the rules.
+    ///
+    /// # Errors
+    /// The inner result is an error if the counters cannot be read.
     pub fn counted(&mut self) -> Option<Result<Counted, RulesError>> {
         self.rules.as_mut().map(|rules| rules.counted())
     }
@@ -71,8 +82,8 @@ impl ActiveInterception {
     }
 }
 
-/// Dials and tunes legs: by the profiles of all near and all far ones; those for a prefix or an
-/// interface are the proxy's own.
+/// Dials far legs and tunes near legs, by the profiles `near` and `far` of a policy. Its rules and
+/// its profiles for prefixes and interfaces are not applied.
 #[derive(Debug, Clone)]
 pub struct Dialler {
     near: LegProfile,
@@ -80,20 +91,20 @@ pub struct Dialler {
 }
 
 impl Dialler {
-    /// Begins to connect to `to`, as the client `from` where that is to be worn. The connection
-    /// completes, or fails, later.
+    /// Begins to connect to `to`, from the address of the client `from` if there is one. The socket
+    /// does not block: the connection completes or fails later.
+    ///
+    /// # Errors
+    /// A socket option, bind or connect was refused.
     pub fn dial(&self, from: Option<Source>, to: SocketAddr) -> io::Result<Socket> {
         DialOptions { profile: &self.far, shares: None, from, to, fast_open: false }.dial(|| Ok(0))
     }
 
-    /// Tunes an accepted leg.
+    /// Applies the profile `near` to an accepted leg.
+    ///
+    /// # Errors
+    /// The kernel refused a socket option.
     pub fn tune(&self, near: &Socket) -> io::Result<()> {
         leg::apply(near, &self.near, || Ok(0))
     }
-}
-
-/// Has a leg that has just connected, and has nothing to say, acknowledge so at once.
-pub fn acknowledge(leg: impl AsFd) {
-    // The kernel would do so a moment later.
-    let _ = rustix::net::sockopt::set_tcp_quickack(leg, true);
 }

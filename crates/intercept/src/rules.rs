@@ -1,15 +1,21 @@
-//! The rules that bring routed connections to a transparent listener.
+//! The rules that direct routed connections to a transparent listener.
 //!
-//! They are the proxy's own: one nftables table, one routing rule a family, one routing table. The nftables table has an
-//! owner, an `nft` process whose input is a pipe from this one: when the proxy goes, however it goes, so does the table, and
-//! connections pass unsplit. The routing rules do nothing without the table's mark; they are removed at the end, or, when
-//! the proxy was killed, replaced at the next start. One setting of the kernel is changed at times, and put back: see `SETTING`. No other table, rule or route is touched.
+//! They belong to the proxy: one nftables table, two routing rules per family, one routing table.
+//! The nftables table has an owner, an `nft` process that reads commands from a pipe of this
+//! process: when the proxy ends, in whatever way, the kernel removes the table, and connections
+//! pass unsplit. The routing rules have no effect without the mark that the table sets. They are
+//! removed at the end, or replaced at the next start if the proxy was killed. One kernel setting is
+//! changed at times, and restored: see `SETTING`. No other table, rule or route is changed.
 //!
-//! A new connection goes through the chain `intercept`, where the policy's rules let some bypass, to `split`, which hands it
-//! to the proxy as long as the chain `open` says so. That one is emptied when the proxy is full or ending.
-//! Between them the chain `guard` heeds the forward chains of other programs, and in `open` the
-//! chain `admit` heeds their input chains: see `guard`. Where they use conntrack, `zone`
-//! lets it tell both legs of a connection apart.
+//! A new connection passes the chain `intercept`, where the policy's rules let some bypass, then
+//! `guard`, which heeds the forward chains of other programs, then `split`. From there `open` hands
+//! it to the proxy, unless its chain `admit` decides otherwise, which heeds other programs' input
+//! chains (see `guard`). `open` is empty while the proxy is full or ending. If other programs use
+//! conntrack, `zone` makes it distinguish the two legs of a connection.
+//!
+//! `table` has the text of the nftables table, `owner` the process that owns it, `installed`
+//! changes and restores it while the proxy runs, `watch` notices that it was changed, `foreign`
+//! reads other programs' rules.
 
 mod family;
 mod foreign;
@@ -35,26 +41,27 @@ use family::Family;
 use std::{fmt, io, net::SocketAddr, path::PathBuf};
 use table::conditions;
 
-/// The table's name, in the family `inet`.
+/// The name of the nftables table, in the family `inet`.
 const TABLE: &str = "tandem";
-/// The mark that routes a packet to this machine ("TD").
+/// The firewall mark of packets that are delivered to this host ("TD").
 pub const MARK: u32 = 0x5444;
-/// How marked packets are delivered.
+/// The routing rules that deliver marked packets.
 const DELIVERY: Delivery = Delivery { mark: MARK, table: 0x5444, preference: 0x5444 };
-/// The setting under which a packet is matched with a socket of this host before it is routed, which makes split connections much
-/// cheaper. But the kernel drops a packet to be forwarded that fits a socket, and what is left of a leg that has ended (TIME_WAIT)
-/// fits packets of a later connection of the same addresses and ports that passes unsplit: it would stall for a minute. So it is off
-/// while connections pass unsplit that a moment ago would have been split.
+/// Early demux: the kernel looks up the socket of a packet before it routes the packet, which makes
+/// split connections much cheaper. But the kernel drops a packet that is to be forwarded and has a
+/// socket. The remains of an ended leg (TIME_WAIT) match packets of a later connection with the
+/// same addresses and ports; if that one passes unsplit, it stalls for a minute. So early demux is
+/// switched off while connections pass unsplit that would have been split a moment before.
 const SETTING: KernelSetting = KernelSetting { name: "net.ipv4.tcp_early_demux", value: "0" };
 
-/// What a transparent listener needs of the system.
+/// The firewall and routing rules of a transparent listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// Where the proxy listens.
+    /// The listener's address. An unspecified IPv6 address stands for both families.
     pub listener: SocketAddr,
-    /// What is split and what bypasses.
+    /// The rules that decide which connections are split.
     pub policy: Vec<Rule>,
-    /// Whether other programs' forward chains decide what may be split.
+    /// Whether other programs' forward chains decide which connections may be split.
     pub forward_policy: ForwardPolicy,
 }
 
@@ -63,13 +70,13 @@ pub struct Rules {
 pub enum RulesError {
     /// nft cannot be run.
     #[error("cannot run nft: {0}; install it (Debian package nftables)")]
-    Missing(io::Error),
-    /// nft refused.
+    RunNft(io::Error),
+    /// nft or the kernel refused the commands.
     #[error("cannot install the nftables rules: {said}; {cure}")]
     Refused {
-        /// What it said.
+        /// The error message of nft.
         said: String,
-        /// What to do about it.
+        /// The cure.
         cure: &'static str,
     },
     /// The kernel refused a routing rule or route.
@@ -77,33 +84,40 @@ pub enum RulesError {
     Routing {
         /// The kernel's reason.
         why: io::Error,
-        /// What to do about it.
+        /// The cure.
         cure: &'static str,
     },
-    /// Another proxy is there.
+    /// Another process has a table of this name in the network namespace.
     #[error(
-        "cannot take over the traffic: another process owns the nftables table inet {TABLE} in this network namespace; stop that proxy first"
+        "cannot intercept connections: another process owns the nftables table inet {TABLE} in this network namespace; stop that proxy first"
     )]
-    Taken,
-    /// Where the table has no owner, a proxy shows by a socket that it lives. There is none.
+    TableInUse,
+    /// This kernel has no owners of tables, and the socket that shows instead that a proxy runs
+    /// cannot be created.
     #[error(
-        "cannot take over the traffic: on this kernel a proxy with rules needs a socket in {}, which cannot be made: {why}; let this user \
+        "cannot intercept connections: on this kernel the proxy needs a socket in {}, which cannot be created: {why}; let this user \
          write there (in a container with a read-only root: a tmpfs at /run)",
         at.display()
     )]
     NoSocket {
-        /// Where it would be.
+        /// The directory of the socket.
         at: PathBuf,
         /// The system's reason.
         why: io::Error,
     },
-    /// The kernel does not tell what the table has counted.
+    /// The kernel does not return the table's counters.
     #[error("cannot read the counters of the nftables table inet {TABLE}: {0}; see `tandem doctor`")]
-    Unread(io::Error),
-    /// The table's owner has ended, or does not answer.
-    #[error("cannot change the nftables table inet {TABLE}: the nft process that owns it does not answer: {why}")]
-    Lost {
-        /// What was seen.
+    ReadCounters(io::Error),
+    /// The kernel does not return the rules of other programs.
+    #[error("cannot read the firewall rules of other programs: {0}; see `tandem doctor`")]
+    ReadFirewall(io::Error),
+    /// The socket that shows that a proxy runs could not be created, on a kernel without owners.
+    #[error("cannot claim the nftables table inet {TABLE}: {0}; see that /proc is mounted and that this user may write to /run")]
+    Claim(io::Error),
+    /// The process that owns the table has ended, or does not answer.
+    #[error("cannot change the nftables table inet {TABLE}: the nft process that owns it failed: {why}")]
+    OwnerLost {
+        /// The reason.
         why: String,
     },
 }
@@ -117,35 +131,39 @@ impl Rules {
         }
     }
 
-    /// The nftables commands, one a line, for a host without other programs' forward and input
+    /// The nftables commands, one per line, for a host without other programs' forward and input
     /// chains.
     pub fn nft(&self) -> Vec<String> {
         [vec![format!("add table inet {TABLE} {{ flags owner; }}")], self.contents(&Firewall::default())].concat()
     }
 
-    /// Has nft and the kernel check the table's contents, and changes nothing.
+    /// Lets nft and the kernel check the table's contents, without changing anything.
+    ///
+    /// # Errors
+    /// nft cannot be run, or it or the kernel refuses the contents.
     pub fn try_out(&self) -> Result<(), RulesError> {
-        // Under a name of its own: the table of a proxy that runs takes no commands from others.
+        // Under another name: the table of a running proxy accepts commands only from its owner.
         let (table, trial) = (format!(" inet {TABLE} "), format!(" inet {TABLE}-check "));
         let contents: Vec<String> =
-            self.contents(&Firewall::look().unwrap_or_default()).iter().map(|line| line.replacen(&table, &trial, 1)).collect();
+            self.contents(&Firewall::read().unwrap_or_default()).iter().map(|line| line.replacen(&table, &trial, 1)).collect();
         let script = format!("add table{trial}\n{}\n", contents.join("\n"));
         let (fine, said) = nft::run_with(&["-c", "-f", "-"], &script)?;
         if fine { Ok(()) } else { Err(RulesError::Refused { cure: nft::cure(&said), said }) }
     }
 
-    /// Whether there are connections that are split only when the forward chains of other programs
-    /// have let one of their kind pass.
+    /// Whether some connections are split only after the forward chains of other programs have
+    /// accepted one of their kind (see `guard`).
     pub fn heeds_forward_chains(&self) -> bool {
         let is_split = |rule: &Rule| matches!(rule.action, Action::Split | Action::Carry);
-        // Rules behind one without conditions decide nothing, and neither does the default.
+        // After a rule without conditions, later rules and the default have no effect.
         let last = self.policy.iter().position(|rule| conditions(rule) == [""]);
         let deciding = &self.policy[..last.map_or(self.policy.len(), |last| last + 1)];
         let unnamed = deciding.iter().any(|rule| is_split(rule) && !rule.names_clients());
         self.forward_policy == ForwardPolicy::Heed && (unnamed || last.is_none())
     }
 
-    /// What delivers marked packets to this machine, as commands of `ip` for people to read.
+    /// The routing rules that deliver marked packets to this host, as `ip` commands for people to
+    /// read.
     pub fn ip(&self) -> Vec<String> {
         self.families()
             .iter()
@@ -160,7 +178,8 @@ impl Rules {
             .collect()
     }
 
-    /// The settings without which routed connections neither come nor pass: set by whoever runs this router.
+    /// The forwarding settings that routed connections need, as `name=value`. The operator sets
+    /// them.
     pub fn sysctls(&self) -> Vec<&'static str> {
         let setting = |family: &Family| match family {
             Family::V4 => "net.ipv4.ip_forward=1",
@@ -169,7 +188,7 @@ impl Rules {
         self.families().iter().map(setting).collect()
     }
 
-    /// The setting that the proxy itself changes.
+    /// The setting that the proxy itself changes at times, as `name=value`.
     pub fn own_sysctl(&self) -> String {
         format!("{}={}", SETTING.name, SETTING.value)
     }
@@ -185,7 +204,7 @@ impl fmt::Display for Rules {
             writeln!(f, "{line}")?;
         }
         for line in self.nft() {
-            // Quoted, so that a shell takes it as it stands.
+            // Quoted for a shell.
             writeln!(f, "nft '{line}'")?;
         }
         Ok(())
@@ -201,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn both_families_when_any_address_will_do() {
+    fn an_unspecified_ipv6_address_stands_for_both_families() {
         let both = rules("[::]:5000", vec![]);
         assert!(both.contains("tproxy ip to :5000") && both.contains("tproxy ip6 to :5000"), "{both}");
         assert!(both.contains("ip -6 route replace local default dev lo"), "{both}");
@@ -210,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_becomes_a_line_a_family_that_it_can_fit() {
+    fn a_rule_becomes_one_line_per_family_that_it_can_match() {
         let rule = Rule {
             from: vec!["10.1.0.0/16".parse().unwrap(), "10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
             to: vec!["192.0.2.1".parse().unwrap()],

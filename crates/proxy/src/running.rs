@@ -256,7 +256,7 @@ impl Proxy {
 
     /// What is known of the links whose capacity is.
     pub fn links(&self) -> Vec<LinkView> {
-        self.kernel.lock().unwrap_or_else(PoisonError::into_inner).1.as_mut().map_or(Vec::new(), Egress::look)
+        self.kernel.lock().unwrap_or_else(PoisonError::into_inner).1.as_mut().map_or(Vec::new(), Egress::views)
     }
 
     fn join(&mut self) {

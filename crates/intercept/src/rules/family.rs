@@ -1,4 +1,4 @@
-//! Address families, and what nftables, `ip` and netlink call them.
+//! Address families, and their names in nftables, `ip` and netlink.
 
 use crate::routes::AddressFamily;
 
@@ -10,6 +10,7 @@ pub(super) enum Family {
 }
 
 impl Family {
+    /// The nftables keyword of its header.
     pub(super) const fn ip(self) -> &'static str {
         match self {
             Family::V4 => "ip",
@@ -17,6 +18,7 @@ impl Family {
         }
     }
 
+    /// The suffix of its sets.
     pub(super) const fn number(self) -> char {
         match self {
             Family::V4 => '4',
@@ -24,10 +26,12 @@ impl Family {
         }
     }
 
+    /// Its index in arrays of IPv4 and IPv6.
     pub(super) const fn index(self) -> usize {
         self as usize
     }
 
+    /// The family in rtnetlink messages.
     pub(super) const fn routing(self) -> AddressFamily {
         match self {
             Family::V4 => AddressFamily::Inet,
@@ -35,6 +39,7 @@ impl Family {
         }
     }
 
+    /// The option of `ip`.
     pub(super) const fn flag(self) -> &'static str {
         match self {
             Family::V4 => "-4",
@@ -42,14 +47,15 @@ impl Family {
         }
     }
 
-    /// A connection's addresses and ports in a packet from the client …
-    pub(super) fn from_client(self) -> String {
+    /// The nftables key of a connection in a packet from the client: addresses and ports of client
+    /// and server.
+    pub(super) fn client_key(self) -> String {
         let ip = self.ip();
         format!("{ip} saddr . tcp sport . {ip} daddr . tcp dport")
     }
 
-    /// … and the same four in one from the server.
-    pub(super) fn from_server(self) -> String {
+    /// The same key in a packet from the server.
+    pub(super) fn server_key(self) -> String {
         let ip = self.ip();
         format!("{ip} daddr . tcp dport . {ip} saddr . tcp sport")
     }

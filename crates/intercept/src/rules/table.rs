@@ -1,35 +1,38 @@
-//! The contents of the nftables table, as commands of nft.
+//! The contents of the nftables table, as commands of nft. `rules` explains the chains that a new
+//! connection passes; `guard` and `zone` add chains of their own.
 
 use super::{MARK, Rules, TABLE, family::Family, foreign::Firewall, guard, zone};
 use crate::policy::{Action, Interface, Ports, Prefix, Rule};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::{net::SocketAddr, time::Duration};
 
-/// Protocols by number: nft looks names up in /etc/protocols, which minimal systems lack.
+/// Protocol numbers. nft looks up names in /etc/protocols, which minimal systems lack.
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
-/// A connection that passed unsplit though this host had one of the same addresses and ports (the set `direct`) is known for longer
-/// than the kernel remembers one that ended (TIME_WAIT, 60 s).
-pub(super) const KNOWN_DIRECT: Duration = Duration::from_secs(70);
-/// A connection that is opened through this host, unsplit, is known until it must have been answered (the set `opened`). Its SYN, sent
-/// again, is news.
-const KNOWN_OPENED: Duration = Duration::from_secs(8);
-/// A connection whose SYN was handed to the proxy is known for so long (the set `handshakes`): when the
-/// kernel answers a flood with SYN cookies, no socket remembers the handshake, and the packet that
-/// completes it fits none.
-const KNOWN_HANDSHAKE: Duration = Duration::from_secs(20);
-/// When packets are looked at: before conntrack translates destinations (priority `dstnat`, -100). A
-/// port that the operator forwards is then still an address of this host, and its connections pass.
+/// Lifetime of an element of `direct`: a connection that passed unsplit although this host had a
+/// socket with the same addresses and ports. Longer than TIME_WAIT (60 s).
+pub(super) const DIRECT_LIFETIME: Duration = Duration::from_secs(70);
+/// Lifetime of an element of `opened`: a connection that was opened unsplit through this host and
+/// must be answered meanwhile. A retransmitted SYN renews it.
+const OPENED_LIFETIME: Duration = Duration::from_secs(8);
+/// Lifetime of an element of `handshakes`: a connection whose SYN was handed to the proxy. While
+/// the kernel sends SYN cookies during a flood, no socket exists for a handshake, so that the
+/// socket match does not find the ACK that completes it.
+const HANDSHAKE_LIFETIME: Duration = Duration::from_secs(20);
+/// Hook priority of most rules: before conntrack translates destinations (`dstnat`, -100). The
+/// destination of a port that the operator forwards is then still an address of this host, so that
+/// its connections are not split.
 const PRIORITY: i32 = -150;
-/// And once more after that: the answer to a far leg that was masqueraded has a leg's addresses only now.
+/// Hook priority after that translation: only then does the answer to a masqueraded far leg have
+/// the leg's addresses.
 const PRIORITY_TRANSLATED: i32 = -99;
-/// What these sets hold at most, of each family.
-const KNOWN: u32 = 1 << 18;
+/// Capacity of each of these sets, in elements.
+const SET_SIZE: u32 = 1 << 18;
 
 impl Rules {
-    /// What the table holds beside these rules of other programs.
+    /// The contents of the table on a host with these rules of other programs.
     pub(super) fn contents(&self, firewall: &Firewall) -> Vec<String> {
         let mut lines = [guard::declarations(), zone::declarations()].concat();
         for counter in ["split", "bypassed", "unsplit", "oneway", "quic"] {
@@ -38,10 +41,10 @@ impl Rules {
         for (family, kind) in [(Family::V4, "ipv4_addr"), (Family::V6, "ipv6_addr")] {
             let n = family.number();
             lines.push(format!("add set inet {TABLE} bypass{n} {{ type {kind}; flags interval; auto-merge; }}"));
-            for (set, time) in [("direct", KNOWN_DIRECT), ("opened", KNOWN_OPENED), ("handshakes", KNOWN_HANDSHAKE)] {
+            for (set, time) in [("direct", DIRECT_LIFETIME), ("opened", OPENED_LIFETIME), ("handshakes", HANDSHAKE_LIFETIME)] {
                 lines.push(format!(
                     "add set inet {TABLE} {set}{n} {{ type {kind} . inet_service . {kind} . inet_service; flags dynamic,timeout; \
-                     timeout {}s; size {KNOWN}; }}",
+                     timeout {}s; size {SET_SIZE}; }}",
                     time.as_secs()
                 ));
             }
@@ -55,9 +58,9 @@ impl Rules {
         ));
         let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
         for family in [Family::V4, Family::V6] {
-            let (n, connection) = (family.number(), family.from_client());
+            let (n, connection) = (family.number(), family.client_key());
             rule("direct", format!("delete @handshakes{n} {{ {connection} }} update @opened{n} {{ {connection} }}"));
-            // There is, or was a moment ago, a near leg of the same addresses and ports.
+            // A near leg with the same addresses and ports exists, or existed a moment ago.
             rule("direct", format!("socket transparent 1 update @direct{n} {{ {connection} }}"));
         }
         rule("direct", "accept".into());
@@ -66,26 +69,28 @@ impl Rules {
         rule("split", "counter name unsplit goto direct".into());
         rule("of_tcp", "tcp flags & (fin | syn | rst | ack) == syn fib daddr type unicast goto intercept".into());
         rule("of_tcp", "jump unsplit_answers".into());
-        // Packets of connections the proxy has, on either leg, are delivered here though their address is not ours.
+        // Packets of the proxy's legs are delivered to this host though it does not have their
+        // address.
         rule("of_tcp", "socket transparent 1 goto ours".into());
         rule("of_tcp", "tcp flags & (syn | rst | ack) == ack goto completes".into());
         for family in self.families() {
-            let handshake = format!("{} @handshakes{}", family.from_client(), family.number());
+            let handshake = format!("{} @handshakes{}", family.client_key(), family.number());
             rule("completes", format!("meta nfproto ipv{} meta l4proto {TCP} {handshake} {}", family.number(), self.to_listener(*family)));
         }
-        // The answer to a connection that was not opened through this host: half of it goes another way.
+        // A SYN-ACK of a connection that was not opened through this host: the routing is
+        // asymmetric.
         rule("of_tcp", "tcp flags & (syn | ack) == (syn | ack) fib daddr type unicast goto answers".into());
         for family in [Family::V4, Family::V6] {
-            rule("answers", format!("{} @opened{} accept", family.from_server(), family.number()));
+            rule("answers", format!("{} @opened{} accept", family.server_key(), family.number()));
         }
         rule("answers", "counter name oneway".into());
-        // Both ways.
+        // QUIC, in both directions.
         rule("of_udp", "udp dport 443 counter name quic".into());
         rule("of_udp", "udp sport 443 counter name quic".into());
-        // An error about a leg's packet comes to the address the leg wears.
+        // ICMP errors about a leg's packets, which are sent to the client's address.
         rule("of_icmp", format!("socket transparent 1 meta mark set {MARK:#x} accept"));
-        // No verdict map: nft 1.0.6 (Debian 12) crashes when it lists one that nft 1.1 made, as the
-        // nft of a container on its host does.
+        // Not a verdict map: nft 1.0.6 (Debian 12) crashes when it lists one that nft 1.1 has
+        // created, as when a host lists the table of a container.
         for (protocol, chain) in [(TCP, "of_tcp"), (UDP, "of_udp"), (ICMP, "of_icmp"), (ICMPV6, "of_icmp")] {
             rule("prerouting", format!("meta l4proto {protocol} goto {chain}"));
         }
@@ -101,17 +106,19 @@ impl Rules {
         lines
     }
 
-    /// What delivers packets of connections that the proxy has. A careful one leaves out those of connections that passed unsplit,
-    /// though the proxy may still remember one of the same addresses and ports.
+    /// The rules that deliver packets of the proxy's connections. If `careful`, they skip packets
+    /// of connections that passed unsplit, although this host may still have a socket with the same
+    /// addresses and ports.
     pub(super) fn ours(careful: bool) -> Vec<String> {
         let mut lines = Vec::new();
         let mut rule = |text: String| lines.push(format!("add rule inet {TABLE} ours {text}"));
         if careful {
             for family in [Family::V4, Family::V6] {
-                let (n, inward, back) = (family.number(), family.from_client(), family.from_server());
+                let (n, inward, back) = (family.number(), family.client_key(), family.server_key());
                 rule(format!("{inward} @direct{n} accept"));
                 rule(format!("{back} @direct{n} accept"));
-                // There was a far leg of the same addresses and ports, seen only now.
+                // The answer to an unsplit connection, with the addresses and ports of a former far
+                // leg.
                 rule(format!("tcp flags & (syn | ack) == (syn | ack) {back} @opened{n} update @direct{n} {{ {back} }} accept"));
             }
         }
@@ -119,12 +126,13 @@ impl Rules {
         lines
     }
 
-    /// What hands connections to the proxy.
+    /// The rules that hand new connections to the proxy.
     pub(super) fn open(&self) -> Vec<String> {
         let mut lines = vec![format!("add rule inet {TABLE} open jump admit")];
         for family in self.families() {
-            let (n, connection) = (family.number(), family.from_client());
-            // Where the set is full the rule ends there, and the connection passes unsplit: it could not be completed.
+            let (n, connection) = (family.number(), family.client_key());
+            // If `handshakes` is full the rule ends at `update`, and the connection passes unsplit:
+            // with SYN cookies its handshake could not be completed.
             lines.push(format!(
                 "add rule inet {TABLE} open meta nfproto ipv{n} meta l4proto {TCP} update @handshakes{n} {{ {connection} }} \
                  delete @direct{n} {{ {connection} }} delete @opened{n} {{ {connection} }} counter name split {}",
@@ -144,7 +152,7 @@ impl Rules {
         format!("tproxy {} to {to}:{} meta mark set {MARK:#x} accept", family.ip(), self.listener.port())
     }
 
-    /// What decides who bypasses.
+    /// The rules that decide which connections bypass, by the bypass list and the policy.
     pub(super) fn intercept(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut rule = |text: String| lines.push(format!("add rule inet {TABLE} intercept {text}"));
@@ -155,11 +163,11 @@ impl Rules {
         }
         for one in &self.policy {
             let verdict = match one.action {
-                // The operator has said whose connections are split, whatever the forward chain says.
+                // A rule that names clients is exempt from other programs' forward chains.
                 Action::Split | Action::Carry if one.names_clients() => "goto split",
                 Action::Split | Action::Carry => "goto guard",
                 Action::Bypass => "counter name bypassed goto direct",
-                // Only SYNs of TCP come to this chain.
+                // Only TCP SYNs reach this chain.
                 Action::Refuse => "reject with tcp reset",
             };
             for condition in conditions(one) {
@@ -171,7 +179,7 @@ impl Rules {
     }
 }
 
-/// A rule's conditions as nftables has them: one text for each family that it can fit.
+/// A rule's conditions in nftables: one text for each family that the rule can match.
 pub(super) fn conditions(rule: &Rule) -> Vec<String> {
     let mut common = String::new();
     if !rule.inward.is_empty() {
@@ -190,7 +198,7 @@ pub(super) fn conditions(rule: &Rule) -> Vec<String> {
         let mut text = String::new();
         for (end, wanted) in [("saddr", &rule.from), ("daddr", &rule.to)] {
             if !wanted.is_empty() {
-                // A condition that no address of this family can meet.
+                // `None` if no address of this family meets the condition.
                 let prefixes = prefixes(wanted, family)?;
                 text += &format!("{} {end} {prefixes} ", family.ip());
             }
@@ -205,7 +213,7 @@ fn names(interfaces: &[Interface]) -> String {
     format!("{{ {} }}", names.join(", "))
 }
 
-/// Ports without overlaps, of which nftables wants none.
+/// A set of ports. Overlapping ranges are merged, since nftables refuses them.
 fn ports(wanted: &[Ports]) -> String {
     let mut sorted = wanted.to_vec();
     sorted.sort();
@@ -220,7 +228,7 @@ fn ports(wanted: &[Ports]) -> String {
     format!("{{ {} }}", texts.join(", "))
 }
 
-/// The prefixes of one family, without overlaps; none where there is none.
+/// A set of the prefixes of one family, without overlaps. `None` if there are none.
 pub(super) fn prefixes(wanted: &[Prefix], family: Family) -> Option<String> {
     let v4: Vec<Ipv4Net> = wanted.iter().filter_map(|prefix| if let IpNet::V4(net) = prefix.0 { Some(net) } else { None }).collect();
     let v6: Vec<Ipv6Net> = wanted.iter().filter_map(|prefix| if let IpNet::V6(net) = prefix.0 { Some(net) } else { None }).collect();

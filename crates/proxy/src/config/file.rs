@@ -315,13 +315,13 @@ mod tests {
         };
         let cases = [
             ("threads         = 2", "treads = 2", "treads: is not a key here: did you mean threads? The keys are threads, "),
-            ("\"af21\"", "\"af51\"", "leg[1].dscp: \"af51\" is no code point: write "),
+            ("\"af21\"", "\"af51\"", "leg[1].dscp: cannot parse DSCP \"af51\": write "),
             ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\"; those with a name are: gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: cannot be \"bipass\": did you mean \"bypass\"?"),
             ("\"score\"", "\"scor\"", "bond.scheduler: \"scor\" is no scheduler"),
             ("interface = \"wlan0\"", "", "bond.network[1]: says neither through which interface"),
             ("key_file  = \"/etc/tandem/bond.key\"", "", "bond: has no key_file"),
-            ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "\"10.0.0.0/80\" is no address prefix"),
+            ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "cannot parse address prefix \"10.0.0.0/80\""),
             ("to      = \"192.0.2.10:80\"", "", "listen[2]: needs exactly one of transparent"),
         ];
         for (from, to, said) in cases {
