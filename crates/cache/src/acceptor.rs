@@ -5,7 +5,7 @@ use crate::{
     origin::describe,
     shared::Shared,
 };
-use intercept::{Arrival, Ends, Listener};
+use intercept::{AcceptedConnection, ActiveInterception, Listener};
 use std::{
     io,
     sync::{
@@ -47,7 +47,7 @@ pub(crate) struct Acceptor {
     pub(crate) listener: Listener,
     pub(crate) settings: ListenerSettings,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) ends: Arc<Mutex<Ends>>,
+    pub(crate) interception: Arc<Mutex<ActiveInterception>>,
     /// A permit for each connection that may exist.
     pub(crate) permits: Arc<Semaphore>,
     pub(crate) drain: DrainSignal,
@@ -78,7 +78,7 @@ impl Acceptor {
     /// Accepts one connection, and starts a task that serves it.
     async fn accept(&self, socket: &TcpListener) {
         let accepted = socket.accept().await;
-        let arrival = accepted.and_then(|(stream, client)| self.listener.arrival(stream.into_std()?.into(), &client.into()));
+        let arrival = accepted.and_then(|(stream, client)| self.listener.accepted(stream.into_std()?.into(), &client.into()));
         match arrival {
             Ok(Some(arrival)) => self.serve(arrival).await,
             Ok(None) => {}
@@ -91,7 +91,7 @@ impl Acceptor {
         }
     }
 
-    async fn serve(&self, arrival: Arrival) {
+    async fn serve(&self, arrival: AcceptedConnection) {
         let Some(permit) = self.permit().await else { return };
         let shared = self.shared.clone();
         let settings = self.settings.clone();
@@ -126,8 +126,8 @@ impl Acceptor {
         if *self.drain.borrow() {
             return;
         }
-        let ends = self.ends.clone();
-        let set = tokio::task::spawn_blocking(move || ends.lock().unwrap_or_else(PoisonError::into_inner).set_open(open)).await;
+        let interception = self.interception.clone();
+        let set = tokio::task::spawn_blocking(move || interception.lock().unwrap_or_else(PoisonError::into_inner).set_open(open)).await;
         if let Ok(Err(error)) = set {
             tracing::error!("cannot change the firewall rules that hand connections to the cache: {error}");
         }

@@ -19,7 +19,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use intercept::{Arrival, ListenerAccess, Source};
+use intercept::{AcceptedConnection, ListenerAccess, Source};
 use socket2::{SockRef, Socket};
 use std::{io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 use tokio::{
@@ -64,8 +64,13 @@ pub(crate) struct ListenerSettings {
 ///
 /// # Errors
 /// Why the connection failed.
-pub(crate) async fn serve(shared: Arc<Shared>, arrival: Arrival, settings: ListenerSettings, drain: DrainSignal) -> Result<(), Error> {
-    let Arrival { socket, client: address, server } = arrival;
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    arrival: AcceptedConnection,
+    settings: ListenerSettings,
+    drain: DrainSignal,
+) -> Result<(), Error> {
+    let AcceptedConnection { socket, client: address, server } = arrival;
     shared.dialler.tune(&socket)?;
     // A destination that was translated (DNAT) would see this host's address: whether it could
     // reply to the client directly is unknown here.

@@ -65,10 +65,9 @@ pub use worker_pool::WorkerProgram;
 
 use acceptor::{Acceptor, ActiveGuard};
 use client_connection::ListenerSettings;
-use intercept::{Ends, OpenError, RulesLost};
+use intercept::{ActiveInterception, OpenError, RulesLost};
 use shared::Shared;
 use std::{
-    io,
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -91,17 +90,9 @@ pub enum StartError {
     /// The configuration cannot work on any machine, or not on this one.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A listener, a firewall rule or a link could not be set up.
+    /// A listener, a firewall rule, a link or a thread could not be set up.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Another operation of the system failed.
-    #[error("cannot {what}: {why}")]
-    System {
-        /// What was attempted.
-        what: &'static str,
-        /// The system's reason.
-        why: io::Error,
-    },
 }
 
 /// A running cache. Dropping it resets its connections and removes its firewall rules.
@@ -110,7 +101,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Cache {
     /// Declared first, and so dropped first: the rules must go before the listeners.
-    ends: Arc<Mutex<Ends>>,
+    interception: Arc<Mutex<ActiveInterception>>,
     shared: Arc<Shared>,
     drain: watch::Sender<bool>,
     /// Acceptors and connections that exist.
@@ -128,27 +119,26 @@ impl Cache {
     /// then.
     pub fn start(config: Config) -> Result<Self, StartError> {
         config.check()?;
-        let failed = |what| move |why| StartError::System { what, why };
-        let (ends, listeners) = Ends::open(config.interception())?;
+        let (interception, listeners) = ActiveInterception::open(config.interception())?;
         let runtime = Builder::new_multi_thread().worker_threads(config.threads.max(1)).thread_name("tandem-cache").enable_all().build();
-        let runtime = runtime.map_err(failed("start the worker threads"))?;
+        let runtime = runtime.map_err(OpenError::system("start the worker threads"))?;
         let permits = Arc::new(Semaphore::new(config.max_connections));
-        let shared = Arc::new(Shared::new(config, ends.dialler()));
+        let shared = Arc::new(Shared::new(config, interception.dialler()));
         let (drain, drain_signal) = watch::channel(false);
-        let ends = Arc::new(Mutex::new(ends));
+        let interception = Arc::new(Mutex::new(interception));
         let active = Arc::new(AtomicUsize::new(0));
         let mut addresses = Vec::new();
         for (index, listener) in listeners {
-            addresses.push(listener.address().map_err(failed("read a listener's address"))?);
+            addresses.push(listener.address().map_err(OpenError::system("read a listener's address"))?);
             let _guard = runtime.enter();
             let socket = listener.socket.try_clone().and_then(|socket| TcpListener::from_std(socket.into()));
-            let socket = socket.map_err(failed("register a listener with the runtime"))?;
+            let socket = socket.map_err(OpenError::system("register a listener with the runtime"))?;
             let is_transparent = listener.listen.is_transparent();
             let acceptor = Acceptor {
                 listener,
                 settings: ListenerSettings { access: shared.config.listen[index].access(), is_transparent },
                 shared: shared.clone(),
-                ends: ends.clone(),
+                interception: interception.clone(),
                 permits: permits.clone(),
                 drain: drain_signal.clone(),
                 active: active.clone(),
@@ -159,11 +149,11 @@ impl Cache {
                 drop(guard);
             });
         }
-        Ok(Cache { ends, shared, drain, active, addresses, runtime: Some(runtime) })
+        Ok(Cache { interception, shared, drain, active, addresses, runtime: Some(runtime) })
     }
 
-    fn ends(&self) -> MutexGuard<'_, Ends> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    fn interception(&self) -> MutexGuard<'_, ActiveInterception> {
+        self.interception.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The addresses of the listeners, in the order of the configuration, with the ports that the
@@ -183,13 +173,13 @@ impl Cache {
     /// # Errors
     /// When the rules were lost and several attempts to install them again have failed.
     pub fn check_rules(&self) -> Result<(), RulesLost> {
-        self.ends().check_rules()
+        self.interception().check_rules()
     }
 
     /// Accepts no new connections from now on (those to transparent listeners pass unsplit), and no
     /// further requests on the existing ones.
     pub fn begin_drain(&self) {
-        if let Err(error) = self.ends().set_open(false) {
+        if let Err(error) = self.interception().set_open(false) {
             tracing::error!("cannot change the firewall rules that hand connections to the cache: {error}");
         }
         self.drain.send_replace(true);

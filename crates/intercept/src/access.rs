@@ -1,31 +1,33 @@
-//! ListenerAccess to a listener whose clients name their destination: which clients, and where to.
+//! Access to a listener whose clients name their destination: which clients may use it, and which
+//! destinations they may name.
 
 use crate::{Destinations, Users};
 
-/// Which clients may use a listener, and where they may go.
+/// Which clients may use a listener, and which destinations they may name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListenerAccess {
     /// The destinations that clients may name.
     pub destinations: Destinations,
-    /// The clients, by name and password.
+    /// The clients that may use it, by name and password. None: every client.
     pub users: Users,
 }
 
 impl ListenerAccess {
-    /// What is doubtful about a listener that is open, and the cure.
+    /// Why an open listener is doubtful.
     pub const OPEN: &'static str = "every client that reaches this address can use it to connect to other hosts";
-    /// How an open listener is closed.
+    /// How to restrict an open listener.
     pub const CLOSE: &'static str = "name its users (,users=FILE), limit its destinations (,allow=PREFIX) or listen on loopback";
 
-    /// Whether every client may use the listener, for every destination that is not refused by
-    /// default.
+    /// Whether every client may use the listener, for every destination except those that
+    /// [`Destinations`] refuses by default.
     pub fn is_open(&self) -> bool {
         self.destinations.allow.is_empty() && !self.users.are_required()
     }
 }
 
-/// Reads the access options of a listener: `allow=PREFIX`, `deny=PREFIX`, `users=FILE`,
-/// `user=NAME:PASSWORD`, each as often as wanted but the file.
+/// Parses the access options of a listener: `allow=PREFIX`, `deny=PREFIX`, `user=NAME:PASSWORD`,
+/// each any number of times, and `users=FILE` once. Call [`take`](Self::take) for each option, then
+/// [`finish`](Self::finish).
 #[derive(Debug, Default)]
 pub struct AccessOptions<'a> {
     access: ListenerAccess,
@@ -33,13 +35,13 @@ pub struct AccessOptions<'a> {
 }
 
 impl<'a> AccessOptions<'a> {
-    /// The options that are read here, for messages about others.
+    /// The options that are parsed here, for messages about unknown ones.
     pub const EXPECTED: &'static str = "allow=PREFIX, deny=PREFIX, users=FILE or user=NAME:PASSWORD";
 
-    /// Takes an option; false when it is not one of these.
+    /// Takes one option. Returns false if it is not an access option.
     ///
     /// # Errors
-    /// Its value cannot be parsed.
+    /// The option's value cannot be parsed.
     pub fn take(&mut self, option: &'a str) -> Result<bool, String> {
         match option.split_once('=') {
             Some(("allow", prefix)) => self.access.destinations.allow.push(prefix.parse()?),
@@ -51,10 +53,10 @@ impl<'a> AccessOptions<'a> {
         Ok(true)
     }
 
-    /// What the options came to.
+    /// The access that the options describe.
     ///
     /// # Errors
-    /// The prefixes contradict each other.
+    /// A prefix would match no address (see [`Destinations::check_prefixes`]).
     pub fn finish(self) -> Result<ListenerAccess, String> {
         let ListenerAccess { destinations, users } = self.access;
         destinations.check_prefixes()?;

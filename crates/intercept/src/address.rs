@@ -1,4 +1,4 @@
-//! Addresses with a port, as options and files have them.
+//! Addresses with a port, as they are written in options and files.
 
 use schemars::JsonSchema;
 use serde::{Deserializer, de};
@@ -8,11 +8,11 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-/// Parses an address with a port.
+/// Parses an address with a port, such as `192.0.2.1:5000`. Host names are not resolved: rules,
+/// routes and checks need the address, and a name may resolve to another address later.
 ///
 /// # Errors
-/// What is missing, and how to write it. Names of hosts are not looked up: rules, routes and checks
-/// need the address, and a name may have another one later.
+/// What is missing from the text, and how to write it.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -64,7 +64,7 @@ pub fn optional_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
     deserializer.deserialize_any(Address).map(Some)
 }
 
-/// The schema of an address with a port.
+/// The JSON Schema of an address with a port.
 #[derive(Debug)]
 pub enum AddressSchema {}
 
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_addresses_say_what_would_be_right() {
+    fn errors_about_addresses_say_how_to_write_them() {
         assert_eq!(parse_address("[::]:5000"), Ok("[::]:5000".parse().unwrap()));
         let wrong = |text: &str| parse_address(text).unwrap_err();
         insta::assert_snapshot!(wrong("5000"), @r#""5000" has no address: write [::]:5000 for all addresses of this host, or 127.0.0.1:5000 for this host alone"#);

@@ -1,10 +1,10 @@
-//! Tries what interception would need of this host, and changes nothing of it: a list of what was
-//! tried, on what, and what it came to.
+//! Checks whether this host has what interception needs, without changing anything. The result is a
+//! list of [`Trial`]s: what was attempted, on what, and the outcome.
 //!
-//! What is wrong with a configuration wherever it is used,
-//! [`Interception::check`](crate::Interception::check) has found before. `interfaces` looks for
-//! what is named and how networks are reached, `host` at the settings of the host, `firewall` at
-//! the rules of other programs, `ports` at the listeners.
+//! Call [`Interception::check`](crate::Interception::check) first: it finds the errors that do not
+//! depend on the host. `interfaces` checks that the named interfaces exist and that networks are
+//! reachable, `host` checks settings of the host, `firewall` the rules of other programs, `ports`
+//! that listeners can bind.
 
 mod firewall;
 mod host;
@@ -16,23 +16,23 @@ pub use host::{try_controllers, try_forwarding, try_routed};
 pub use interfaces::try_interfaces;
 pub use ports::try_port;
 
-/// Something that was tried.
+/// One check of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trial {
-    /// What was attempted: "find the interface".
+    /// What was attempted, such as "find the interface".
     pub attempt: &'static str,
-    /// On what: `sat9 (leg[1])`.
+    /// On what, such as `sat9 (leg[1])`.
     pub subject: String,
-    /// What it came to.
+    /// The outcome.
     pub result: TrialResult,
 }
 
-/// What a trial came to.
+/// The outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TrialResult {
-    /// It works; what was found.
+    /// It works. Contains what was found.
     Works(String),
-    /// It works, but likely not as it is meant.
+    /// It works, but probably not as intended.
     Doubtful {
         /// What is doubtful.
         why: String,
@@ -49,29 +49,29 @@ pub enum TrialResult {
 }
 
 impl Trial {
-    /// What was attempted, on what, and what it came to.
+    /// A check of `subject` and its outcome.
     pub fn new(attempt: &'static str, subject: impl Into<String>, result: TrialResult) -> Self {
         Trial { attempt, subject: subject.into(), result }
     }
 
-    /// Whether what was tried cannot work.
+    /// Whether the result is [`TrialResult::Fails`].
     pub fn fails(&self) -> bool {
         matches!(self.result, TrialResult::Fails { .. })
     }
 }
 
 impl TrialResult {
-    /// It works; what was found.
+    /// [`TrialResult::Works`], with what was found.
     pub fn works(found: impl Into<String>) -> Self {
         TrialResult::Works(found.into())
     }
 
-    /// It works, but likely not as it is meant.
+    /// [`TrialResult::Doubtful`], with the reason and the cure.
     pub fn doubtful(why: impl Into<String>, cure: impl Into<String>) -> Self {
         TrialResult::Doubtful { why: why.into(), cure: cure.into() }
     }
 
-    /// It cannot work.
+    /// [`TrialResult::Fails`], with the reason and the cure.
     pub fn fails(why: impl Into<String>, cure: impl Into<String>) -> Self {
         TrialResult::Fails { why: why.into(), cure: cure.into() }
     }

@@ -1,17 +1,17 @@
-//! Which congestion controllers the profiles mean: the kernel's own, or Tandem's, which are put into the kernel for as long as the
-//! proxy runs.
+//! The congestion controllers that the profiles name: the kernel's own, or Tandem's, which are
+//! loaded into the kernel for as long as the proxy runs.
 
 use crate::{
     leg::{self, LegProfile},
     policy::NamedProfile,
 };
-use kernel::{Controller, LoadedController as Held};
+use kernel::{Controller, LoadedController};
 use std::{collections::BTreeMap, io};
 
-/// Why a profile's controller can't be had.
+/// Why a profile's congestion controller cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
-    /// A controller is there, but not for everybody.
+    /// The controller is in the kernel, but needs a privilege that this process lacks.
     #[error(
         "{leg}: the congestion controller {name:?} may be used only with CAP_NET_ADMIN: run as root, or add it to \
          net.ipv4.tcp_allowed_congestion_control"
@@ -22,67 +22,69 @@ pub enum ControllerError {
         /// The name.
         name: String,
     },
-    /// A controller is not in the kernel.
-    #[error("{leg}: there is no congestion controller {name:?}: the kernel has {available}, and Tandem brings {ours}")]
+    /// Neither the kernel nor Tandem has a controller of this name.
+    #[error("{leg}: there is no congestion controller {name:?}: the kernel has {available}, and Tandem brings {ours}; choose one of these")]
     NoController {
         /// Which profile names it.
         leg: String,
         /// The name.
         name: String,
-        /// What there is.
+        /// The names of the kernel's controllers.
         available: String,
-        /// What there could be.
+        /// The names of Tandem's controllers.
         ours: String,
     },
-    /// A controller of ours could not be put into the kernel.
-    #[error("{leg}: control = {name:?} can't be had: {why}")]
+    /// One of Tandem's controllers could not be loaded into the kernel.
+    #[error("{leg}: cannot load the congestion controller {name:?} into the kernel: {why}")]
     NotLoaded {
         /// Which profile names it.
         leg: String,
         /// The name.
         name: String,
-        /// Why not.
+        /// The reason.
         why: Box<kernel::Error>,
     },
-    /// A controller of ours is not in the kernel, and this process may not put it there.
+    /// One of Tandem's controllers is not in the kernel, and this process may not load it.
     #[error(
-        "{leg}: control = {name:?} is not in this kernel, and this process may not put it there: load it beforehand (as root \
-         `tandem control load {controller}`, or by tandem-controllers.service), or run the proxy as root"
+        "{leg}: the congestion controller {name:?} is not in this kernel, and this process may not load it: load it beforehand (as \
+         root `tandem control load {controller}`, or by tandem-controllers.service), or run the proxy as root"
     )]
     MayNotLoad {
         /// Which profile names it.
         leg: String,
         /// The name.
         name: String,
-        /// What Tandem calls it.
+        /// Tandem's name for it.
         controller: &'static str,
     },
-    /// A controller shares out a capacity that it is not told.
-    #[error("{leg}: control = {name:?} shares out what the link carries: say it, capacity = \"10Mbit\"")]
+    /// The controller divides the capacity of a link among flows, and no capacity is configured.
+    #[error(
+        "{leg}: control = {name:?} divides the capacity of the link, which is not configured: add capacity = \"10Mbit\" with the link's rate"
+    )]
     NoCapacity {
         /// Which profile names it.
         leg: String,
         /// The name.
         name: String,
     },
-    /// A weight, and nobody who heeds it.
-    #[error("{leg}: weight = {weight} is heeded by control = \"share\" alone: set that, or leave the weight out")]
+    /// A weight is configured, but the controller ignores it.
+    #[error("{leg}: weight = {weight} has no effect: only control = \"share\" uses weights; set that, or leave the weight out")]
     NoWeights {
-        /// Which profile says so.
+        /// Which profile has it.
         leg: String,
-        /// What it says.
+        /// The weight.
         weight: u16,
     },
 }
 
-/// Controllers that are needed by name.
+/// Tandem's controllers that profiles need. They stay in the kernel at least until it is dropped.
 #[derive(Debug, Default)]
 pub struct Controllers {
-    held: BTreeMap<&'static str, Held>,
+    loaded: BTreeMap<&'static str, LoadedController>,
 }
 
 impl Controllers {
-    /// Takes hold of all that profiles name, and tries each.
+    /// Loads those of Tandem's controllers that profiles name, and tries the kernel's own ones.
     ///
     /// # Errors
     /// The first controller that cannot be used.
@@ -94,7 +96,7 @@ impl Controllers {
         Ok(all)
     }
 
-    /// Calls the controllers what the kernel calls them.
+    /// Replaces the names of Tandem's controllers in profiles by the names that the kernel knows.
     pub fn rename<'a>(profiles: impl Iterator<Item = &'a mut LegProfile>) {
         for profile in profiles {
             if let Some(name) = &mut profile.control
@@ -116,16 +118,16 @@ impl Controllers {
                 return Err(ControllerError::NoCapacity { leg, name: name.clone() });
             }
             if !kernel::may_load() && leg::try_controller(&in_kernel(ours)).is_ok() {
-                // Loaded beforehand, by who may. It can't be held from here: whoever unloads it
-                // takes it from the connections to come.
+                // Another process loaded it. This process cannot keep it loaded: once it is
+                // unloaded, later connections cannot use it.
                 return Ok(());
             }
-            if !self.held.contains_key(ours.name()) {
-                let held = kernel::load(ours.name(), &[]).map_err(|why| match why {
+            if !self.loaded.contains_key(ours.name()) {
+                let loaded = kernel::load(ours.name(), &[]).map_err(|why| match why {
                     kernel::Error::Privilege => ControllerError::MayNotLoad { leg, name: name.clone(), controller: ours.name() },
                     why => ControllerError::NotLoaded { leg, name: name.clone(), why: why.into() },
                 })?;
-                self.held.insert(ours.name(), held);
+                self.loaded.insert(ours.name(), loaded);
             }
             return Ok(());
         }
@@ -135,13 +137,13 @@ impl Controllers {
                 Err(ControllerError::NoController { leg, name: name.clone(), available: leg::available_controllers().join(", "), ours })
             }
             Err(io::ErrorKind::PermissionDenied) => Err(ControllerError::RestrictedController { leg, name: name.clone() }),
-            // Whatever else may be wrong with sockets is not the controller's fault, and will be told when one is needed.
+            // Other errors are not about the controller. The first leg reports them.
             _ => Ok(()),
         }
     }
 }
 
-/// What the kernel calls a controller of ours.
+/// The name by which the kernel knows one of Tandem's controllers.
 fn in_kernel(controller: Controller) -> String {
     format!("td_{}", controller.name())
 }

@@ -1,8 +1,8 @@
-//! Destinations that clients name themselves: which of them a proxy connects to.
+//! Which destinations a proxy connects to for clients that name them.
 //!
-//! A client of SOCKS5, of an HTTP proxy or of the other end of a bond would otherwise reach what
-//! only this host is meant to reach: services on loopback, the metrics port, the metadata service
-//! of a cloud. Callers check every address that they are about to dial, after name resolution.
+//! Without a check, a client that names its destination (SOCKS5, HTTP CONNECT) could reach what
+//! only this host should reach: services on loopback, the metrics port, the metadata service of a
+//! cloud. Check every address immediately before it is dialled, after name resolution.
 
 use crate::{policy::Prefix, routes::Routes};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -19,14 +19,14 @@ use std::{
 /// address. `0.0.0.0/0` does not permit `127.0.0.1`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Destinations {
-    /// Only these are permitted. Empty: all that are not refused by default.
+    /// Only these are permitted. Empty: all except those refused by default.
     pub allow: Vec<Prefix>,
-    /// These are refused, even if `allow` has them.
+    /// These are refused, even if `allow` contains them.
     pub deny: Vec<Prefix>,
 }
 
-/// Ranges that are refused by default. Linux takes 0.0.0.0 and :: for this host; the rest of
-/// 0.0.0.0/8 is no destination either (RFC 1122 §3.2.1.3).
+/// Ranges that are refused by default. Linux connects to this host for 0.0.0.0 and ::. The rest of
+/// 0.0.0.0/8 is not a valid destination (RFC 1122 §3.2.1.3).
 const PROTECTED: [IpNet; 9] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8)),
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
@@ -43,9 +43,8 @@ impl Destinations {
     /// Checks an address that is about to be dialled.
     ///
     /// # Errors
-    ///
-    /// `PermissionDenied` for a destination that is not permitted; another kind where the kernel
-    /// cannot be asked whether the address is one of this host.
+    /// `PermissionDenied` for a destination that is not permitted. Another kind if the kernel does
+    /// not answer whether the address is one of this host.
     pub fn check(&self, to: SocketAddr) -> io::Result<()> {
         self.check_lists(to.ip())?;
         let to = canonical(to);
@@ -58,7 +57,11 @@ impl Destinations {
         self.check_own(to)
     }
 
-    /// Checks an address by the lists alone, where another host dials it and has its own defaults.
+    /// Checks an address against `allow` and `deny` alone, for an address that another host dials:
+    /// that host refuses its own addresses.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for a destination that is not permitted.
     pub fn check_lists(&self, to: IpAddr) -> io::Result<()> {
         let to = to.to_canonical();
         if forms(to).any(|form| self.deny.iter().any(|prefix| prefix.contains(form))) {
@@ -70,18 +73,19 @@ impl Destinations {
         Ok(())
     }
 
-    /// Whether there is a list at all: without the address nothing can be said of it then.
+    /// Whether `allow` or `deny` has a prefix. If so, a name must be resolved before it can be
+    /// checked.
     pub fn has_lists(&self) -> bool {
         !self.allow.is_empty() || !self.deny.is_empty()
     }
 
-    /// Addresses come and go while a proxy runs, so the kernel is asked each time.
+    /// Asks the kernel each time, since addresses of this host change while a proxy runs.
     fn check_own(&self, to: SocketAddr) -> io::Result<()> {
         let scope = if let SocketAddr::V6(to) = to { to.scope_id() } else { 0 };
-        // What has come here of these ranges has been permitted by name.
+        // `check` has refused loopback and unspecified addresses unless `allow` names them.
         let named = |form: IpAddr| form.is_loopback() || form.is_unspecified() || self.names(form);
         for form in forms(to.ip()).filter(|form| !named(*form)) {
-            if Routes::open()?.ends_here(form, scope)? {
+            if Routes::open()?.is_local(form, scope)? {
                 return Err(refused(to.ip(), "it is an address of the proxy's own host"));
             }
         }
@@ -96,7 +100,11 @@ impl Destinations {
         self.allow.iter().any(|prefix| range.contains(&prefix.0) && prefix.contains(address))
     }
 
-    /// Finds prefixes that would never match, since addresses are compared in canonical form.
+    /// Finds prefixes that match no address: addresses are compared in canonical form, so that an
+    /// IPv4-mapped prefix never matches.
+    ///
+    /// # Errors
+    /// The first such prefix, and how to write it.
     pub fn check_prefixes(&self) -> Result<(), String> {
         let mapped = |prefix: &&Prefix| matches!(prefix.0.addr(), IpAddr::V6(address) if address.to_ipv4_mapped().is_some());
         match self.allow.iter().chain(&self.deny).find(mapped) {
@@ -106,16 +114,16 @@ impl Destinations {
     }
 }
 
-/// An address in the form that is judged and dialled: IPv4 where it is IPv4-mapped.
+/// The form of an address that is checked and dialled: an IPv4-mapped IPv6 address becomes IPv4.
 pub fn canonical(to: SocketAddr) -> SocketAddr {
     match to.ip().to_canonical() {
         IpAddr::V4(address) => SocketAddr::new(address.into(), to.port()),
-        // Keeps the scope.
+        // `to` has a scope, which `SocketAddr::new` would drop.
         IpAddr::V6(_) => to,
     }
 }
 
-/// An address, and the IPv4 address that a gateway or tunnel would make of it.
+/// An address, and the IPv4 address to which a gateway or tunnel would translate it.
 fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let embedded = match address {
         IpAddr::V4(_) => None,
@@ -124,8 +132,8 @@ fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     std::iter::once(address).chain(embedded)
 }
 
-/// The IPv4 address within one of NAT64 (RFC 6052 §2.1, RFC 8215), of 6to4 (RFC 3056 §2) or an
-/// IPv4-compatible one (RFC 4291 §2.5.5.1).
+/// The IPv4 address embedded in an address of NAT64 (RFC 6052 §2.1, RFC 8215) or 6to4 (RFC 3056
+/// §2), or in an IPv4-compatible address (RFC 4291 §2.5.5.1).
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let join = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
     match address.segments() {

@@ -1,15 +1,18 @@
-//! The links that legs leave through, where their capacity is known: a shaper, and the monitor that the controllers on them read.
+//! Egress links with a configured capacity: a shaper, and the monitor whose records the congestion
+//! controllers read.
 //!
-//! The shaper is an htb class for the proxy's own packets, which say so by their priority; all others go past it at once. So
-//! one that a killed proxy leaves behind slows nobody down, and the next start takes it over. Where the operator has a queueing discipline of
-//! their own on the interface it stays, and the monitor keeps the queue in mind instead.
+//! The shaper is an htb class for the proxy's own packets, which carry its priority; all other
+//! packets bypass it. So a shaper that a killed proxy leaves behind does not slow other traffic,
+//! and the next start takes it over. If the operator has configured a queueing discipline on the
+//! interface, it stays, and the monitor computes the queue that there would be at the configured
+//! capacity.
 
 use crate::{
     leg::{self, LegProfile},
     policy::{Interface, NamedProfile},
     routes::{Device, Routes},
 };
-use kernel::{LinkId as Place, LinkRecord as Link, Monitor, MonitorSettings as Settings, WatchMode as Watch};
+use kernel::{LinkId, LinkRecord, Monitor, MonitorSettings, WatchMode};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -20,24 +23,24 @@ use std::{
 };
 use units::Rate;
 
-/// The shaper's handle: its class 1 is what the proxy's packets ask for.
+/// The handle of the shaper. The priority of the proxy's packets selects its class 1.
 const HANDLE: u32 = leg::SHAPED >> 16;
 
-/// Why a link is not as its profile says.
+/// Why a link could not be set up as its profile says.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
-    /// It is not known whose capacity it is.
-    #[error("{leg}: capacity = \"{capacity}\", but of which link? {why}; say it: link = \"eth0\"")]
+    /// The profile has a capacity, but does not determine an interface.
+    #[error("{leg}: cannot tell which link has capacity = \"{capacity}\": {why}; name it, as in link = \"eth0\"")]
     WhichLink {
         /// Which profile.
         leg: String,
-        /// What it says.
+        /// The capacity.
         capacity: Rate,
-        /// What stands against a guess.
+        /// Why the interface is not determined.
         why: String,
     },
-    /// Two profiles say different things of one link.
-    #[error("{leg}: capacity and shape of {link} are not what another profile says of it: a link has one capacity")]
+    /// Two profiles disagree about one link.
+    #[error("{leg}: capacity or shape of {link} differs from another profile's: a link has one capacity, so set both alike")]
     Contradiction {
         /// Which profile.
         leg: String,
@@ -45,157 +48,168 @@ pub enum EgressError {
         link: String,
     },
     /// There is no such interface.
-    #[error("{leg}: there is no interface {link:?} in this network namespace: see `ip link`")]
+    #[error("{leg}: there is no interface {link:?} in this network namespace: correct the name (`ip link`)")]
     NoLink {
         /// Which profile.
         leg: String,
-        /// What it says.
+        /// The name in the profile.
         link: String,
     },
-    /// The kernel's part.
-    #[error("cannot watch what leaves through {link}: {why}")]
+    /// The monitor could not be attached.
+    #[error("cannot monitor the egress of {link}: {why}")]
     Watch {
         /// The interface.
         link: String,
-        /// Why not.
+        /// The reason.
         why: Box<kernel::Error>,
     },
     /// The shaper could not be set up.
-    #[error("cannot shape what leaves through {link}: `tc {arguments}`: {why}")]
+    #[error("cannot shape the egress of {link}: `tc {arguments}` failed: {why}")]
     Shape {
         /// The interface.
         link: String,
-        /// What was attempted.
+        /// The arguments of tc.
         arguments: String,
-        /// What tc says.
+        /// The error message of tc.
         why: String,
     },
 }
 
-/// The links whose capacity is known.
+/// The links with a configured capacity: shaped or monitored until it is dropped.
 #[derive(Debug)]
 pub struct Egress {
     monitor: Monitor,
-    links: BTreeMap<String, Watched>,
+    links: BTreeMap<String, WatchedLink>,
 }
 
 #[derive(Debug)]
-struct Watched {
-    wanted: Wanted,
-    place: Place,
-    watch: Watch,
-    /// When it was last asked about, and what had left by then.
+struct WatchedLink {
+    settings: LinkSettings,
+    id: LinkId,
+    mode: WatchMode,
+    /// When `views` last read its record, and the bytes that had left by then.
     last: Option<(Instant, u64)>,
 }
 
-/// What profiles say of a link.
+/// A link as profiles configure it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Wanted {
+struct LinkSettings {
     device: Device,
     capacity: Rate,
     shape: bool,
 }
 
-/// What is known of a link.
+/// The state of a link, as last read from the monitor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LinkView {
     /// The interface.
     pub link: String,
-    /// As configured, bit/s of IP.
+    /// The configured capacity, bit/s of IP.
     pub capacity_bps: u64,
-    /// What leaves, since the last look, bit/s of IP.
+    /// Mean rate of all packets that left since the previous view, bit/s of IP.
     pub egress_bps: f64,
-    /// Of that: not of flows under `share`, bit/s.
+    /// The part of it that does not belong to flows under `share`, bit/s of IP.
     pub other_bps: f64,
-    /// Bytes that wait for good (the least backlog lately), and that wait now.
+    /// Standing queue: the smallest recent backlog, bytes.
     pub queue_bytes: u64,
-    /// Bytes that wait now.
+    /// Current backlog, bytes.
     pub backlog_bytes: u64,
-    /// Whether the queue is the shaper's; else it is further on, and what is said of it is what would wait at the capacity.
+    /// Whether the queue is the shaper's. If not, the queue is further on in the network, and queue
+    /// and backlog are computed for a bottleneck of the configured capacity.
     pub shaped: bool,
-    /// Packets that the shaper had no room for.
+    /// Packets that the shaper dropped because its queue was full.
     pub drops: u64,
-    /// Load factor as MPCP measures it; 0 before it has.
+    /// Load factor as measured by MPCP; 0 before the first measurement.
     pub load: f64,
-    /// What XCP hands out and takes back in a control interval, bytes.
+    /// Positive feedback that XCP gives in a control interval, bytes.
     pub give_bytes: u64,
-    /// What XCP takes back.
+    /// Negative feedback that XCP gives in a control interval, bytes.
     pub take_bytes: u64,
-    /// Rate of a greedy flow of weight 1 under `share`, payload bit/s, and how many flows there are.
+    /// Rate of a greedy flow of weight 1 under `share`, payload bit/s.
     pub share_bps: u64,
-    /// Flows under `share` that have something to send.
+    /// Number of flows under `share` that have data to send.
     pub share_flows: u32,
-    /// What `share` believes there is, of what is configured.
+    /// Fraction of the configured capacity that `share` estimates to be available.
     pub share_scale: f64,
 }
 
 impl Egress {
-    /// Tries what [`Egress::of`] would need, and changes nothing: the names of the links.
+    /// Checks that [`Egress::of`] would find its links and could monitor them, without changing
+    /// anything. Returns the names of the links.
+    ///
+    /// # Errors
+    /// The first link that could not be set up.
     pub fn try_out<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<String, EgressError> {
-        let wanted = wanted(profiles)?;
-        let links = wanted.iter().map(|link| link.device.name.as_str()).collect::<Vec<_>>().join(", ");
+        let configured = configured_links(profiles)?;
+        let links = configured.iter().map(|link| link.device.name.as_str()).collect::<Vec<_>>().join(", ");
         Monitor::new().map_err(|why| EgressError::Watch { link: links.clone(), why: why.into() })?;
-        wanted.iter().try_for_each(|link| tc(&link.device.name, &["qdisc", "show", "dev", &link.device.name, "root"]).map(drop))?;
+        configured.iter().try_for_each(|link| tc(&link.device.name, &["qdisc", "show", "dev", &link.device.name, "root"]).map(drop))?;
         Ok(links)
     }
 
-    /// Sets up what the profiles say; none where they say nothing.
+    /// Shapes and monitors the links that profiles configure. `None` if no profile has a capacity.
+    ///
+    /// # Errors
+    /// The first link that could not be set up. What was set up before is removed.
     pub fn of<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<Option<Self>, EgressError> {
-        let wanted = wanted(profiles)?;
-        if wanted.is_empty() {
+        let configured = configured_links(profiles)?;
+        if configured.is_empty() {
             return Ok(None);
         }
-        let links = wanted.iter().map(|link| link.device.name.as_str()).collect::<Vec<_>>().join(", ");
+        let links = configured.iter().map(|link| link.device.name.as_str()).collect::<Vec<_>>().join(", ");
         let monitor = Monitor::new().map_err(|why| EgressError::Watch { link: links, why: why.into() })?;
         let mut egress = Egress { monitor, links: BTreeMap::new() };
-        egress.set(wanted)?;
+        egress.set(configured)?;
         Ok(Some(egress))
     }
 
-    /// Changes to what the profiles say now. Flows that there are feel it at once. Where one link fails, all stay as they were.
+    /// Replaces the configuration of the links. It applies to existing flows at once.
+    ///
+    /// # Errors
+    /// The first link that could not be set up. All links then keep their previous configuration.
     pub fn change<'a>(&mut self, profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<(), EgressError> {
-        let wanted = wanted(profiles)?;
-        let before = self.links.values().map(|watched| watched.wanted.clone()).collect();
-        self.set(wanted).inspect_err(|_| {
+        let configured = configured_links(profiles)?;
+        let before = self.links.values().map(|watched| watched.settings.clone()).collect();
+        self.set(configured).inspect_err(|_| {
             if let Err(why) = self.set(before) {
-                tracing::error!("what links were set to could not be restored: {why}");
+                tracing::error!("cannot restore the previous configuration of the links: {why}");
             }
         })
     }
 
-    fn set(&mut self, wanted: Vec<Wanted>) -> Result<(), EgressError> {
-        let stays = |link: &String| wanted.iter().any(|wanted| wanted.device.name == *link);
+    fn set(&mut self, configured: Vec<LinkSettings>) -> Result<(), EgressError> {
+        let stays = |link: &String| configured.iter().any(|settings| settings.device.name == *link);
         let gone: Vec<String> = self.links.keys().filter(|link| !stays(link)).cloned().collect();
         for link in gone {
             self.release(&link);
         }
-        for wanted in wanted {
-            let Wanted { device, capacity, shape } = wanted.clone();
-            let watching = |why: kernel::Error| EgressError::Watch { link: device.name.clone(), why: why.into() };
-            let place = Place::here(device.index).map_err(watching)?;
+        for settings in configured {
+            let LinkSettings { device, capacity, shape } = settings.clone();
+            let failed = |why: kernel::Error| EgressError::Watch { link: device.name.clone(), why: why.into() };
+            let id = LinkId::here(device.index).map_err(failed)?;
             let wire = wire_rate(capacity, &device);
-            let watch = if shape { shape_to(&device, wire)? } else { unshape(&device) };
-            // From here on a release takes all of it away.
-            self.links.insert(device.name.clone(), Watched { wanted, place, watch, last: None });
-            self.monitor.watch(place, Settings { capacity: wire, overhead: device.overhead, watch }).map_err(watching)?;
+            let mode = if shape { shape_to(&device, wire)? } else { unshape(&device) };
+            // Inserted before the monitor is attached, so that `release` removes both on an error.
+            self.links.insert(device.name.clone(), WatchedLink { settings, id, mode, last: None });
+            self.monitor.watch(id, MonitorSettings { capacity: wire, overhead: device.overhead, watch: mode }).map_err(failed)?;
         }
         Ok(())
     }
 
     fn release(&mut self, link: &str) {
         if let Some(watched) = self.links.remove(link) {
-            self.monitor.forget(watched.place);
-            if watched.watch == Watch::Qdisc {
-                unshape(&watched.wanted.device);
+            self.monitor.forget(watched.id);
+            if watched.mode == WatchMode::Qdisc {
+                unshape(&watched.settings.device);
             }
         }
     }
 
-    /// What is known of each link.
-    pub fn look(&mut self) -> Vec<LinkView> {
+    /// The present state of each link. Rates are means since the previous call.
+    pub fn views(&mut self) -> Vec<LinkView> {
         let mut views = Vec::new();
         for (link, watched) in &mut self.links {
-            let Ok(Some(record)) = self.monitor.read(watched.place) else { continue };
+            let Ok(Some(record)) = self.monitor.read(watched.id) else { continue };
             let now = Instant::now();
             let (since, before) = watched.last.replace((now, record.egress)).unwrap_or((now, record.egress));
             let seconds = (now - since).as_secs_f64();
@@ -214,19 +228,19 @@ impl Drop for Egress {
     }
 }
 
-fn view(link: &str, watched: &Watched, record: &Link, egress: f64) -> LinkView {
+fn view(link: &str, watched: &WatchedLink, record: &LinkRecord, egress: f64) -> LinkView {
     // From bytes on the wire to bits of IP.
-    let device = &watched.wanted.device;
+    let device = &watched.settings.device;
     let mtu = f64::from(device.mtu);
     let bits = |wire: f64| wire * 8.0 * mtu / (mtu + f64::from(device.overhead));
     LinkView {
         link: link.to_owned(),
-        capacity_bps: watched.wanted.capacity.bits_per_s(),
+        capacity_bps: watched.settings.capacity.bits_per_s(),
         egress_bps: bits(egress),
         other_bps: bits(record.share.cross_rate as f64),
         queue_bytes: record.queue,
         backlog_bytes: record.backlog,
-        shaped: watched.watch == Watch::Qdisc,
+        shaped: watched.mode == WatchMode::Qdisc,
         drops: record.drops,
         load: f64::from(record.mpcp.load_milli) / 1000.0,
         give_bytes: record.xcp.give,
@@ -237,91 +251,94 @@ fn view(link: &str, watched: &Watched, record: &Link, egress: f64) -> LinkView {
     }
 }
 
-/// The links that profiles say the capacity of.
-fn wanted<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<Vec<Wanted>, EgressError> {
-    let mut wanted: Vec<Wanted> = Vec::new();
+/// The links for which profiles configure a capacity.
+fn configured_links<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<Vec<LinkSettings>, EgressError> {
+    let mut configured: Vec<LinkSettings> = Vec::new();
     for (leg, profile, chosen_by) in profiles {
         let Some(capacity) = profile.capacity else { continue };
         for device in devices_of(&leg, profile, chosen_by, capacity)? {
-            let link = Wanted { device, capacity, shape: profile.shape.unwrap_or(true) };
-            match wanted.iter().find(|known| known.device == link.device) {
-                None => wanted.push(link),
+            let link = LinkSettings { device, capacity, shape: profile.shape.unwrap_or(true) };
+            match configured.iter().find(|known| known.device == link.device) {
+                None => configured.push(link),
                 Some(known) if *known == link => {}
                 Some(_) => return Err(EgressError::Contradiction { leg, link: link.device.name }),
             }
         }
     }
-    Ok(wanted)
+    Ok(configured)
 }
 
-/// The interfaces that a profile's capacity is that of: the one it names, those it is chosen by, or the one to everywhere.
+/// The interfaces that have a profile's capacity: the one that it names, those it is chosen by, or
+/// that of the default route.
 fn devices_of(leg: &str, profile: &LegProfile, chosen_by: &[Interface], capacity: Rate) -> Result<Vec<Device>, EgressError> {
     let which = |why: &str| EgressError::WhichLink { leg: leg.to_owned(), capacity, why: why.to_owned() };
-    let routes = Routes::open().map_err(|why| which(&format!("the kernel does not tell its interfaces: {why}")))?;
-    let mut devices = routes.devices().map_err(|why| which(&format!("the kernel does not tell its interfaces: {why}")))?;
+    let routes = Routes::open().map_err(|why| which(&format!("the kernel does not list its interfaces: {why}")))?;
+    let mut devices = routes.devices().map_err(|why| which(&format!("the kernel does not list its interfaces: {why}")))?;
     if let Some(link) = &profile.link {
         devices.retain(|device| device.name == *link);
         return if devices.is_empty() { Err(EgressError::NoLink { leg: leg.to_owned(), link: link.clone() }) } else { Ok(devices) };
     }
     if !chosen_by.is_empty() {
-        devices.retain(|device| chosen_by.iter().any(|interface| interface.fits(&device.name)));
-        return if devices.is_empty() { Err(which("no interface is there that the profile is chosen by")) } else { Ok(devices) };
+        devices.retain(|device| chosen_by.iter().any(|interface| interface.matches(&device.name)));
+        return if devices.is_empty() { Err(which("none of the interfaces that the profile is for exists")) } else { Ok(devices) };
     }
-    // Any address that is not this machine's will do: it is only asked about.
+    // Any address that is not one of this host. No packet is sent to it.
     let anywhere = Ipv4Addr::new(192, 88, 99, 1);
     let default = routes.interface_to(anywhere.into());
     devices.retain(|device| Some(&device.name) == default.as_ref());
     if devices.is_empty() { Err(which("the profile names no interface, and there is no default route")) } else { Ok(devices) }
 }
 
-/// Wire bytes/s of a rate of IP bits, with full packets.
+/// Converts a rate of IP to bytes/s on the wire, for full-sized packets.
 fn wire_rate(rate: Rate, device: &Device) -> u64 {
     let wire = u128::from(rate.bits_per_s()) * u128::from(device.mtu + device.overhead) / u128::from(device.mtu.max(1)) / 8;
     u64::try_from(wire).unwrap_or(u64::MAX)
 }
 
-/// Shapes the proxy's packets on an interface to so many wire bytes/s, or leaves the operator's own queueing discipline alone.
-fn shape_to(device: &Device, wire: u64) -> Result<Watch, EgressError> {
+/// Shapes the proxy's packets on an interface to `wire` bytes/s, unless the operator has configured
+/// a queueing discipline there.
+fn shape_to(device: &Device, wire: u64) -> Result<WatchMode, EgressError> {
     let link = device.name.as_str();
     let handle = format!("{HANDLE:x}:");
     let root = tc(link, &["qdisc", "show", "dev", link, "root"])?;
     let mut words = root.split_whitespace().skip(1);
     let (kind, there) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    // A handle of 0: is the kernel's own choice; where there is none at all it is noqueue.
+    // Handle 0: marks the kernel's default. No handle means noqueue.
     if there == handle {
-        tracing::debug!("{link}: takes over the shaper that is there");
+        tracing::debug!("{link}: takes over the existing shaper");
     } else if there == "0:" || there.is_empty() {
         tc(link, &["qdisc", "replace", "dev", link, "root", "handle", &handle, "htb", "default", "0"])?;
     } else {
-        tracing::info!("{link} has a queueing discipline of its own ({kind}), which stays: nothing is shaped there");
-        return Ok(Watch::Virtual);
+        tracing::info!("{link} has a queueing discipline already ({kind}), which stays: the proxy does not shape its packets there");
+        return Ok(WatchMode::Virtual);
     }
     let (class, rate) = (format!("{handle}1"), format!("{}bit", wire * 8));
-    // As large as a full packet, and not much larger: a burst would go into the queue of whoever is next.
+    // At least two full packets, but not much more: a burst would fill the queue of the next hop.
     let burst = (wire / 1000).max(u64::from(device.mtu) * 2).to_string();
     let arguments = ["class", "replace", "dev", link, "parent", &handle, "classid", &class, "htb", "rate", &rate, "burst", &burst];
     tc(link, &[&arguments[..], &["cburst", &burst]].concat())?;
-    // What waits here is bounded by TCP itself, which lets no more than two packets of a flow, or a millisecond's worth, into its host's own
-    // queue: to drop one would only have it sent again. So there is room for those of a thousand flows that begin together.
+    // TCP bounds the queue itself: it lets at most two packets of a flow, or those of a
+    // millisecond, into the queues of its own host (TCP small queues). A drop here would only cause
+    // a retransmission. So the limit has room for a thousand flows that start together.
     let (queue, limit) = (format!("{:x}:", HANDLE + 1), (wire / 2).max(4 << 20).to_string());
     tc(link, &["qdisc", "replace", "dev", link, "parent", &class, "handle", &queue, "bfifo", "limit", &limit])?;
-    Ok(Watch::Qdisc)
+    Ok(WatchMode::Qdisc)
 }
 
-/// Takes a shaper away that a killed proxy left.
-fn unshape(device: &Device) -> Watch {
+/// Removes the shaper, which may be that of a killed proxy.
+fn unshape(device: &Device) -> WatchMode {
     let link = device.name.as_str();
     let root = tc(link, &["qdisc", "show", "dev", link, "root"]).unwrap_or_default();
     if root.split_whitespace().nth(2) == Some(&format!("{HANDLE:x}:")) {
         let _ = tc(link, &["qdisc", "del", "dev", link, "root"]);
     }
-    Watch::Virtual
+    WatchMode::Virtual
 }
 
 fn tc(link: &str, arguments: &[&str]) -> Result<String, EgressError> {
     let failed = |why: String| EgressError::Shape { link: link.to_owned(), arguments: arguments.join(" "), why };
     let output = Command::new("tc").args(arguments).stdin(Stdio::null()).output().map_err(|why| {
-        let cure = if why.kind() == io::ErrorKind::NotFound { ": install it (Debian package iproute2)" } else { "" };
+        let cure = if why.kind() == io::ErrorKind::NotFound { "; install it (Debian package iproute2)" } else { "" };
         failed(format!("{why}{cure}"))
     })?;
     if output.status.success() {

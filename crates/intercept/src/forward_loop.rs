@@ -1,5 +1,5 @@
-//! Listeners that forward to themselves: each connection would be dialled by the proxy to itself,
-//! again and again, until no flow is left.
+//! Finds listeners that forward to this proxy itself. Each connection to one would make the proxy
+//! connect to itself again, until the limit of flows is reached.
 
 use crate::{
     destinations::canonical,
@@ -8,13 +8,15 @@ use crate::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The first listener whose connections come back to a listener of this proxy without end, or to its
-/// transparent one, which resets connections to itself; and where it forwards to.
+/// The first listener whose connections loop among the listeners of this proxy, or lead to its
+/// transparent listener, which resets connections to its own address. Returns the listener's
+/// address and where it forwards to.
 pub(crate) fn find(listen: &[ListenAt]) -> Option<(SocketAddr, SocketAddr)> {
     listen.iter().find_map(|first| {
         let Destination::Fixed(to) = first.to else { return None };
         let mut next = to;
-        // A chain of forwards that visits no listener twice is no longer than there are listeners.
+        // A chain of forwards that visits no listener twice has at most as many steps as there are
+        // listeners.
         for _ in 0..listen.len() {
             match reached(listen, next)?.to {
                 Destination::Fixed(further) => next = further,
@@ -26,16 +28,16 @@ pub(crate) fn find(listen: &[ListenAt]) -> Option<(SocketAddr, SocketAddr)> {
     })
 }
 
-/// The listener that a connection of this host to `to` comes to. One at that very address comes
-/// before one at any address.
+/// The listener that accepts a connection from this host to `to`. A listener at exactly that
+/// address has precedence over one at the unspecified address.
 fn reached(listen: &[ListenAt], to: SocketAddr) -> Option<&ListenAt> {
     let to = destination(to);
     let candidates = || listen.iter().filter(|listen| listen.at.port() == to.port() && to.port() != 0);
     let exact = candidates().find(|listen| canonical(listen.at).ip() == to.ip());
-    exact.or_else(|| candidates().find(|listen| hears_all(listen, to.ip()) && is_own(to)))
+    exact.or_else(|| candidates().find(|listen| listens_on_all(listen, to.ip()) && is_own(to)))
 }
 
-/// Where the kernel connects to: an unspecified address stands for loopback.
+/// The address to which the kernel connects: for an unspecified address it uses loopback.
 fn destination(to: SocketAddr) -> SocketAddr {
     let mut to = canonical(to);
     match to.ip() {
@@ -46,14 +48,14 @@ fn destination(to: SocketAddr) -> SocketAddr {
     to
 }
 
-/// Whether it listens at any address of this family: [::] stands for both.
-fn hears_all(listen: &ListenAt, to: IpAddr) -> bool {
+/// Whether it listens on all addresses of this family. `[::]` stands for both families.
+fn listens_on_all(listen: &ListenAt, to: IpAddr) -> bool {
     listen.at.ip().is_unspecified() && (listen.at.is_ipv6() || to.is_ipv4())
 }
 
 fn is_own(to: SocketAddr) -> bool {
     let scope = if let SocketAddr::V6(to) = to { to.scope_id() } else { 0 };
-    to.ip().is_loopback() || Routes::open().is_ok_and(|routes| routes.ends_here(to.ip(), scope).unwrap_or(false))
+    to.ip().is_loopback() || Routes::open().is_ok_and(|routes| routes.is_local(to.ip(), scope).unwrap_or(false))
 }
 
 #[cfg(test)]
@@ -97,16 +99,16 @@ mod tests {
         assert!(is_loop(&["forward=127.0.0.1:80=127.0.0.1:81", "forward=127.0.0.1:81=127.0.0.1:80"]));
         // The second is a loop, the first leads into it.
         assert!(is_loop(&["forward=127.0.0.1:80=127.0.0.1:81", "forward=127.0.0.1:81=127.0.0.1:81"]));
-        assert!(is_loop(&["forward=127.0.0.1:80=127.0.0.1:5000", "transparent=[::]:5000"]), "it resets those that call it directly");
+        assert!(is_loop(&["forward=127.0.0.1:80=127.0.0.1:5000", "transparent=[::]:5000"]), "it resets connections to its own address");
     }
 
     #[test]
-    fn a_chain_that_ends_elsewhere_is_none() {
+    fn a_chain_that_ends_elsewhere_is_not_a_loop() {
         for texts in [
             &["forward=127.0.0.1:80=127.0.0.1:81"][..],
             &["forward=127.0.0.1:80=127.0.0.2:80"],
             &["forward=127.0.0.1:80=[::1]:80"],
-            // 192.0.2.1 is no address of this host, and 0.0.0.0 is not for IPv6.
+            // 192.0.2.1 is not an address of this host, and 0.0.0.0 does not accept IPv6.
             &["forward=[::]:80=192.0.2.1:80"],
             &["forward=0.0.0.0:80=[::1]:80"],
             &["forward=127.0.0.1:0=127.0.0.1:0"],

@@ -1,4 +1,4 @@
-//! What the fuzz targets try of this crate that is private to it. Not an API.
+//! Access to private parts of this crate for the fuzz targets. Not an API.
 
 use crate::{
     routes::{read_devices, read_route},
@@ -10,7 +10,7 @@ use netlink_packet_route::{
     link::{LinkAttribute, LinkLayerType, LinkMessage},
 };
 
-/// The first `N` bytes, zeros where there are no more.
+/// Removes the first `N` bytes from `rest`. Missing bytes are zeros.
 pub fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     let mut bytes = [0; N];
     let here = rest.len().min(N);
@@ -19,7 +19,7 @@ pub fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     bytes
 }
 
-/// A name of a few of the bytes; none where they make none.
+/// Removes a name from `rest`: a length byte, then UTF-8. `None` if it is not valid or empty.
 pub fn name(rest: &mut &[u8]) -> Option<String> {
     let [length] = take(rest);
     let (name, behind) = rest.split_at_checked(length.into())?;
@@ -27,11 +27,12 @@ pub fn name(rest: &mut &[u8]) -> Option<String> {
     std::str::from_utf8(name).ok().filter(|name| !name.is_empty() && !name.contains('\0')).map(Into::into)
 }
 
-/// What the kernel answers over netlink: routes, interfaces, nftables.
+/// Parses `data` as an answer of the kernel over netlink: routes, interfaces, nftables. Then builds
+/// answers from `data` and parses those.
 ///
 /// # Panics
-/// When an answer that is cut short tells more than the whole, or what is written is not what is
-/// read.
+/// If a truncated answer yields more than the whole one, or an answer that was built does not yield
+/// its contents.
 pub fn netlink(data: &[u8]) {
     let _ = read_route(data);
     let (mut devices, (rules, _)) = (Vec::new(), count_rules(data));
@@ -40,18 +41,18 @@ pub fn netlink(data: &[u8]) {
     let cut = &data[..data.len() / 2];
     let (mut fewer, (part, _)) = (Vec::new(), count_rules(cut));
     let _ = read_devices(cut, &mut fewer);
-    assert!(devices.starts_with(&fewer) && part <= rules, "the beginning of an answer tells more than all of it");
+    assert!(devices.starts_with(&fewer) && part <= rules, "half of an answer yields more than all of it");
     written(data);
 }
 
-/// The rules in an answer, and whether it was the last.
+/// The number of rules in an answer, and whether it was the last.
 fn count_rules(answer: &[u8]) -> (usize, std::io::Result<bool>) {
     let mut rules = 0;
     let last = read_dump(answer, NEW_RULE, &mut false, |_| rules += 1);
     (rules, last)
 }
 
-/// Answers that are written are read as they were meant.
+/// Builds answers by `choices`, and checks that parsing yields their contents.
 fn written(mut choices: &[u8]) {
     let rest = &mut choices;
     let [count, generation] = take(rest).map(|byte: u8| byte % 8);

@@ -1,30 +1,30 @@
-//! What the kernel counts for all sockets of a network namespace, and for none in particular.
+//! Counters that the kernel keeps for a network namespace, not for single sockets.
 
 use serde::{Deserialize, Serialize};
 use std::{fs, io};
 
-/// How often receive buffers had no room for what their windows had admitted (TcpExt of
-/// `/proc/net/netstat`), since the namespace exists, whoever's sockets they were.
+/// How often receive buffers had no room for data that their windows had admitted (TcpExt of
+/// `/proc/net/netstat`): of all sockets in the network namespace, since it was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiveCounters {
-    /// Times that a buffer had no room even when its packets had been merged (`RcvPruned`).
+    /// Times that a buffer had no room even after its packets had been merged (`RcvPruned`).
     pub pruned: u64,
-    /// Packets in order that were dropped (`TCPRcvQDrop`); none is counted before Linux 4.20.
+    /// In-order packets that were dropped (`TCPRcvQDrop`). Always 0 before Linux 4.20.
     pub dropped: u64,
-    /// Packets that were merged with others to save room (`TCPRcvCollapsed`).
+    /// Packets that were merged with others to save memory (`TCPRcvCollapsed`).
     pub collapsed: u64,
 }
 
 impl ReceiveCounters {
-    /// Those of the calling thread's network namespace.
+    /// Reads the counters of the calling thread's network namespace.
     ///
     /// # Errors
-    /// If `/proc` is not mounted.
+    /// `/proc` is not mounted.
     pub fn read() -> io::Result<Self> {
         fs::read_to_string("/proc/thread-self/net/netstat").map(|text| Self::parse(&text))
     }
 
-    /// Lines come in pairs, names above numbers.
+    /// The file has pairs of lines: names, then numbers.
     fn parse(text: &str) -> Self {
         let lines: Vec<&str> = text.lines().collect();
         let value = |name: &str| {

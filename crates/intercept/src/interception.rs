@@ -1,4 +1,4 @@
-//! What a configuration says of interception, and what is wrong with it.
+//! The configuration of interception, and its errors.
 
 use crate::{
     ControllerError, Controllers, EgressError, LegProfile, ListenAt, Policy, Rules, RulesError, forward_loop, leg, listen,
@@ -7,17 +7,22 @@ use crate::{
 };
 use std::{fs, io, net::SocketAddr};
 
-/// Where connections come in, which of them are taken, and how their legs are tuned.
+/// The configuration of interception: listeners, which connections are split, how their legs are
+/// tuned.
+///
+/// [`check`](Self::check) and [`check_forwards`](Self::check_forwards) find errors without changing
+/// anything, [`prepare`](Self::prepare) tries the profiles and loads controllers,
+/// [`ActiveInterception::open`](crate::ActiveInterception::open) sets everything up.
 #[derive(Debug, Clone)]
 pub struct Interception {
-    /// Where connections come in.
+    /// The listeners.
     pub listen: Vec<ListenAt>,
     /// Which connections are split, and the profiles of their legs.
     pub policy: Policy,
-    /// Whether the rules that bring traffic to a transparent listener are installed; otherwise the
-    /// operator installs them.
+    /// Whether the proxy installs the firewall rules that direct traffic to a transparent listener.
+    /// If not, the operator installs them.
     pub install_rules: bool,
-    /// Whether other programs' forward chains decide what may be taken.
+    /// Whether other programs' forward chains decide which connections may be split.
     pub forward_policy: ForwardPolicy,
 }
 
@@ -27,16 +32,16 @@ impl Default for Interception {
     }
 }
 
-/// Why interception cannot be set up as it is configured, on any machine or on this one.
+/// Why a configuration of interception cannot work, on any machine or on this one.
 #[derive(Debug, thiserror::Error)]
 pub enum InterceptionError {
     /// One process can own only one set of interception rules.
-    #[error("there are {0} transparent listeners: one takes the traffic of all interfaces, so give one")]
+    #[error("there are {0} transparent listeners: one receives the traffic of all interfaces, so configure only one")]
     ManyTransparent(usize),
-    /// A listener would be its own server.
+    /// A listener forwards to an address of this proxy.
     #[error(
-        "the listener at {at} forwards to {to}, where this proxy listens itself: each connection would come back to it without end. \
-         Forward to the server"
+        "the listener at {at} forwards to {to}, where this proxy itself listens: each connection would loop forever. Forward to \
+         the server instead"
     )]
     ForwardsToItself {
         /// Where it listens.
@@ -44,36 +49,36 @@ pub enum InterceptionError {
         /// Where it forwards to.
         to: SocketAddr,
     },
-    /// Nothing enforces a bypass.
+    /// A rule bypasses connections, but the proxy installs no firewall rules that could enforce it.
     #[error(
-        "rule {0} lets connections bypass, but nothing here could let them: the rules are left to you (--no-rules), or no \
-         listener is transparent. Leave those connections out in your own firewall"
+        "rule {0} lets connections bypass, but this proxy installs no firewall rules that could do so (--no-rules, or no \
+         transparent listener): exclude those connections in your own firewall"
     )]
     NoBypass(usize),
-    /// ECN is asked for, but the kernel is not to use it.
-    #[error("{leg}: asks for ECN, which this host requests of no peer: sysctl -w net.ipv4.tcp_ecn=1 (it is {value})")]
+    /// A profile requires ECN, but the kernel does not request it.
+    #[error("{leg}: asks for ECN, but this host does not request it: sysctl -w net.ipv4.tcp_ecn=1 (it is {value})")]
     NoEcn {
         /// Which profile.
         leg: String,
-        /// What the setting is.
+        /// The value of `net.ipv4.tcp_ecn`.
         value: String,
     },
-    /// A mark would be taken for the proxy's own.
-    #[error("{leg}: the mark {mark:#x} is the one by which this proxy's own rules know its packets: choose another")]
+    /// A profile has the mark that the proxy's firewall rules use.
+    #[error("{leg}: the mark {mark:#x} is reserved for this proxy's own firewall rules: choose another")]
     OwnMark {
         /// Which profile.
         leg: String,
         /// The mark.
         mark: u32,
     },
-    /// A socket refuses a profile.
+    /// The kernel refuses an option of a profile.
     #[error("{leg}: the kernel refuses this profile: {why}; {cure}")]
     Profile {
         /// Which profile.
         leg: String,
         /// The system's reason.
         why: io::Error,
-        /// What to do about it.
+        /// The cure.
         cure: &'static str,
     },
     /// A profile's controller cannot be used.
@@ -81,7 +86,8 @@ pub enum InterceptionError {
     Controller(#[from] ControllerError),
 }
 
-/// Why interception did not start.
+/// Why a proxy could not be set up, apart from its own configuration: what was attempted, on what,
+/// why it failed, the cure.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The configuration cannot work on any machine, or not on this one.
@@ -90,23 +96,37 @@ pub enum OpenError {
     /// A listener could not be opened.
     #[error("cannot listen on {address}: {why}; {cure}")]
     Listen {
-        /// Where.
+        /// The address, and its purpose if it is not a proxy's listener.
         address: String,
         /// The system's reason.
         why: io::Error,
-        /// What to do about it.
+        /// The cure.
         cure: &'static str,
     },
     /// The firewall or routing rules could not be installed.
     #[error(transparent)]
     Rules(#[from] RulesError),
-    /// A link could not be shaped or watched.
+    /// A link could not be shaped or monitored.
     #[error(transparent)]
     Egress(#[from] EgressError),
+    /// Another operation of the system failed.
+    #[error("cannot {attempt}: {why}")]
+    System {
+        /// What was attempted: "start a worker thread".
+        attempt: &'static str,
+        /// The system's reason.
+        why: io::Error,
+    },
 }
 
 impl OpenError {
-    /// Metrics cannot be served at this address.
+    /// For `map_err`: an operation of the system failed. `attempt` completes the sentence "cannot
+    /// …".
+    pub fn system(attempt: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |why| OpenError::System { attempt, why }
+    }
+
+    /// For `map_err`: metrics cannot be served at this address.
     pub fn metrics(at: SocketAddr, why: io::Error) -> Self {
         let cure = match why.kind() {
             io::ErrorKind::AddrInUse => "another program listens there: stop it or choose another port (--metrics)",
@@ -117,23 +137,24 @@ impl OpenError {
 }
 
 impl Interception {
-    /// Listens on 0.0.0.0 in place of `[::]` where this kernel has IPv6 switched off
+    /// Replaces the address `[::]` of listeners by 0.0.0.0 if IPv6 is disabled in this kernel
     /// (`ipv6.disable=1`).
     pub fn without_absent_families(&mut self) {
         self.listen.iter_mut().for_each(|listen| listen::without_absent_families(&mut listen.at));
     }
 
-    /// The rules it needs; none when no routed traffic is taken or the operator brings it.
+    /// The firewall rules that it needs. `None` if no listener is transparent, or the operator
+    /// installs the rules.
     pub fn rules(&self) -> Option<Rules> {
         let transparent = self.listen.iter().find(|listen| listen.is_transparent())?;
         let policy = self.policy.rules.clone();
         self.install_rules.then_some(Rules { listener: transparent.at, policy, forward_policy: self.forward_policy })
     }
 
-    /// Finds what cannot work before anything is set up, of listeners and rules.
+    /// Finds listeners and rules that cannot work on any machine.
     ///
     /// # Errors
-    /// The first thing that cannot work.
+    /// The first error found.
     pub fn check(&self) -> Result<(), InterceptionError> {
         let transparent = self.listen.iter().filter(|listen| listen.is_transparent()).count();
         if transparent > 1 {
@@ -149,7 +170,7 @@ impl Interception {
     /// Finds a listener that forwards to this proxy itself.
     ///
     /// # Errors
-    /// That listener.
+    /// [`InterceptionError::ForwardsToItself`] with the first such listener.
     pub fn check_forwards(&self) -> Result<(), InterceptionError> {
         match forward_loop::find(&self.listen) {
             Some((at, to)) => Err(InterceptionError::ForwardsToItself { at, to }),
@@ -157,11 +178,12 @@ impl Interception {
         }
     }
 
-    /// As [`Interception::check`] and [`Interception::check_forwards`], and tries the profiles.
-    /// What these need of the kernel is there for as long as the result is.
+    /// Like [`Interception::check`] and [`Interception::check_forwards`]; also tries the profiles
+    /// and loads the controllers that they name. The controllers stay loaded until the result is
+    /// dropped.
     ///
     /// # Errors
-    /// The first thing that cannot work.
+    /// The first error found.
     pub fn prepare(&self) -> Result<Controllers, InterceptionError> {
         self.check()?;
         self.check_forwards()?;
@@ -170,7 +192,7 @@ impl Interception {
     }
 }
 
-/// Tries a profile on a socket; `leg` is what errors call it.
+/// Tries a profile on a socket that is then closed. `leg` is the profile's name in errors.
 ///
 /// # Errors
 /// Its mark is the proxy's own, this host does not request ECN, or the kernel refuses an option.
@@ -180,7 +202,7 @@ pub fn check_profile(leg: String, profile: &LegProfile) -> Result<(), Intercepti
     }
     if profile.ecn {
         let value = fs::read_to_string("/proc/sys/net/ipv4/tcp_ecn").unwrap_or_default().trim().to_string();
-        // 1: asked for and granted; 4: the same, with accurate ECN where the peer has it too.
+        // These request ECN on outgoing connections; 3 and 4 know accurate ECN too.
         if !matches!(value.as_str(), "1" | "3" | "4") {
             return Err(InterceptionError::NoEcn { leg, value });
         }

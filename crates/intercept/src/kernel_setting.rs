@@ -1,11 +1,11 @@
-//! Settings of the network stack (sysctl) that a proxy changes while it runs, and puts back.
+//! Settings of the network stack (sysctl) that a proxy changes while it runs, and restores.
 //!
-//! A setting belongs to the network namespace, and several proxies there may want the same value. Each
-//! of them holds a shared lock on a file in the directory of its sockets, which has the value from
-//! before. A proxy that ends and can lock the file exclusively is the last, and puts that value back.
-//! When a proxy is killed the file stays, and tells the next one what to put back.
+//! A setting belongs to the network namespace, and several proxies there may need the same value.
+//! Each of them holds a shared lock on a file in its runtime directory that contains the original
+//! value. A proxy that ends and can lock the file exclusively is the last one, and restores that
+//! value. If a proxy is killed, the file stays, and the next proxy restores the value.
 
-use crate::runtime_dir::{Places, open_locked};
+use crate::runtime_dir::{RuntimeDirs, open_locked};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File, OpenOptions},
@@ -16,74 +16,80 @@ use std::{
 /// A setting, and the value that the proxy needs.
 #[derive(Debug, Clone, Copy)]
 pub struct KernelSetting {
-    /// As sysctl(8) has it.
+    /// The name, as in sysctl(8).
     pub name: &'static str,
-    /// What it is set to.
+    /// The value that it is set to.
     pub value: &'static str,
 }
 
-/// Has a sender try smaller segments after several retransmissions (RFC 4821).
+/// Makes senders try smaller segments after several retransmissions (RFC 4821).
 const MTU_PROBING: KernelSetting = KernelSetting { name: "net.ipv4.tcp_mtu_probing", value: "1" };
 
-/// Lets legs get through where a router drops large packets and does not say so: without it they stand
-/// still until they time out.
-pub fn probe_mtu() -> Option<Changed> {
+/// Enables MTU probing, so that legs work where a router drops large packets without an ICMP error.
+/// Without it they stall until they time out. `None` if it was enabled already or cannot be: that
+/// is logged.
+pub fn probe_mtu() -> Option<ChangedSetting> {
     let KernelSetting { name, value } = MTU_PROBING;
-    // 2 is for probing from the start.
+    // 2: probes from the start of a connection.
     if MTU_PROBING.read().is_ok_and(|current| current == "2") {
         return None;
     }
     MTU_PROBING.change().unwrap_or_else(|why| {
-        tracing::info!("cannot set {name}={value}: {why}; legs stand still where a router drops large packets and does not say so: set it");
+        tracing::info!(
+            "cannot set {name}={value}: {why}; legs stall where a router drops large packets without an ICMP error: set it yourself"
+        );
         None
     })
 }
 
-/// The setting has the proxy's value. Dropping puts the value from before back, unless another proxy
-/// needs it still.
+/// A setting that has the proxy's value. Dropping it restores the original value, unless another
+/// proxy still needs the changed one.
 #[derive(Debug)]
-pub struct Changed {
+pub struct ChangedSetting {
     setting: KernelSetting,
-    /// Of the network namespace it was changed in, whichever thread drops this.
+    /// The file below /proc/sys of the network namespace in which it was changed. The thread that
+    /// drops this may be in another one.
     kernel: File,
-    before: String,
-    note: Option<Note>,
+    original: String,
+    saved: Option<SavedValue>,
 }
 
-/// The file that has the value from before, locked.
+/// The locked file that contains the original value.
 #[derive(Debug)]
-struct Note {
+struct SavedValue {
     file: File,
     path: PathBuf,
 }
 
 impl KernelSetting {
-    /// Changes it; none where it has the value already and no other proxy has given it that.
+    /// Changes the setting. `None` if it has the value already and no other proxy has set it.
     ///
     /// # Errors
-    /// When it cannot be read or written.
-    pub fn change(self) -> io::Result<Option<Changed>> {
+    /// The setting cannot be read or written.
+    pub fn change(self) -> io::Result<Option<ChangedSetting>> {
         let mut kernel = OpenOptions::new().read(true).write(true).open(self.path())?;
         let current = self.read()?;
-        // Without a directory for notes only a clean end puts the value back.
-        let note = self.note().inspect_err(|why| tracing::debug!("cannot note the value of {}: {why}", self.name)).ok();
-        let noted = note.as_ref().and_then(Note::read).filter(|_| current == self.value);
-        let Some(before) = noted.or((current != self.value).then_some(current)) else {
-            note.inspect(Note::remove);
+        // Without a runtime directory the value is restored only if the proxy is not killed.
+        let saved = self.saved().inspect_err(|why| tracing::debug!("cannot save the value of {}: {why}", self.name)).ok();
+        let set_by_proxy = saved.as_ref().and_then(SavedValue::read).filter(|_| current == self.value);
+        let Some(original) = set_by_proxy.or((current != self.value).then_some(current)) else {
+            saved.inspect(SavedValue::remove);
             return Ok(None);
         };
-        if let Err(why) = note.as_ref().map_or(Ok(()), |note| note.write(&before)).and_then(|()| kernel.write_all(self.value.as_bytes())) {
-            note.inspect(Note::remove);
+        if let Err(why) =
+            saved.as_ref().map_or(Ok(()), |saved| saved.write(&original)).and_then(|()| kernel.write_all(self.value.as_bytes()))
+        {
+            saved.inspect(SavedValue::remove);
             return Err(why);
         }
-        Ok(Some(Changed { setting: self, kernel, before, note }))
+        Ok(Some(ChangedSetting { setting: self, kernel, original, saved }))
     }
 
-    /// Puts the value back that a proxy which was killed has left changed.
+    /// Restores the value if a killed proxy has left it changed.
     pub fn recover(self) {
-        let path = Places::of_thread().and_then(|places| places.note(self.name));
+        let path = RuntimeDirs::of_thread().and_then(|dirs| dirs.saved_value_path(self.name));
         if path.is_ok_and(|path| path.exists()) {
-            // Dropped at once: if no living proxy needs the value, it is put back.
+            // Dropped at once, which restores the value unless a running proxy needs it.
             let _ = self.change();
         }
     }
@@ -96,17 +102,17 @@ impl KernelSetting {
         Ok(fs::read_to_string(self.path())?.trim().to_string())
     }
 
-    fn note(self) -> io::Result<Note> {
-        let path = Places::of_thread()?.note(self.name)?;
+    fn saved(self) -> io::Result<SavedValue> {
+        let path = RuntimeDirs::of_thread()?.saved_value_path(self.name)?;
         loop {
             if let Some(file) = open_locked(&path, FlockOperation::LockShared)? {
-                return Ok(Note { file, path });
+                return Ok(SavedValue { file, path });
             }
         }
     }
 }
 
-impl Note {
+impl SavedValue {
     fn read(&self) -> Option<String> {
         let mut text = String::new();
         let mut file = &self.file;
@@ -115,7 +121,7 @@ impl Note {
         (!text.is_empty()).then_some(text)
     }
 
-    /// All that write it write the same.
+    /// Every proxy that writes the file writes the same value.
     fn write(&self, value: &str) -> io::Result<()> {
         let mut file = &self.file;
         file.set_len(0)?;
@@ -123,7 +129,7 @@ impl Note {
         file.write_all(value.as_bytes())
     }
 
-    /// Whether nobody else has it locked; then nobody else gets it until it is closed.
+    /// Whether no other process has it locked. If so, none can lock it until it is closed.
     fn is_last(&self) -> bool {
         flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok()
     }
@@ -135,14 +141,14 @@ impl Note {
     }
 }
 
-impl Drop for Changed {
+impl Drop for ChangedSetting {
     fn drop(&mut self) {
-        if self.note.as_ref().is_some_and(|note| !note.is_last()) {
+        if self.saved.as_ref().is_some_and(|saved| !saved.is_last()) {
             return;
         }
-        if let Err(why) = self.kernel.rewind().and_then(|()| self.kernel.write_all(self.before.as_bytes())) {
-            tracing::warn!("cannot put {} back to {}: {why}; set it by sysctl -w", self.setting.name, self.before);
+        if let Err(why) = self.kernel.rewind().and_then(|()| self.kernel.write_all(self.original.as_bytes())) {
+            tracing::warn!("cannot restore {}={}: {why}; set it with sysctl -w", self.setting.name, self.original);
         }
-        self.note.as_ref().inspect(|note| note.remove());
+        self.saved.as_ref().inspect(|saved| saved.remove());
     }
 }

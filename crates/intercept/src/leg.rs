@@ -1,4 +1,5 @@
-//! A leg: one TCP connection of the two, tuned by its profile.
+//! A leg: one of the two TCP connections of a split connection. How it is tuned by its profile, and
+//! how it is dialled.
 
 use crate::{receive_bound::bound_receive, sys};
 use rustix::fd::AsFd;
@@ -14,50 +15,52 @@ use std::{
 };
 use units::{Bytes, Rate, Span};
 
-/// How a leg is tuned. What is absent is the system's default.
+/// How a leg is tuned. Absent keys keep the system's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LegProfile {
     /// Congestion controller, one of the kernel's or of Tandem's (`tandem control list`).
     pub control: Option<String>,
-    /// Capacity of the link that the leg leaves through, if it is known: the proxy's packets are shaped
-    /// to it, and `share`, `xcp` and `mpcp` divide it among flows.
+    /// Capacity of the leg's egress link, if it is known: the proxy's packets are shaped to it, and
+    /// `share`, `xcp` and `mpcp` divide it among flows.
     pub capacity: Option<Rate>,
-    /// Interface with that capacity. Absent: those that the profile is chosen by, else that of the
-    /// default route.
+    /// Interface with that capacity. Absent: the interfaces that the profile is chosen by, or else
+    /// that of the default route.
     pub link: Option<String>,
-    /// Whether the proxy's packets are shaped to the capacity. If not, their queue is further on, and the
-    /// controllers compute the queue that there would be at that rate.
+    /// Whether the proxy's packets are shaped to the capacity. If not, their queue is at a later
+    /// hop, and the controllers compute the queue that there would be at that rate.
     #[schemars(extend("default" = true))]
     pub shape: Option<bool>,
-    /// Weight of the leg's flow among the flows of its link under `share`, 1 to 65535: twice as much
-    /// with 2 as with 1.
+    /// Weight of the leg's flow among the flows of its link under `share`, 1 to 65535: with 2 it
+    /// gets twice as much as with 1.
     #[schemars(extend("default" = 1))]
     pub weight: Option<NonZeroU16>,
     /// Size of the send buffer, as the kernel accounts it. Absent: the kernel tunes it.
     pub send_buffer: Option<Bytes>,
     /// Size of the receive queue, if it is less than this leg's share of B.
     pub receive_buffer: Option<Bytes>,
-    /// Most payload that is unsent in the send queue (TCP_NOTSENT_LOWAT), if it is less than this leg's
-    /// share of B.
+    /// Upper bound on unsent payload in the send queue (TCP_NOTSENT_LOWAT), if it is less than this
+    /// leg's share of B.
     pub not_sent: Option<Bytes>,
-    /// Time of silence after which keepalive probes are sent. Absent: `net.ipv4.tcp_keepalive_time`.
+    /// Time of silence after which keepalive probes are sent. Absent:
+    /// `net.ipv4.tcp_keepalive_time`.
     pub keepalive: Option<Span>,
-    /// Time that sent data may remain unacknowledged before the peer counts as gone. A peer that has
-    /// closed its window does not.
+    /// Time that sent data may remain unacknowledged before the peer counts as lost. A peer that
+    /// closes its window and answers probes does not count as lost.
     pub user_timeout: Option<Span>,
     /// Mark of the leg's packets (SO_MARK), for policy routing.
     pub mark: Option<u32>,
-    /// Code point of the leg's packets: `"keep"` (that of the client's SYN), 0 to 63, or a name such as
+    /// DSCP of the leg's packets: `"keep"` (that of the client's SYN), 0 to 63, or a name such as
     /// `"af21"`.
     #[schemars(with = "Option<DscpSchema>")]
     pub dscp: Option<Dscp>,
-    /// Whether the leg has to use ECN. The kernel decides it for all connections or for a route; this only
-    /// checks that it does.
+    /// Whether ECN is required. The kernel enables it for all connections or for a route; this key
+    /// only checks that it is enabled.
     pub ecn: bool,
     /// Maximum segment size that is announced to the peer. Accepted legs announce that of `[near]`.
     pub mss: Option<u16>,
-    /// Whether a dialled leg uses TCP Fast Open: data with the SYN, once it has the server's cookie.
+    /// Whether a dialled leg uses TCP Fast Open: its SYN carries data if the server has given a
+    /// cookie before.
     pub fast_open: bool,
     /// Time that a dialled leg may take to connect. Absent: the proxy's `connect_timeout`.
     pub connect_timeout: Option<Span>,
@@ -66,12 +69,12 @@ pub struct LegProfile {
 impl FromStr for LegProfile {
     type Err = String;
 
-    /// `control=bbr,keepalive=10min,mark=7`: the keys of a file.
+    /// Parses the keys of a file on one line, such as `control=bbr,keepalive=10min,mark=7`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut table = toml::Table::new();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (key, value) = part.split_once('=').map_or((part, "true"), |(key, value)| (key.trim(), value.trim()));
-            // Numbers and truth stand as they are, all else is text.
+            // What is not valid TOML is a text without quotes.
             let value = value.parse::<toml::Value>().unwrap_or_else(|_| value.into());
             table.insert(key.replace('-', "_"), value);
         }
@@ -89,10 +92,10 @@ impl FromStr for LegProfile {
     }
 }
 
-/// The class of packets that the shaper of their link holds, as a priority of theirs.
+/// The socket priority that puts packets into the class of the link's shaper (see `egress`).
 pub const SHAPED: u32 = 0x7a6d_0001;
 
-/// The schema of a code point.
+/// The JSON Schema of a DSCP.
 #[derive(JsonSchema)]
 #[serde(untagged)]
 #[allow(dead_code)]
@@ -101,21 +104,21 @@ enum DscpSchema {
     Number(u8),
 }
 
-/// A code point of a leg's packets (RFC 2474).
+/// The DSCP of a leg's packets (RFC 2474).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dscp {
-    /// That of the client's SYN.
+    /// The DSCP of the client's SYN.
     Keep,
-    /// This one, 0 to 63.
+    /// This value, 0 to 63.
     Set(u8),
 }
 
 impl FromStr for Dscp {
     type Err = String;
 
-    /// `keep`, a number, or a name: `cs0` to `cs7`, `af11` to `af43`, `ef`, `le`.
+    /// Parses `keep`, a number, or a name: `cs0` to `cs7`, `af11` to `af43`, `ef`, `le`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no code point: write \"keep\", 0 to 63, or a name such as cs1, af21, ef");
+        let wrong = || format!("cannot parse DSCP {text:?}: write \"keep\", 0 to 63, or a name such as cs1, af21, ef");
         let digit = |c: u8, most: u8| (b'0'..=b'0' + most).contains(&c).then(|| c - b'0');
         let value = match text.to_ascii_lowercase().as_bytes() {
             b"keep" => return Ok(Dscp::Keep),
@@ -136,7 +139,7 @@ impl<'de> Deserialize<'de> for Dscp {
         impl de::Visitor<'_> for Text {
             type Value = Dscp;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a code point")
+                f.write_str("a DSCP such as \"af21\"")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Dscp, E> {
                 text.parse().map_err(E::custom)
@@ -149,24 +152,31 @@ impl<'de> Deserialize<'de> for Dscp {
     }
 }
 
-/// The congestion controllers of this kernel.
+/// The names of the congestion controllers that this kernel has loaded.
 pub fn available_controllers() -> Vec<String> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The controller that a socket has.
+/// The name of a socket's congestion controller.
 pub fn controller_of(socket: &Socket) -> String {
     let name = socket.tcp_congestion().unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end_matches('\0').into()
 }
 
-/// Whether this process can use a controller: a socket tries it.
+/// Tries a congestion controller, by its name in the kernel, on a socket that is then closed.
+///
+/// # Errors
+/// `NotFound` if the kernel has no such controller, `PermissionDenied` if this process may not use
+/// it.
 pub fn try_controller(name: &str) -> io::Result<()> {
     Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?.set_tcp_congestion(name.as_bytes())
 }
 
-/// Whether the kernel takes all of a profile: a socket tries it.
+/// Tries the options of a profile, except controller and weight, on a socket that is then closed.
+///
+/// # Errors
+/// The kernel refuses an option.
 pub fn try_profile(profile: &LegProfile) -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
     let rest = LegProfile { control: None, weight: None, ..profile.clone() };
@@ -174,62 +184,70 @@ pub fn try_profile(profile: &LegProfile) -> io::Result<()> {
     profile.mss.map_or(Ok(()), |mss| socket.set_tcp_mss(u32::from(mss)))
 }
 
-/// How many files a worker may have open, once the limit is raised as far as it may be.
+/// The number of files that a worker may have open after [`raise_open_files`].
 pub fn open_files() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(1 << 20)
 }
 
-/// Raises the limit of open files as far as this process may.
+/// Raises the soft limit of open files (RLIMIT_NOFILE) to the hard limit.
 pub fn raise_open_files() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
 }
 
-/// How B is divided between the two sockets and what moves between them (the buffer of a direction: receive queue of its
-/// source, pipe, unsent send queue of its destination).
+/// How B, the buffer of one direction, is divided: receive queue of the source socket, pipe, unsent
+/// part of the destination socket's send queue. In bytes of payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares {
     /// Bound on the receive queue.
     pub receive: usize,
-    /// Bound on what is on its way through the proxy's own hands.
+    /// Bound on the bytes in the pipe between the sockets.
     pub pipe: usize,
-    /// Bound on the unsent part of the send queue. The kernel checks it before it begins a segment, so that a splice may pass
-    /// it by one.
+    /// Bound on the unsent part of the send queue. The kernel checks it before it begins a segment,
+    /// so that a splice may exceed it by one segment.
     pub unsent: usize,
 }
 
 impl Shares {
-    /// From here up bytes are spliced; below, the granularity of splice (a pipe, a segment of 64 KiB) is too coarse for B.
+    /// The smallest B with which bytes are spliced. Below it, the granularity of splice (a pipe, a
+    /// segment of 64 KiB) is too coarse.
     pub const SPLICE_FROM: usize = 256 * 1024;
 
-    /// Of a bound of `buffer` bytes.
+    /// Divides a B of `buffer` bytes.
     pub fn of(buffer: usize) -> Self {
         if buffer < Self::SPLICE_FROM {
-            // Copied bytes go straight on, so nothing rests in between, and the relay itself counts what is unsent.
+            // Copied bytes are not kept in a pipe, and the relay itself counts unsent bytes.
             return Shares { receive: buffer - buffer / 2, pipe: 0, unsent: buffer / 2 };
         }
-        // Large splices are cheap ones, and cheapest where the far leg takes one whole; the rest is the near leg's window.
+        // Large splices cost the least per byte, provided that the destination takes each at once.
+        // The rest is the window of the source.
         let pipe = 1 << (buffer / 4).ilog2().min(20);
         let unsent = (buffer / 4).min(2 << 20);
         Shares { receive: buffer - pipe - unsent, pipe, unsent }
     }
 }
 
-/// Prepares a socket for either leg: before it connects, or a listener before its first connection, which then inherits all of it.
+/// Sets the options that every leg needs. Call it before a socket connects, or on a listener before
+/// it listens: accepted sockets inherit the options.
+///
+/// # Errors
+/// The kernel refuses an option.
 pub fn prepare(socket: &Socket, shares: Option<Shares>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
-    // Closing a leg before its time is a reset, also when it is the kernel who closes it because the process was killed: its peer
-    // must not take that for a clean end. A leg whose time has come is closed already and resets nothing.
+    // A leg that is closed early must send a reset, also if the kernel closes it because the
+    // process was killed: the peer must not see a clean end. A leg that has ended cleanly was shut
+    // down before, and sends no reset.
     socket.set_linger(Some(Duration::ZERO))?;
-    // Urgent bytes keep their place in the stream.
+    // Urgent data keeps its place in the stream.
     socket.set_out_of_band_inline(true)?;
     if let Some(shares) = shares {
-        // Before the handshake, which derives the window scale from the clamp. Without it the scale
-        // follows net.ipv4.tcp_rmem, and each ACK rounds the window up to a multiple of 2^scale: with a
-        // multiple above one segment the window never closes, and the queue outgrows its buffer. A
-        // bound that came later would drop what a larger window has admitted by then.
+        // Before the handshake, which derives the window scale from the clamp. Without the clamp
+        // the scale follows net.ipv4.tcp_rmem, and each ACK rounds the window up to a multiple of
+        // 2^scale. If that multiple exceeds one segment, the window never closes, and the queue
+        // outgrows its buffer. A bound that is set later would drop data that a larger window has
+        // already admitted.
         bound_receive(socket, shares.receive)?;
-        // Otherwise the relay does so when a direction has become a stream.
+        // With splice, the relay sets it once a direction carries a stream.
         if shares.pipe == 0 {
             socket.set_tcp_notsent_lowat(shares.unsent as u32)?;
         }
@@ -237,20 +255,24 @@ pub fn prepare(socket: &Socket, shares: Option<Shares>) -> io::Result<()> {
     Ok(())
 }
 
-/// Applies `profile` to a leg of a connection whose packets had the code point `dscp` when it came in.
+/// Applies `profile` to a leg. `dscp` returns the DSCP of the client's SYN; it is called only for
+/// [`Dscp::Keep`].
+///
+/// # Errors
+/// The kernel refuses an option, or `dscp` fails.
 pub fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -> io::Result<u8>) -> io::Result<()> {
     if *profile == LegProfile::default() {
         return Ok(());
     }
     if let Some(weight) = profile.weight {
-        // Read when the controller takes the socket.
+        // Before the controller is set, which reads the weight when it is attached to the socket.
         kernel::set_weight(socket, weight.get()).map_err(io::Error::other)?;
     }
     if let Some(name) = &profile.control {
         socket.set_tcp_congestion(name.as_bytes())?;
     }
     if let Some(bytes) = profile.send_buffer {
-        // The kernel doubles what it is given.
+        // The kernel doubles the value.
         sys::force_send_buffer(socket, bytes.0 as usize / 2)?;
     }
     if let Some(bytes) = profile.receive_buffer {
@@ -262,7 +284,8 @@ pub fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -> io::R
     if let Some(idle) = profile.keepalive {
         let (idle, probe) = (idle.duration().max(Duration::from_secs(1)), idle.duration() / 4);
         let probe = probe.clamp(Duration::from_secs(1), Duration::from_secs(75));
-        // Where there is a limit to silence it is for that to say when the peer is gone.
+        // With `user_timeout`, `SilenceTimeout` decides when the peer counts as lost: keepalive
+        // must not give up earlier.
         let probes = profile.user_timeout.map_or(0, |limit| limit.duration().div_duration_f64(probe).ceil() as u32 + 2);
         socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(probe).with_retries(probes.clamp(5, 127)))?;
     }
@@ -275,29 +298,35 @@ pub fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -> io::R
         None => {}
     }
     if profile.capacity.is_some() {
-        // The class of the shaper; nothing where there is none. After the code point, which in IPv4 sets a priority of its own.
+        // Without a shaper the priority has no effect. After the DSCP: setting IP_TOS changes the
+        // priority.
         sys::set_priority(socket, SHAPED)?;
     }
     Ok(())
 }
 
-/// Finds out a peer that has been sent something and says nothing for too long. The kernel's own way (TCP_USER_TIMEOUT) won't do: it may
-/// count from a retransmission of long ago, and then gives up a live peer when a packet is lost twice; and it gives up a peer that is
-/// there and has closed its window.
+/// Detects a peer that has not acknowledged data for too long (`user_timeout` of the profile).
+///
+/// TCP_USER_TIMEOUT does not work for this. It may count from a retransmission long ago, and then
+/// gives up a live peer when a packet is lost twice. It also gives up a live peer that has closed
+/// its window.
+///
+/// Call [`is_too_long`](Self::is_too_long) about every [`interval`](Self::interval).
 #[derive(Debug)]
-pub struct Silence {
+pub struct SilenceTimeout {
     limit: Option<Duration>,
-    /// Since when the peer owes an answer, as far as was looked.
+    /// When the oldest unanswered data was first seen, or the peer last answered. `None`: no data
+    /// is unacknowledged.
     since: Option<Instant>,
 }
 
-impl Silence {
-    /// By the profile of its leg.
+impl SilenceTimeout {
+    /// For a leg with this profile.
     pub fn of(profile: &LegProfile) -> Self {
-        Silence { limit: profile.user_timeout.map(units::Span::duration), since: None }
+        SilenceTimeout { limit: profile.user_timeout.map(units::Span::duration), since: None }
     }
 
-    /// How often to look.
+    /// How often to call [`is_too_long`](Self::is_too_long). `None`: never, there is no limit.
     pub fn interval(&self) -> Option<Duration> {
         self.limit.map(|limit| limit / 4)
     }
@@ -309,74 +338,82 @@ impl Silence {
             self.since = None;
             return false;
         };
-        let heard = now.checked_sub(Duration::from_millis(info.last_ack_recv_ms.into())).unwrap_or(now);
-        let since = self.since.map_or(now, |since| since.max(heard));
+        let last_ack = now.checked_sub(Duration::from_millis(info.last_ack_recv_ms.into())).unwrap_or(now);
+        let since = self.since.map_or(now, |since| since.max(last_ack));
         self.since = Some(since);
         now - since >= limit
     }
 }
 
-/// What the far leg of a transparent connection wears of its client.
+/// The source address of a transparent connection's far leg: the client's address, with or without
+/// the client's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
     client: SocketAddr,
-    /// The port too; else one of its own.
+    /// Whether the far leg has the client's port. If not, it has another one.
     keep_port: bool,
 }
 
 impl Source {
-    /// For a connection that was accepted as `near`; none if its far leg must have this host's own address.
+    /// The source of the far leg of the connection that was accepted as `near`. `None` if the far
+    /// leg must have an address of this host. `route` returns the interface through which an
+    /// address is reached.
     ///
-    /// Where conntrack tracks the near leg, the far leg must differ in its port. With the same four addresses and ports both would
-    /// be one connection to it, which it translates (NAT) but once, and whose sequence numbers make no sense. `route` tells the
-    /// interface that leads to an address.
+    /// If conntrack tracks the near leg, the far leg must have another port. With the same
+    /// addresses and ports both legs would be one connection to conntrack: it would translate (NAT)
+    /// only one of them, and its checks of sequence numbers would fail.
     pub fn of(near: &Socket, client: SocketAddr, server: SocketAddr, mut route: impl FnMut(IpAddr) -> Option<String>) -> Option<Self> {
         let Ok(original) = sys::original_destination(near) else { return Some(Source { client, keep_port: true }) };
-        // A client that reaches a server of its own network by this host's address (hairpin NAT): with the client's address the
-        // server would answer it directly.
+        // Hairpin NAT: the client reaches a server in its own network by an address of this host.
+        // If the far leg had the client's address, the server would answer the client directly.
         let is_hairpin = original != server && route(client.ip()) == route(server.ip());
         (!is_hairpin).then_some(Source { client, keep_port: false })
     }
 
-    /// Ports of a leg's own, where conntrack must tell both legs apart. Few clients dial from them: Linux begins at 32768, others
-    /// at 49152 (RFC 6335 §6).
-    const OWN: std::ops::Range<u16> = 10_240..32_768;
-    /// How many of them are tried.
+    /// Source ports of far legs that conntrack must distinguish from near legs. Clients rarely dial
+    /// from them: Linux uses ports from 32768 on, other systems from 49152 on (RFC 6335 §6).
+    const OWN_PORTS: std::ops::Range<u16> = 10_240..32_768;
+    /// How many of these ports are tried.
     const TRIES: u16 = 16;
 
-    /// The ports to try, in their order; 0 is any that the kernel chooses.
+    /// The ports to try, in this order. 0: the kernel chooses.
     fn ports(self) -> impl Iterator<Item = u16> {
-        let count = Self::OWN.end - Self::OWN.start;
-        let own = move |attempt: u16| Self::OWN.start + (self.client.port() % count + attempt * 1409) % count;
+        let count = Self::OWN_PORTS.end - Self::OWN_PORTS.start;
+        let own = move |attempt: u16| Self::OWN_PORTS.start + (self.client.port() % count + attempt * 1409) % count;
         let kept = self.keep_port.then_some(self.client.port());
         let tries = if self.keep_port { 0 } else { Self::TRIES };
         kept.into_iter().chain((0..tries).map(own)).chain([0])
     }
 }
 
-/// A leg that is to be dialled.
+/// How a leg is dialled.
 #[derive(Debug)]
-pub struct Call<'a> {
-    /// How it is tuned.
+pub struct DialOptions<'a> {
+    /// The profile of the leg.
     pub profile: &'a LegProfile,
-    /// The shares of the buffer, where it is bounded.
+    /// How the buffer is divided, if it is bounded.
     pub shares: Option<Shares>,
-    /// The address it is to wear, where that is to be kept.
+    /// The source address. `None`: the kernel chooses an address of this host.
     pub from: Option<Source>,
     /// The server.
     pub to: SocketAddr,
-    /// Whether its SYN may wait for data to carry.
+    /// Whether the SYN waits for the first data, to carry it (TCP Fast Open).
     pub fast_open: bool,
 }
 
-impl Call<'_> {
-    /// Begins to connect. The connection completes, or fails, later.
+impl DialOptions<'_> {
+    /// Begins to connect. The socket does not block: the connection completes or fails later.
+    /// `dscp` returns the DSCP of the client's SYN.
+    ///
+    /// # Errors
+    /// A socket option, bind or connect was refused, or no source port is free.
     pub fn dial(&self, dscp: impl Fn() -> io::Result<u8>) -> io::Result<Socket> {
         let Some(source) = self.from else { return self.dial_from(None, &dscp) };
         let mut ports = source.ports().peekable();
         while let Some(port) = ports.next() {
             match self.dial_from(Some(SocketAddr::new(source.client.ip(), port)), &dscp) {
-                // Another connection of this client holds the port, or has just held it to this server.
+                // The port is in use by another connection of this client, or was until a moment
+                // ago.
                 Err(why) if ports.peek().is_some() && matches!(why.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable) => {}
                 outcome => return outcome,
             }
@@ -395,7 +432,7 @@ impl Call<'_> {
         if self.fast_open {
             sys::set_fast_open_connect(&socket)?;
         } else {
-            // The handshake's last acknowledgement goes with the first data, see `acknowledge`.
+            // The last ACK of the handshake is sent with the first data, see `acknowledge`.
             rustix::net::sockopt::set_tcp_quickack(&socket, false)?;
         }
         if let Some(from) = from {
@@ -410,22 +447,25 @@ impl Call<'_> {
     }
 }
 
-/// Has a leg that has just connected acknowledge so at once: there is no data for it to go with.
-pub fn acknowledge(socket: &Socket) {
-    // The kernel would do so a moment later.
-    let _ = rustix::net::sockopt::set_tcp_quickack(socket, true);
+/// Sends the last ACK of a dialled leg's handshake at once, because no data is ready to carry it.
+pub fn acknowledge(leg: impl AsFd) {
+    // On failure the kernel sends the ACK after its delayed-ACK timeout.
+    let _ = rustix::net::sockopt::set_tcp_quickack(leg, true);
 }
 
-/// Lets a socket use addresses that are not this machine's.
+/// Allows a socket to have a local address that is not one of this host (IP_TRANSPARENT).
+///
+/// # Errors
+/// The process lacks CAP_NET_ADMIN and CAP_NET_RAW.
 pub fn set_transparent(socket: &Socket, domain: Domain) -> io::Result<()> {
     if domain == Domain::IPV4 { socket.set_ip_transparent_v4(true) } else { sys::set_transparent_v6(socket) }
 }
 
-/// Bounds the payload in flight to a socket, in bytes. The kernel counts the overhead of packets
-/// too, hence twice the buffer.
+/// Bounds the payload in flight to a socket, in bytes. The receive buffer gets twice as much,
+/// because the kernel charges the overhead of packets to it.
 ///
 /// # Errors
-/// The kernel refuses it.
+/// The kernel refuses an option.
 pub fn bound_window(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     sys::force_receive_buffer(&socket, 2 * bytes)?;
     sys::clamp_window(&socket, bytes)
@@ -436,7 +476,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_may_be_written_on_one_line() {
+    fn a_profile_can_be_written_on_one_line() {
         let profile: LegProfile = "control=bbr,keepalive=10min, mark=7,dscp=46,fast-open".parse().unwrap();
         let wanted = LegProfile {
             control: Some("bbr".into()),
@@ -453,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn code_points_by_name_and_number() {
+    fn dscp_by_name_and_number() {
         for (text, value) in [("cs0", 0), ("cs7", 56), ("af11", 10), ("af43", 38), ("EF", 46), ("63", 63)] {
             assert_eq!(text.parse(), Ok(Dscp::Set(value)), "{text}");
         }

@@ -1,19 +1,22 @@
-//! Brings connections to a proxy, and sends them on: what the split proxy and the cache share.
+//! Interception of TCP connections: directs connections to a proxy, and dials and tunes their legs.
+//! The split proxy and the cache share it.
 //!
-//! `rules` and `routes` have the kernel deliver connections to a `listener`; `policy` says which
-//! are taken and which profile each leg gets; `leg` dials and tunes by these profiles, with
-//! `controllers` and `egress` in the kernel. [`Interception`] is what a configuration says of all
-//! this, [`Ends`] has it running, [`check`] tries beforehand whether it can work.
+//! `rules` and `routes` make the kernel deliver connections to a `listener`; `policy` decides which
+//! connections are split and which profile each leg gets; `leg` dials and tunes legs by these
+//! profiles, `controllers` and `egress` set up what the profiles need in the kernel.
+//! [`Interception`] is the configuration of all this, [`ActiveInterception`] runs it, [`check`]
+//! tries beforehand whether it can work on this host.
 //!
-//! This crate relays nothing and reads no protocol. It does not know what stands between the legs.
+//! This crate relays no data and parses no application protocol. What connects the two legs is not
+//! its concern.
 
 mod access;
+mod active_interception;
 mod address;
 pub mod check;
 mod controllers;
 mod destinations;
 mod egress;
-mod ends;
 mod forward_loop;
 #[doc(hidden)]
 pub mod fuzz_api;
@@ -32,17 +35,17 @@ pub mod sys;
 mod users;
 
 pub use access::{AccessOptions, ListenerAccess};
+pub use active_interception::{ActiveInterception, Dialler};
 pub use address::{AddressSchema, optional_address, parse_address};
 pub use controllers::{ControllerError, Controllers};
 pub use destinations::{Destinations, canonical};
 pub use egress::{Egress, EgressError, LinkView};
-pub use ends::{Dialler, Ends, acknowledge};
 pub use host_counters::ReceiveCounters;
 pub use interception::{Interception, InterceptionError, OpenError, check_profile};
-pub use leg::{Dscp, LegProfile, Source, available_controllers};
+pub use leg::{Dscp, LegProfile, Source, acknowledge, available_controllers};
 pub use listen::{Destination, ListenAt};
-pub use listener::{Arrival, Listener, ListenerOptions};
-pub use policy::{Action, Interface, Leg, NamedProfile, OneOrList, Policy, Ports, Prefix, Rule, list, with_profile_keys};
+pub use listener::{AcceptedConnection, Listener, ListenerOptions};
+pub use policy::{Action, Interface, LegRule, NamedProfile, OneOrList, Policy, Ports, Prefix, Rule, list, with_profile_keys};
 pub use receive_bound::ReceiveBound;
 pub use routes::{Device, Routes};
 pub use rules::{Counted, ForwardPolicy, Rules, RulesError, RulesLost};

@@ -1,4 +1,4 @@
-//! Listeners, and where each accepted connection goes on to.
+//! Listening sockets, and the destination of each accepted connection.
 
 use crate::{
     interception::OpenError,
@@ -12,49 +12,51 @@ use std::{
     net::{SocketAddr, UdpSocket},
 };
 
-/// Connections that may wait to be accepted, as far as `net.core.somaxconn` allows.
+/// Default length of the accept queue, in connections. The kernel limits it to
+/// `net.core.somaxconn`.
 pub const BACKLOG: usize = 4096;
-/// A shorter queue would make the kernel take a few connections for a SYN flood.
+/// Minimum length of the accept queue, in connections. With a shorter one the kernel mistakes a few
+/// connections for a SYN flood.
 pub const LEAST_BACKLOG: usize = 8;
 
 /// An open listener.
 #[derive(Debug)]
 pub struct Listener {
-    /// Its socket, which does not block.
+    /// Its nonblocking socket.
     pub socket: Socket,
-    /// Where it listens, and where its connections go on to.
+    /// Its address, and how the destination of its connections is determined.
     pub listen: ListenAt,
 }
 
-/// A connection that came in. Its socket does not block, and resets its peer when it is dropped
-/// before it was shut down and read to its end.
+/// An accepted connection. Its nonblocking socket sends a reset if it is dropped before it was shut
+/// down and read to its end.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct AcceptedConnection {
     /// The near leg.
     pub socket: Socket,
-    /// The client.
+    /// The client's address.
     pub client: SocketAddr,
-    /// Where it goes on to; none where the client names it.
+    /// The destination. `None` if the client will name it.
     pub server: Option<SocketAddr>,
 }
 
-/// What accepted sockets inherit from their listener, so that it holds from the first SYN-ACK on.
+/// Options of a listener. Accepted sockets inherit them, so that they apply from the SYN-ACK on.
 #[derive(Debug, Clone, Copy)]
 pub struct ListenerOptions {
-    /// Several listeners share the port, one a thread (SO_REUSEPORT).
+    /// Whether several listeners share the port, one per thread (SO_REUSEPORT).
     pub shares_port: bool,
-    /// The shares of the buffer, where it is bounded.
+    /// How the buffer is divided, if it is bounded.
     pub shares: Option<Shares>,
     /// Upper bound on the advertised window, in bytes.
     pub window: Option<usize>,
-    /// The maximum segment size, in bytes of payload.
+    /// The maximum segment size to announce, in bytes of payload.
     pub mss: Option<u16>,
-    /// Connections that may wait to be accepted.
+    /// Length of the accept queue, in connections.
     pub backlog: usize,
 }
 
 impl ListenerOptions {
-    /// One listener to a port, with the kernel's own buffers.
+    /// One listener per port, buffers tuned by the kernel, a backlog of [`BACKLOG`].
     pub fn new() -> Self {
         ListenerOptions { shares_port: false, shares: None, window: None, mss: None, backlog: BACKLOG }
     }
@@ -66,7 +68,7 @@ impl Default for ListenerOptions {
     }
 }
 
-/// What can be done about an address that refuses a listener.
+/// The cure for an error of bind or listen.
 pub fn cure(why: &io::Error) -> &'static str {
     match why.kind() {
         io::ErrorKind::AddrInUse => "another program listens there: stop it or choose another port",
@@ -101,15 +103,19 @@ fn open(at: SocketAddr, transparent: bool, options: &ListenerOptions) -> io::Res
     Ok(socket)
 }
 
-/// Tries whether a listener could have this address, and leaves it free. No connection can come in.
+/// Tries whether a listener could bind this address. The socket does not listen and is closed
+/// again, so that no connection is accepted.
+///
+/// # Errors
+/// The address cannot be bound.
 pub fn try_bind(at: SocketAddr, transparent: bool) -> io::Result<()> {
     let domain = Domain::for_address(at);
     let socket = Socket::new(domain, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
     if domain == Domain::IPV6 {
         socket.set_only_v6(transparent || !at.ip().is_unspecified())?;
     }
-    // As listeners do, for the sake of connections that have ended. Not SO_REUSEPORT, by which the
-    // port of another proxy of this user would seem free.
+    // As for listeners: connections in TIME_WAIT must not block the address. Not SO_REUSEPORT: with
+    // it the port of another proxy of this user would seem free.
     socket.set_reuse_address(true)?;
     if transparent {
         leg::set_transparent(&socket, domain)?;
@@ -117,17 +123,17 @@ pub fn try_bind(at: SocketAddr, transparent: bool) -> io::Result<()> {
     socket.bind(&SockAddr::from(at))
 }
 
-/// Whether this machine has that address. A link-local one is found by its scope.
+/// Whether it is an address of this host. A link-local address needs its scope.
 fn is_own(mut address: SocketAddr) -> bool {
     address.set_port(0);
     UdpSocket::bind(address).is_ok()
 }
 
 impl Listener {
-    /// Opens the listeners of `listen`: two where it stands for both families.
+    /// Opens the sockets of `listen`: two if it is transparent and for both families.
     ///
     /// # Errors
-    /// The address that refuses a listener, why, and what can be done.
+    /// [`OpenError::Listen`] if an address cannot be used.
     pub fn open(listen: &ListenAt, options: &ListenerOptions) -> Result<Vec<Self>, OpenError> {
         let open = |at| {
             let socket = open(at, listen.is_transparent(), options);
@@ -137,30 +143,31 @@ impl Listener {
         listen.sockets().into_iter().map(open).collect()
     }
 
-    /// Its address, with the port that the system chose where none was given.
+    /// Its local address, with the port that the kernel chose if the configured one was 0.
     ///
     /// # Errors
-    /// The kernel does not tell it.
+    /// The kernel does not return the address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()?.as_socket().ok_or_else(|| io::Error::other("a TCP socket without an IP address"))
     }
 
-    /// How many connections wait to be accepted.
+    /// The number of connections in the accept queue.
     pub fn waiting(&self) -> usize {
-        // Of a listener the kernel tells that here (tcp_get_info).
+        // For a listener the kernel puts it into this field (tcp_get_info).
         sys::tcp_info(&self.socket).map_or(0, |info| info.unacked as usize)
     }
 
-    /// Bounds how many may wait to be accepted; clients beyond that send their SYN again.
+    /// Changes the length of the accept queue. When it is full, SYNs are dropped and clients
+    /// retransmit them.
     ///
     /// # Errors
-    /// The kernel refuses it.
+    /// The kernel refuses the option.
     pub fn set_backlog(&self, connections: usize) -> io::Result<()> {
         self.socket.listen(i32::try_from(connections).unwrap_or(i32::MAX))
     }
 
-    /// Accepts new connections again, or has the kernel drop their SYNs, which clients retransmit.
-    /// Handshakes that have begun go on.
+    /// Accepts new connections, or makes the kernel drop their SYNs, which clients retransmit.
+    /// Handshakes that have begun are not affected.
     ///
     /// # Errors
     /// The kernel does not attach or detach the filter.
@@ -168,8 +175,8 @@ impl Listener {
         if accepting {
             return self.socket.detach_filter();
         }
-        // The flags are byte 13 of a TCP header, SYN is bit 1: nothing of such a packet is kept,
-        // all of others.
+        // A socket filter that drops packets with the SYN flag (bit 1 of byte 13 of the TCP header)
+        // and accepts all others.
         const SYN: u32 = 2;
         self.socket.attach_filter(&[
             SockFilter::new((libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16, 0, 0, 13),
@@ -179,50 +186,49 @@ impl Listener {
         ])
     }
 
-    /// The next connection, or none when there is none now.
+    /// The next connection, or `None` if the accept queue is empty.
     ///
     /// # Errors
-    /// The kernel cannot accept one, for want of descriptors or memory.
-    pub fn accept(&self) -> io::Result<Option<Arrival>> {
+    /// The kernel cannot accept a connection, because descriptors or memory are short.
+    pub fn accept(&self) -> io::Result<Option<AcceptedConnection>> {
         loop {
             match self.socket.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
                 Ok((socket, client)) => {
-                    if let Some(arrival) = self.arrival(socket, &client)? {
-                        return Ok(Some(arrival));
+                    if let Some(accepted) = self.accepted(socket, &client)? {
+                        return Ok(Some(accepted));
                     }
                 }
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                // The connection went away while it waited; the next one may not have.
+                // This connection was reset in the accept queue; try the next one.
                 Err(why) if matches!(why.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
                 Err(why) => return Err(why),
             }
         }
     }
 
-    /// Finds out where an accepted connection goes; none when it leads back to this listener and
-    /// has been reset.
+    /// Determines the destination of a socket that was accepted from this listener. `None` if the
+    /// destination is this listener itself; the connection has been reset then.
     ///
     /// # Errors
-    /// The kernel does not tell the addresses of the socket.
-    pub fn arrival(&self, socket: Socket, client: &SockAddr) -> io::Result<Option<Arrival>> {
+    /// The kernel does not return the socket's address.
+    pub fn accepted(&self, socket: Socket, client: &SockAddr) -> io::Result<Option<AcceptedConnection>> {
         let not_ip = || io::Error::other("a TCP socket without an IP address");
-        // A listener for both families tells IPv4 addresses in the form of IPv6.
-        let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-        let client = plain(client.as_socket().ok_or_else(not_ip)?);
+        // A listener for both families returns IPv4 addresses as IPv4-mapped ones.
+        let unmapped = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        let client = unmapped(client.as_socket().ok_or_else(not_ip)?);
         let server = match self.listen.to {
-            // TPROXY leaves the address that the client dialled as the socket's own.
+            // With TPROXY the local address of the socket is the address that the client dialled.
             Destination::Original => Some(socket.local_addr()?.as_socket().ok_or_else(not_ip)?),
             Destination::Fixed(to) => Some(to),
             Destination::Named => None,
         };
         let own = server.filter(|server| self.listen.is_transparent() && server.port() == self.listen.at.port() && is_own(*server));
         if let Some(server) = own {
-            // It was meant for this listener itself: to dial on would be to call ourselves, and
-            // again, without end.
-            tracing::warn!(%client, %server, "a transparent listener was called directly, which leads nowhere: reset");
+            // The client dialled this listener's own address. To dial it would loop forever.
+            tracing::warn!(%client, %server, "reset a connection to the address of a transparent listener: clients must dial their server instead");
             return Ok(None);
         }
-        Ok(Some(Arrival { socket, client, server }))
+        Ok(Some(AcceptedConnection { socket, client, server }))
     }
 }
 
@@ -237,8 +243,8 @@ mod tests {
         let listener = Listener::open(&listen, &ListenerOptions::default()).unwrap().remove(0);
         let at = listener.socket.local_addr().unwrap().as_socket().unwrap();
         listener.set_accepting(false).unwrap();
-        let called = TcpStream::connect_timeout(&at, Duration::from_millis(300)).map_err(|why| why.kind());
-        assert_eq!(called.unwrap_err(), io::ErrorKind::TimedOut, "not refused either");
+        let refused = TcpStream::connect_timeout(&at, Duration::from_millis(300)).map_err(|why| why.kind());
+        assert_eq!(refused.unwrap_err(), io::ErrorKind::TimedOut, "the SYN is dropped, not refused");
         listener.set_accepting(true).unwrap();
         let _client = TcpStream::connect_timeout(&at, Duration::from_secs(30)).unwrap();
         assert_eq!(listener.waiting(), 1);

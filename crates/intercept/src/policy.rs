@@ -1,5 +1,8 @@
-//! Which connections are split, and as what: ordered rules and leg profiles. Pure: the firewall enforces the bypass rules
-//! (`rules` renders them), the worker asks here for the profiles of what comes through.
+//! Which connections are split, and with which profiles: ordered rules and leg profiles.
+//!
+//! Nothing here touches a socket. The firewall enforces the actions of transparent connections
+//! (`rules` translates them to nftables); the proxy asks here for the profiles of the connections
+//! it has accepted.
 
 use crate::leg::LegProfile;
 use ipnet::IpNet;
@@ -20,18 +23,25 @@ use std::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// It is split, and its far leg is a plain connection
+    /// The connection is split, and its far leg is a TCP connection
     #[default]
     Split,
-    /// It passes unsplit
+    /// The connection passes unsplit
     Bypass,
-    /// It is split, and its far leg is a bond: the default if there are networks for one
-    Bond,
-    /// It is reset, or refused by the protocol in which the client names its destination
+    /// The connection is split, and a carrier takes its far leg: a part of the program that this
+    /// crate does not know. The default where there is a carrier.
+    #[serde(rename = "bond")]
+    #[schemars(description = "The connection is split, and its far leg is the bond: the default if networks are configured for one")]
+    Carry,
+    /// The connection is reset, or refused in the protocol in which the client names its
+    /// destination
     Refuse,
 }
 
-/// A list, of which one alone may stand without brackets.
+/// Deserializes a list. A single element may be written without brackets.
+///
+/// # Errors
+/// An element cannot be parsed.
 pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     struct List<T>(PhantomData<T>);
     impl<'de, T: Deserialize<'de>> de::Visitor<'de> for List<T> {
@@ -56,19 +66,19 @@ pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> 
     deserializer.deserialize_any(List(PhantomData))
 }
 
-/// The schema of what [`list`] reads.
+/// The JSON Schema of what [`list`] deserializes.
 #[derive(Debug, JsonSchema)]
 #[serde(untagged)]
 #[allow(dead_code)]
 pub enum OneOrList<T> {
-    /// One alone.
+    /// A single element.
     One(T),
-    /// Several, or none.
+    /// A list, which may be empty.
     List(Vec<T>),
 }
 
-/// A rule. It fits a connection that meets all of its conditions; absent ones are met by every
-/// connection. Each condition is one value or a list.
+/// A rule. It matches a connection that meets all of its conditions; an absent condition is met by
+/// every connection. Each condition is one value or a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rule {
@@ -95,34 +105,36 @@ pub struct Rule {
     /// What becomes of the connection.
     #[schemars(extend("default" = "split"))]
     pub action: Action,
-    /// Name of the `[[leg]]` that is the near leg's profile. Absent: the first that fits the leg.
+    /// Name of the `[[leg]]` that is the near leg's profile. Absent: the first that matches the
+    /// leg.
     pub near: Option<String>,
-    /// Name of the `[[leg]]` that is the far leg's profile. Absent: the first that fits the leg.
+    /// Name of the `[[leg]]` that is the far leg's profile. Absent: the first that matches the leg.
     pub far: Option<String>,
 }
 
-/// A profile, and which legs have it: those through an interface, or to a prefix; whichever end opened the connection. One
-/// with a name and neither is for rules that name it.
+/// A profile, and the legs that get it: those that leave through an interface and those to a
+/// prefix, regardless of which end opened the connection. Without both it is only for rules that
+/// refer to its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Leg {
-    /// What rules call it.
+pub struct LegRule {
+    /// The name by which rules refer to it.
     pub name: Option<String>,
-    /// The leg leaves through one of these.
+    /// Interfaces through which the leg leaves. Empty: any.
     pub interface: Vec<Interface>,
-    /// The leg's peer is in one of these.
+    /// Prefixes of the leg's peer. Empty: any.
     pub to: Vec<Prefix>,
-    /// How it is tuned.
+    /// How the leg is tuned.
     pub profile: LegProfile,
 }
 
-/// The keys of a `[[leg]]` that are not those of its profile.
+/// The keys of a `[[leg]]` that are not keys of a profile.
 #[derive(Deserialize, Default, JsonSchema)]
 #[serde(default)]
-struct Which {
+struct LegConditions {
     /// Name that rules refer to.
     name: Option<String>,
-    /// Interfaces that the leg leaves through, one or a list; a name that ends in `*` stands for all that
-    /// begin so.
+    /// Interfaces that the leg leaves through, one or a list; a name that ends in `*` matches every
+    /// name that begins so.
     #[serde(deserialize_with = "list")]
     #[schemars(with = "OneOrList<Interface>")]
     interface: Vec<Interface>,
@@ -132,7 +144,7 @@ struct Which {
     to: Vec<Prefix>,
 }
 
-/// The schema of a table with the keys of `K` and those of a profile.
+/// The JSON Schema of a table with the keys of `K` and those of a profile.
 pub fn with_profile_keys<K: JsonSchema>(about: &str, generator: &mut SchemaGenerator) -> Schema {
     let mut schema = K::json_schema(generator);
     let profile = LegProfile::json_schema(generator);
@@ -145,28 +157,28 @@ pub fn with_profile_keys<K: JsonSchema>(about: &str, generator: &mut SchemaGener
     schema
 }
 
-impl JsonSchema for Leg {
+impl JsonSchema for LegRule {
     fn schema_name() -> Cow<'static, str> {
         "Leg".into()
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        with_profile_keys::<Which>(
-            "Which legs have a profile, and the profile. A leg fits if it leaves through one of the interfaces or its peer is in one of the \
-             prefixes; a `[[leg]]` with a name alone is for the rules that refer to it.",
+        with_profile_keys::<LegConditions>(
+            "Which legs have a profile, and the profile. A leg matches if it leaves through one of the interfaces and its peer is in \
+             one of the prefixes; an absent condition always holds. A `[[leg]]` with only a name is for the rules that refer to it.",
             generator,
         )
     }
 }
 
-impl<'de> Deserialize<'de> for Leg {
-    /// The keys of a profile stand beside those that say which legs have it.
+impl<'de> Deserialize<'de> for LegRule {
+    /// The keys of the profile and those of the conditions are in one table.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut table = toml::Table::deserialize(deserializer)?;
         let own: toml::Table = ["name", "interface", "to"].iter().filter_map(|key| table.remove_entry(*key)).collect();
-        let which: Which = toml_file::nested(own.into())?;
+        let conditions: LegConditions = toml_file::nested(own.into())?;
         let profile = toml_file::nested(table.into())?;
-        Ok(Leg { name: which.name, interface: which.interface, to: which.to, profile })
+        Ok(LegRule { name: conditions.name, interface: conditions.interface, to: conditions.to, profile })
     }
 }
 
@@ -175,7 +187,7 @@ impl<'de> Deserialize<'de> for Leg {
 pub struct Prefix(pub IpNet);
 
 impl Prefix {
-    /// Whether the address is in it.
+    /// Whether the prefix contains `address`.
     pub fn contains(self, address: IpAddr) -> bool {
         self.0.contains(&address)
     }
@@ -187,7 +199,7 @@ impl FromStr for Prefix {
         text.parse::<IpNet>()
             .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
             .map(|net| Prefix(net.trunc()))
-            .map_err(|_| format!("{text:?} is no address prefix: write 10.0.0.0/8, 2001:db8::/32 or one address"))
+            .map_err(|_| format!("cannot parse address prefix {text:?}: write 10.0.0.0/8, 2001:db8::/32 or one address"))
     }
 }
 
@@ -206,9 +218,9 @@ impl serde::Serialize for Prefix {
 /// A port, or a range of them: `443`, `"8000-8999"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ports {
-    /// The first …
+    /// The first port.
     pub first: u16,
-    /// … and the last of them.
+    /// The last port, inclusive.
     pub last: u16,
 }
 
@@ -218,7 +230,7 @@ impl FromStr for Ports {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (first.trim().parse(), last.trim().parse()) {
             (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Ports { first, last }),
-            _ => Err(format!("{text:?} is no port: write 443, or \"8000-8999\"")),
+            _ => Err(format!("cannot parse port {text:?}: write a number from 1 to 65535, or a range such as \"8000-8999\"")),
         }
     }
 }
@@ -229,13 +241,13 @@ impl fmt::Display for Ports {
     }
 }
 
-/// The name of a network interface; one that ends in `*` stands for all that begin so.
+/// The name of a network interface. A name that ends in `*` matches every name that begins so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface(pub String);
 
 impl Interface {
-    /// Whether it is the interface of this name, or a pattern that the name fits.
-    pub fn fits(&self, name: &str) -> bool {
+    /// Whether it is this name, or a pattern that matches the name.
+    pub fn matches(&self, name: &str) -> bool {
         self.0.strip_suffix('*').map_or(self.0 == name, |start| name.starts_with(start))
     }
 }
@@ -244,13 +256,17 @@ impl FromStr for Interface {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let stem = text.strip_suffix('*').unwrap_or(text);
-        // Names go into firewall commands: nothing in them may mean anything there.
+        // Names are inserted into firewall commands, so that only harmless characters are allowed.
         let fine = !stem.is_empty() && text.len() < 16 && stem.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@:".contains(c));
-        if fine { Ok(Interface(text.into())) } else { Err(format!("{text:?} is no name of an interface: see `ip link`")) }
+        if fine {
+            Ok(Interface(text.into()))
+        } else {
+            Err(format!("cannot parse interface name {text:?}: write a name that `ip link` shows, or a pattern such as ppp*"))
+        }
     }
 }
 
-/// Text, a number, and nothing else stands for these in a file.
+/// Deserializes types from a text or a number, by their `FromStr`.
 macro_rules! from_text {
     ($($name:ident: $what:literal, $example:literal);*) => {$(
         impl JsonSchema for $name {
@@ -286,35 +302,36 @@ macro_rules! from_text {
 }
 from_text!(Prefix: "an address prefix", "10.0.0.0/8"; Ports: "a port or a range of ports", "8000-8999"; Interface: "an interface", "eth0");
 
-/// Rules and profiles together.
+/// The rules and profiles of a proxy.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
-    /// In their order.
+    /// The first that matches a connection decides.
     pub rules: Vec<Rule>,
-    /// In their order: the first that fits a leg is its.
-    pub legs: Vec<Leg>,
-    /// The accepted leg, where no other profile fits.
+    /// The first that matches a leg is its profile, unless a rule names another one.
+    pub legs: Vec<LegRule>,
+    /// The profile of near legs that no entry of `legs` matches.
     pub near: LegProfile,
-    /// The dialled leg, where no other profile fits.
+    /// The profile of far legs that no entry of `legs` matches.
     pub far: LegProfile,
 }
 
-/// A profile, with what messages call it and the interfaces by which it is chosen.
+/// A profile, with its name for messages and the interfaces by which it is chosen.
 pub type NamedProfile<'a> = (String, &'a LegProfile, &'a [Interface]);
 
 impl Policy {
-    /// Whether the far leg of a connection is a bond, where there are networks for one. `server` is
-    /// not known of one that goes to a name: then only rules that do not ask for it fit.
-    pub fn is_bonded(&self, client: SocketAddr, server: Option<SocketAddr>, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
+    /// Whether the carrier takes the far leg of a connection, where there is a carrier. `server` is
+    /// `None` while only the server's name is known: rules with a condition on the server do not
+    /// match then.
+    pub fn is_carried(&self, client: SocketAddr, server: Option<SocketAddr>, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
         let asks = self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
         let mut through = |address: Option<IpAddr>| address.filter(|_| asks).and_then(&mut route);
         let (inward, outward) = (through(Some(client.ip())), through(server.map(|server| server.ip())));
-        let rule = self.rules.iter().find(|rule| rule.fits(client, server, inward.as_deref(), outward.as_deref()));
-        rule.is_none_or(|rule| rule.action == Action::Bond)
+        let rule = self.rules.iter().find(|rule| rule.matches(client, server, inward.as_deref(), outward.as_deref()));
+        rule.is_none_or(|rule| rule.action == Action::Carry)
     }
 
-    /// Whether a rule refuses a connection. `route` tells the interface through which an address is
-    /// reached; it is asked only where that matters.
+    /// Whether a rule refuses a connection. `route` returns the interface through which an address
+    /// is reached; it is called only if a condition needs it.
     pub fn is_refused(&self, client: SocketAddr, server: SocketAddr, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
         // Fast path: most configurations have no such rule.
         if self.rules.iter().all(|rule| rule.action != Action::Refuse) {
@@ -323,12 +340,12 @@ impl Policy {
         let asks = self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
         let mut through = |address| if asks { route(address) } else { None };
         let (inward, outward) = (through(client.ip()), through(server.ip()));
-        let rule = self.rules.iter().find(|rule| rule.fits(client, Some(server), inward.as_deref(), outward.as_deref()));
+        let rule = self.rules.iter().find(|rule| rule.matches(client, Some(server), inward.as_deref(), outward.as_deref()));
         rule.is_some_and(|rule| rule.action == Action::Refuse)
     }
 
-    /// The profiles of the legs of a connection from `client` to `server`, near and far. `route` tells the interface through
-    /// which an address is reached; it is asked only where that matters.
+    /// The profiles of a connection's near and far leg. `route` returns the interface through which
+    /// an address is reached; it is called only if a condition needs it.
     pub fn legs_of(
         &self,
         client: SocketAddr,
@@ -342,11 +359,11 @@ impl Policy {
             || self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
         let mut through = |address| if asks { route(address) } else { None };
         let (inward, outward) = (through(client.ip()), through(server.ip()));
-        let rule = self.rules.iter().find(|rule| rule.fits(client, Some(server), inward.as_deref(), outward.as_deref()));
+        let rule = self.rules.iter().find(|rule| rule.matches(client, Some(server), inward.as_deref(), outward.as_deref()));
         let choose = |named: Option<&String>, peer: IpAddr, through: Option<&str>| {
             self.legs.iter().find(|leg| match named {
                 Some(name) => leg.name.as_ref() == Some(name),
-                None => leg.fits(peer, through),
+                None => leg.matches(peer, through),
             })
         };
         let near = choose(rule.and_then(|rule| rule.near.as_ref()), client.ip(), inward.as_deref());
@@ -354,7 +371,7 @@ impl Policy {
         (near.map_or(&self.near, |leg| &leg.profile), far.map_or(&self.far, |leg| &leg.profile))
     }
 
-    /// Every profile there is, with what to call it and the interfaces it is chosen by.
+    /// All profiles, with their names for messages and the interfaces by which they are chosen.
     pub fn profiles(&self) -> impl Iterator<Item = NamedProfile<'_>> {
         let named = self.legs.iter().enumerate().map(|(index, leg)| {
             let name = leg.name.clone().unwrap_or_else(|| format!("leg[{}]", index + 1));
@@ -364,39 +381,40 @@ impl Policy {
         both.into_iter().chain(named)
     }
 
-    /// Every profile there is, to be changed.
+    /// All profiles, mutable.
     pub fn profiles_mut(&mut self) -> impl Iterator<Item = &mut LegProfile> {
         let legs = self.legs.iter_mut().map(|leg| &mut leg.profile);
         [&mut self.near, &mut self.far].into_iter().chain(legs)
     }
 }
 
-/// Whether a condition that may be absent holds for something that may be unknown.
-fn holds<T, U: ?Sized>(wanted: &[T], given: Option<&U>, fits: impl Fn(&T, &U) -> bool) -> bool {
-    wanted.is_empty() || given.is_some_and(|given| wanted.iter().any(|one| fits(one, given)))
+/// Whether a condition holds: one of `wanted` matches `given`. An absent (empty) condition always
+/// holds; any other does not hold for an unknown (`None`) value.
+fn holds<T, U: ?Sized>(wanted: &[T], given: Option<&U>, matches: impl Fn(&T, &U) -> bool) -> bool {
+    wanted.is_empty() || given.is_some_and(|given| wanted.iter().any(|one| matches(one, given)))
 }
 
 impl Rule {
-    /// Whether it says whose connections it is about.
+    /// Whether it has a condition on the client: its prefix or its interface.
     pub fn names_clients(&self) -> bool {
         !self.inward.is_empty() || !self.from.is_empty()
     }
 
-    fn fits(&self, client: SocketAddr, server: Option<SocketAddr>, inward: Option<&str>, outward: Option<&str>) -> bool {
+    fn matches(&self, client: SocketAddr, server: Option<SocketAddr>, inward: Option<&str>, outward: Option<&str>) -> bool {
         holds(&self.from, Some(&client.ip()), |prefix, address| prefix.contains(*address))
             && holds(&self.to, server.map(|server| server.ip()).as_ref(), |prefix, address| prefix.contains(*address))
             && holds(&self.ports, server.map(|server| server.port()).as_ref(), |ports, port| (ports.first..=ports.last).contains(port))
-            && holds(&self.inward, inward, Interface::fits)
-            && holds(&self.outward, outward, Interface::fits)
+            && holds(&self.inward, inward, Interface::matches)
+            && holds(&self.outward, outward, Interface::matches)
     }
 }
 
-impl Leg {
-    fn fits(&self, peer: IpAddr, through: Option<&str>) -> bool {
-        // One without conditions is for those who name it.
+impl LegRule {
+    fn matches(&self, peer: IpAddr, through: Option<&str>) -> bool {
+        // An entry without conditions is only for rules that refer to it.
         (!self.to.is_empty() || !self.interface.is_empty())
             && holds(&self.to, Some(&peer), |prefix, address| prefix.contains(*address))
-            && holds(&self.interface, through, Interface::fits)
+            && holds(&self.interface, through, Interface::matches)
     }
 }
 
@@ -409,7 +427,7 @@ mod tests {
         #[serde(default)]
         struct File {
             rule: Vec<Rule>,
-            leg: Vec<Leg>,
+            leg: Vec<LegRule>,
         }
         let file: File = toml::from_str(text).unwrap();
         let default = |name: &str| LegProfile { control: Some(name.into()), ..LegProfile::default() };
@@ -424,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leg_has_the_profile_of_where_it_leads_whoever_opened_it() {
+    fn a_leg_has_the_profile_of_its_peer_whichever_end_opened_it() {
         let policy =
             policy("[[leg]]\ninterface = [\"sat*\"]\ncontrol = \"hybla\"\n[[leg]]\nto = [\"192.0.2.0/24\"]\ncontrol = \"vegas\"\n");
         assert_eq!(chosen(&policy, "10.0.0.1:1000", "198.51.100.1:80"), ["hybla", "far"]);
@@ -433,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_fits_names_the_legs() {
+    fn the_first_rule_that_matches_names_the_legs() {
         let policy = policy(
             "[[leg]]\nname = \"gentle\"\ncontrol = \"gentle\"\n[[rule]]\nports = [443, \"8000-8999\"]\nto = [\"10.0.0.0/8\"]\nfar = \"gentle\"\n\
              [[rule]]\nin = [\"eth0\"]\nnear = \"gentle\"\n",
@@ -444,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_port_prefix_or_interface_is_refused() {
+    fn malformed_ports_prefixes_and_interfaces_are_refused() {
         for wrong in ["0", "70000", "9-8", "http"] {
             assert!(wrong.parse::<Ports>().is_err(), "{wrong}");
         }

@@ -1,87 +1,95 @@
-//! Bounds the payload in a socket's receive queue, and drops nothing that its window has admitted.
+//! Bounds the payload in a socket's receive queue, without making the kernel drop data that the
+//! announced window has admitted.
 //!
-//! The kernel charges each packet to the receive buffer with its overhead (`truesize`), and converts
-//! free buffer to a window by the ratio of payload to truesize that it saw in the first full segment.
-//! Packets that come later may have a worse ratio: 0.93 for 64 KiB merged by GRO, 0.63 for single
-//! packets of 1500 bytes. The window already announced is then larger than what the buffer holds. TCP
-//! never takes a window back, so that the kernel drops packets it had admitted, and drops their
-//! retransmissions too for as long as nobody reads: the sender runs into its timeout.
+//! The kernel charges each packet to the receive buffer with its overhead (`truesize`), and
+//! converts free buffer to a window by the ratio of payload to truesize that it saw in the first
+//! full segment. Later packets may have a worse ratio: 0.93 for 64 KiB merged by GRO, 0.63 for
+//! single packets of 1500 bytes. The window already announced is then larger than what the buffer
+//! holds. TCP never shrinks an announced window, so that the kernel drops packets that it had
+//! admitted. While the socket is not read it drops their retransmissions too: the sender runs into
+//! its retransmission timeout.
 //!
 //! A buffer that is not locked (SO_BUF_LOCK, Linux 5.14) grows instead, by what was admitted, up to
-//! the maximum of `net.ipv4.tcp_rmem`. But when such a socket is read, the kernel's receive autotuning
-//! enlarges the window without regard to any bound. So a buffer is locked while its socket is read,
-//! and unlocked while it is not.
+//! the maximum of `net.ipv4.tcp_rmem`. But when such a socket is read, the kernel's receive
+//! autotuning enlarges the window regardless of any bound. So the buffer is locked while the socket
+//! is read, and unlocked while it is not.
 //!
-//! Packets out of order make newer kernels (Linux 6.16 and later, by their source) enlarge an unlocked
-//! buffer too. The next call puts that right; what was announced meanwhile may come
-//! (`docs/limitations.md`).
+//! Out-of-order packets make newer kernels (Linux 6.16 and later, by their source) enlarge an
+//! unlocked buffer too. The next call corrects that, but data for the window announced meanwhile
+//! may still arrive (`docs/limitations.md`).
 
 use crate::sys::{self, BufferLocks, ReceiveMemory};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
 
-/// The bound of one socket. Call [`resume`](Self::resume) immediately before a read, never without
-/// one: the window that it allows counts on the room that the read makes. Call
-/// [`pause`](Self::pause) when data is left in the queue until the destination takes more.
+/// The bound of one socket.
+///
+/// Call [`resume`](Self::resume) immediately before each read, and only then: the window that it
+/// allows relies on the room that the read makes. Call [`pause`](Self::pause) when data stays in
+/// the queue until the destination accepts more.
 #[derive(Debug, Default)]
 pub struct ReceiveBound {
-    /// Most payload in the queue; absent: the kernel's own limits hold.
+    /// Upper bound on payload in the queue, bytes. `None`: the kernel's own limits apply.
     bytes: Option<usize>,
-    /// The socket's locks, once they were needed.
+    /// The socket's locks, read when they were first needed.
     locks: Option<BufferLocks>,
-    buffer: Buffer,
+    buffer: BufferState,
 }
 
-/// What a socket's receive buffer is at the moment.
+/// The present state of a socket's receive buffer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Buffer {
+enum BufferState {
     /// Locked at the bound.
     #[default]
     Bounded,
-    /// Unlocked: it grows, from this size in bytes, with what was admitted.
+    /// Unlocked: it grows from this size in bytes to hold what was admitted.
     Growing { from: usize },
     /// Locked at more than the bound, because the queue exceeds it.
     Raised,
 }
 
 impl ReceiveBound {
-    /// Of a socket that has been given this bound already (by its listener, by its profile).
+    /// For a socket that has this bound already, from its listener or its profile.
     pub fn inherited(bytes: Option<usize>) -> Self {
         ReceiveBound { bytes, ..Self::default() }
     }
 
-    /// Sets the bound.
+    /// Sets the bound, in bytes of payload.
+    ///
+    /// # Errors
+    /// The socket refuses an option.
     pub fn set(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
-        (self.bytes, self.buffer) = (Some(bytes), Buffer::Bounded);
+        self.bytes = Some(bytes);
+        self.buffer = BufferState::Bounded;
         bound_receive(socket, bytes)
     }
 
-    /// Lets the queue hold all that was admitted, until the next [`resume`](Self::resume).
+    /// Lets the queue hold everything that was admitted, until the next [`resume`](Self::resume).
     ///
     /// # Errors
-    /// If the socket refuses an option.
+    /// The socket refuses an option.
     pub fn pause(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let Some(bytes) = self.bytes else { return Ok(()) };
         match self.buffer {
-            Buffer::Bounded => {}
-            Buffer::Raised => self.fit(socket, bytes)?,
-            Buffer::Growing { from } => {
+            BufferState::Bounded => {}
+            BufferState::Raised => self.fit(socket, bytes)?,
+            BufferState::Growing { from } => {
                 let ReceiveMemory { used, buffer, .. } = sys::receive_memory(socket)?;
                 if buffer <= from.max(used) {
                     return Ok(());
                 }
-                // Packets out of order make the kernel (Linux 6.16 and later) enlarge an unlocked
-                // buffer.
+                // Out-of-order packets made the kernel (Linux 6.16 and later) enlarge the buffer.
                 self.fit(socket, bytes)?;
             }
         }
-        // Before Linux 5.14 there is no such option, and packets of a worse ratio are dropped.
+        // Before Linux 5.14 the option does not exist, and packets of a worse ratio are dropped.
         let locks = self.locks.map_or_else(|| BufferLocks::of(socket), Ok);
         if let Ok(locks) = locks
             && locks.with_receive(false).apply(socket).is_ok()
         {
-            let from = if self.buffer == Buffer::Bounded { bytes } else { sys::receive_memory(socket)?.buffer };
-            (self.locks, self.buffer) = (Some(locks.with_receive(true)), Buffer::Growing { from });
+            let from = if self.buffer == BufferState::Bounded { bytes } else { sys::receive_memory(socket)?.buffer };
+            self.locks = Some(locks.with_receive(true));
+            self.buffer = BufferState::Growing { from };
         }
         Ok(())
     }
@@ -89,32 +97,33 @@ impl ReceiveBound {
     /// Locks the buffer for a read: the kernel must neither tune it, nor drop what it has admitted.
     ///
     /// # Errors
-    /// If the socket refuses an option.
+    /// The socket refuses an option.
     pub fn resume(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let Some(bytes) = self.bytes.filter(|_| self.buffer != Buffer::Bounded) else { return Ok(()) };
+        let Some(bytes) = self.bytes.filter(|_| self.buffer != BufferState::Bounded) else { return Ok(()) };
         self.fit(socket, bytes)
     }
 
-    /// Locks the buffer at the bound. Where the queue exceeds the bound, locks it with room for all
-    /// that may still be in flight, so that queue and window together hold no more payload than the
-    /// bound, or than the queue has.
+    /// Locks the buffer at the bound. If the queue exceeds the bound, locks it with room for
+    /// everything that may still be in flight: queue and window together then hold at most the
+    /// bound, or what the queue holds already.
     ///
-    /// The window clamp stays: a lower one lowers the kernel's own limit of the window
-    /// (`rcv_ssthresh`), which only packets that arrive raise again. Below one segment nothing
-    /// arrives any more.
+    /// The window clamp stays. A lower clamp would lower the kernel's own limit of the window
+    /// (`rcv_ssthresh`), which only arriving packets raise again. Once that limit is below one
+    /// segment, no packets arrive.
     fn fit(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
         let ReceiveMemory { used, buffer, .. } = sys::receive_memory(socket)?;
-        // A buffer that has not grown holds all that was admitted; the last packet may exceed it.
+        // A buffer that has not grown holds everything that was admitted; the last packet may
+        // exceed it.
         if used > bytes && buffer > bytes {
             let received = sys::received(socket);
-            // Packets in flight are taken to be like those in the queue.
+            // Assumes that packets in flight have the same ratio as those in the queue.
             let room = bytes.saturating_sub(received).saturating_mul(used) / received.max(used / 2);
-            self.buffer = Buffer::Raised;
-            // The kernel doubles what it is given.
+            self.buffer = BufferState::Raised;
+            // The kernel doubles the value.
             return sys::force_receive_buffer(socket, (used + room) / 2);
         }
-        let unchanged = matches!(self.buffer, Buffer::Growing { .. }) && buffer <= bytes;
-        self.buffer = Buffer::Bounded;
+        let unchanged = matches!(self.buffer, BufferState::Growing { .. }) && buffer <= bytes;
+        self.buffer = BufferState::Bounded;
         match self.locks.filter(|_| unchanged) {
             Some(locks) => locks.apply(socket),
             None => bound_receive(socket, bytes),
@@ -122,13 +131,18 @@ impl ReceiveBound {
     }
 }
 
-/// Bounds payload in the receive queue to `bytes`, and so the window. The kernel counts a packet with
-/// its overhead, of which there may be little or more than payload: only a buffer of that size with
-/// the overhead in it is a bound on payload. TCP_WINDOW_CLAMP alone is none: it bounds the window,
-/// not the queue, and the kernel resets it when a larger segment comes. But a connection has a clamp
-/// from its handshake, derived from the buffer that it had then, and that has to grow with the buffer.
+/// Bounds the payload in the receive queue to `bytes`, and so the window.
+///
+/// The kernel charges packets to the buffer with their overhead, which may be small or exceed the
+/// payload. So a buffer of `bytes`, overhead included, is an upper bound on payload.
+/// TCP_WINDOW_CLAMP alone is not: it bounds the window, not the queue, and the kernel resets it
+/// when a larger segment arrives. But a connection has a clamp from its handshake, derived from the
+/// buffer that it had then, which has to grow with the buffer.
+///
+/// # Errors
+/// The socket refuses an option.
 pub fn bound_receive(socket: impl AsFd, bytes: usize) -> io::Result<()> {
-    // The kernel doubles what it is given.
+    // The kernel doubles the value.
     sys::force_receive_buffer(&socket, bytes / 2)?;
     sys::clamp_window(&socket, bytes)
 }
@@ -144,10 +158,10 @@ mod tests {
     };
 
     const BOUND: usize = 128 * 1024;
-    /// How much the last packet may exceed a buffer, bytes.
+    /// By how much the last packet may exceed a buffer, bytes.
     const LAST_PACKET: usize = 4096;
 
-    /// A sender that never blocks, and the accepted socket, whose receive buffer has the bound.
+    /// A nonblocking sender, and the accepted socket, whose receive buffer has the bound.
     fn connect() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         bound_receive(&listener, BOUND).unwrap();
@@ -156,7 +170,7 @@ mod tests {
         (sender, listener.accept().unwrap().0)
     }
 
-    /// Sends until neither buffer takes more for a while.
+    /// Sends until neither buffer accepts more for a while. Returns the bytes in the receive queue.
     fn fill(sender: &mut TcpStream, receiver: &TcpStream) -> usize {
         let mut last = (Instant::now(), 0);
         while last.0.elapsed() < Duration::from_millis(50) {
@@ -196,7 +210,7 @@ mod tests {
         let (mut sender, receiver) = connect();
         let mut bound = ReceiveBound::inherited(Some(BOUND));
         bound.pause(receiver.as_fd()).unwrap();
-        // As the kernel does when packets come out of order.
+        // As the kernel does when packets arrive out of order.
         sys::force_receive_buffer(&receiver, 4 * BOUND).unwrap();
         sys::clamp_window(&receiver, 4 * BOUND).unwrap();
         let received = fill(&mut sender, &receiver);
@@ -227,6 +241,6 @@ mod tests {
             rustix::io::read(&receiver, &mut [0; BOUND / 2]).unwrap();
         }
         bound.resume(receiver.as_fd()).unwrap();
-        assert_eq!((bound.buffer, sys::receive_memory(&receiver).unwrap().buffer), (Buffer::Bounded, BOUND));
+        assert_eq!((bound.buffer, sys::receive_memory(&receiver).unwrap().buffer), (BufferState::Bounded, BOUND));
     }
 }

@@ -1,5 +1,5 @@
-//! Asks the kernel through which interface an address is reached, and what interfaces there are;
-//! has it deliver marked packets here.
+//! Queries routes and interfaces of the kernel, and installs the routing rules that deliver marked
+//! packets to this host (rtnetlink).
 
 use netlink_packet_core::{
     ErrorMessage, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
@@ -25,18 +25,19 @@ pub struct Device {
     pub index: u32,
     /// Its MTU, bytes.
     pub mtu: u32,
-    /// Bytes of a packet beside IP's, as the kernel counts them: an Ethernet header, or nothing.
+    /// Link-layer bytes that the kernel counts for each packet besides IP: 14 for an Ethernet
+    /// header, or 0.
     pub overhead: u32,
 }
 
-/// A routing rule (`ip rule`) that looks packets with a firewall mark up in a table of their own,
-/// which has one route of type `local`: such packets are delivered to this host instead of being
-/// forwarded. A rule before it exempts look-ups that are not for a packet that has come in.
+/// A routing rule (`ip rule`) for packets with a firewall mark. It selects a routing table of its
+/// own with a single route of type `local`, so that these packets are delivered to this host
+/// instead of being forwarded. A rule before it exempts lookups that are not for a received packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivery {
     pub mark: u32,
     pub table: u32,
-    /// Where the rule stands among the others; the exemption has the number before it.
+    /// The rule's preference. The exemption has the preference before it.
     pub preference: u32,
 }
 
@@ -45,7 +46,7 @@ const LOOPBACK: u32 = 1;
 /// The main routing table.
 const MAIN: u32 = 254;
 
-/// A line to the kernel's routing.
+/// An rtnetlink socket of one network namespace.
 #[derive(Debug)]
 pub struct Routes {
     socket: Socket,
@@ -55,7 +56,7 @@ impl Routes {
     /// Opens a netlink socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The kernel refuses it.
+    /// The kernel refuses the socket.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -63,14 +64,17 @@ impl Routes {
         Ok(Routes { socket })
     }
 
-    /// The name of the interface that leads to `address`; none where nothing does.
+    /// The name of the interface through which `address` is reached. `None` if there is no route.
     pub fn interface_to(&self, address: IpAddr) -> Option<String> {
-        self.reach(address).ok().flatten()
+        self.try_interface_to(address).ok().flatten()
     }
 
-    /// The same, with the reason where no route leads there.
-    pub fn reach(&self, address: IpAddr) -> io::Result<Option<String>> {
-        let Some(route) = self.ask(address, 0)? else { return Ok(None) };
+    /// Like [`interface_to`](Self::interface_to). `None` if the route has no interface.
+    ///
+    /// # Errors
+    /// There is no route to the address, with the kernel's reason.
+    pub fn try_interface_to(&self, address: IpAddr) -> io::Result<Option<String>> {
+        let Some(route) = self.query(address, 0)? else { return Ok(None) };
         let index = route.attributes.iter().find_map(|attribute| match attribute {
             RouteAttribute::Oif(index) => Some(*index),
             _ => None,
@@ -78,12 +82,15 @@ impl Routes {
         Ok(index.and_then(|index| rustix::net::netdevice::index_to_name(self.socket.as_fd(), index).ok()))
     }
 
-    /// Whether packets to `address` come to this host, alone or with others: it is an address of
-    /// this host, or a broadcast, multicast or anycast one. `scope` is the interface of a
-    /// link-local address, or 0. Where there is no route the answer is no.
-    pub fn ends_here(&self, address: IpAddr, scope: u32) -> io::Result<bool> {
+    /// Whether packets to `address` are delivered to this host: it is an address of this host, or a
+    /// broadcast, multicast or anycast address. False if there is no route. `scope` is the
+    /// interface index of a link-local address, or 0.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn is_local(&self, address: IpAddr, scope: u32) -> io::Result<bool> {
         use io::ErrorKind::{HostUnreachable, NetworkUnreachable};
-        match self.ask(address, scope) {
+        match self.query(address, scope) {
             Ok(route) => Ok(route.is_some_and(|route| {
                 matches!(route.header.kind, RouteType::Local | RouteType::Broadcast | RouteType::Multicast | RouteType::Anycast)
             })),
@@ -92,8 +99,11 @@ impl Routes {
         }
     }
 
-    /// The interfaces of this network namespace. (/sys/class/net would tell those of whoever
-    /// mounted it.)
+    /// The interfaces of this network namespace. (/sys/class/net shows those of the network
+    /// namespace in which it was mounted.)
+    ///
+    /// # Errors
+    /// The kernel does not answer.
     pub fn devices(&self) -> io::Result<Vec<Device>> {
         self.send(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_REQUEST | NLM_F_DUMP)?;
         let mut devices = Vec::new();
@@ -105,11 +115,14 @@ impl Routes {
         }
     }
 
-    /// Installs `delivery` for packets of a family, in the place of one that is there.
+    /// Installs `delivery` for packets of a family, replacing an existing one.
+    ///
+    /// # Errors
+    /// The kernel refuses a rule or the route.
     pub fn install(&self, delivery: Delivery, family: AddressFamily) -> io::Result<()> {
         for rule in rules(delivery, family) {
             let done = self.change(RouteNetlinkMessage::NewRule(rule), NLM_F_CREATE | NLM_F_EXCL);
-            // Another process may have added the very same.
+            // Another process may have added the same rule.
             if let Err(why) = done
                 && why.kind() != io::ErrorKind::AlreadyExists
             {
@@ -119,7 +132,7 @@ impl Routes {
         self.change(RouteNetlinkMessage::NewRoute(route(delivery, family)), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Removes it as often as it is there; that it is not is no error.
+    /// Removes all copies of the rules and the route. It is not an error if there are none.
     pub fn remove(&self, delivery: Delivery, family: AddressFamily) {
         for rule in rules(delivery, family) {
             while self.change(RouteNetlinkMessage::DelRule(rule.clone()), 0).is_ok() {}
@@ -127,24 +140,24 @@ impl Routes {
         while self.change(RouteNetlinkMessage::DelRoute(route(delivery, family)), 0).is_ok() {}
     }
 
-    /// Asks for a change and waits until it is made.
+    /// Requests a change and waits for the kernel's acknowledgement.
     fn change(&self, wanted: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.send(wanted, NLM_F_REQUEST | NLM_F_ACK | flags)?;
         let (answer, _) = self.socket.recv_from_full()?;
         read_route(&answer).map(drop)
     }
 
-    fn send(&self, question: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        let mut question = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(question));
-        question.header.flags = flags;
-        question.finalize();
-        let mut bytes = vec![0; question.buffer_len()];
-        question.serialize(&mut bytes);
+    fn send(&self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        let mut request = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(request));
+        request.header.flags = flags;
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
         self.socket.send(&bytes, 0)?;
         Ok(())
     }
 
-    fn ask(&self, address: IpAddr, scope: u32) -> io::Result<Option<RouteMessage>> {
+    fn query(&self, address: IpAddr, scope: u32) -> io::Result<Option<RouteMessage>> {
         let mut route = RouteMessage::default();
         (route.header.address_family, route.header.destination_prefix_length) = match address {
             IpAddr::V4(_) => (AddressFamily::Inet, 32),
@@ -164,7 +177,7 @@ impl Routes {
     }
 }
 
-/// The route that an answer tells, if it tells one; an error where the kernel tells one.
+/// Parses the answer to a request: its route, if it contains one, or the kernel's error.
 pub(crate) fn read_route(answer: &[u8]) -> io::Result<Option<RouteMessage>> {
     match NetlinkMessage::<RouteNetlinkMessage>::deserialize(answer).map_err(io::Error::other)?.payload {
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => Ok(Some(route)),
@@ -173,11 +186,11 @@ pub(crate) fn read_route(answer: &[u8]) -> io::Result<Option<RouteMessage>> {
     }
 }
 
-/// Reads the interfaces that one of several answers tells; true when that was the last.
+/// Appends the interfaces in one part of a dump to `devices`. Returns true for the last part.
 pub(crate) fn read_devices(mut answer: &[u8], devices: &mut Vec<Device>) -> io::Result<bool> {
     while !answer.is_empty() {
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(answer).map_err(io::Error::other)?;
-        // Messages begin at multiples of four.
+        // Messages are aligned to four bytes.
         let length = (message.header.length as usize).next_multiple_of(4).min(answer.len());
         match message.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => devices.extend(device(&link)),
@@ -191,9 +204,9 @@ pub(crate) fn read_devices(mut answer: &[u8], devices: &mut Vec<Device>) -> io::
     Ok(false)
 }
 
-/// The exemption and the rule. Reverse-path filters that look at marks (`src_valid_mark`, firewalld's
-/// `IPv6_rpfilter`) ask for the way back to a marked packet's source: those look-ups have the loopback
-/// interface for their input, and would find this host.
+/// The exemption and the rule. Reverse-path filters that use marks (`src_valid_mark`, firewalld's
+/// `IPv6_rpfilter`) look up the route back to a marked packet's source. These lookups have the
+/// loopback interface as their input, and would find this host without the exemption.
 fn rules(delivery: Delivery, family: AddressFamily) -> [RuleMessage; 2] {
     let rule = |preference, table, more: Option<RuleAttribute>| {
         let mut rule = RuleMessage::default();
@@ -239,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_to_oneself_is_the_loopback() {
+    fn this_host_is_reached_through_the_loopback() {
         let routes = Routes::open().unwrap();
         assert_eq!(routes.interface_to("127.0.0.1".parse().unwrap()).as_deref(), Some("lo"));
         assert_eq!(routes.interface_to("::1".parse().unwrap()).as_deref(), Some("lo"));

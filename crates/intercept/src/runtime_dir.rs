@@ -1,13 +1,15 @@
-//! Sockets by which running proxies are found, in directories that only their users can write to.
+//! Runtime directories: the sockets by which running proxies are found. Only one user can write to
+//! each directory.
 //!
-//! - `/run/tandem` belongs to root. Below it are `root`, for proxies that root runs, and directories
-//!   that a service manager makes for services with users of their own (`RuntimeDirectory=` in a
+//! - `/run/tandem` belongs to root. It contains `root`, for proxies that root runs, and directories
+//!   that a service manager creates for services with users of their own (`RuntimeDirectory=` in a
 //!   unit: `/run/tandem/service`).
-//! - `$XDG_RUNTIME_DIR/tandem` (by default `/run/user/UID/tandem`) is for the proxies of other users.
+//! - `$XDG_RUNTIME_DIR/tandem` (by default `/run/user/UID/tandem`) is for the proxies of other
+//!   users.
 //!
-//! A socket is called `NAMESPACE.NAME`. The number of the network namespace is part of the name,
-//! because a proxy belongs to a network namespace and these directories do not. Beside each socket
-//! is a file that its process locks: the lock is what tells a living proxy from one that was killed.
+//! A socket has the name `NAMESPACE.NAME`. It contains the number of the network namespace, because
+//! a proxy belongs to a network namespace and these directories do not. Beside each socket is a
+//! file that its process locks: the lock distinguishes a running proxy from one that was killed.
 
 use rustix::{
     fs::{FlockOperation, flock},
@@ -28,57 +30,59 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a connect may wait for a place in the backlog of a proxy that does not accept.
-const CONNECT: Duration = Duration::from_secs(5);
-/// How long a lock may be held by a process that has no socket yet, or that removes what a killed
-/// proxy left.
-const STARTING: Duration = Duration::from_secs(1);
-/// The end of the names of locks.
+/// How long a connect may wait while the backlog of a proxy is full.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a process may hold a lock without listening: while it starts, or removes the files of a
+/// killed proxy.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The suffix of lock files.
 const LOCK: &str = ".lock";
 
-/// Why a socket could not be opened.
+/// Why a name could not be claimed.
 #[derive(Debug)]
 pub enum ClaimError {
-    /// A living proxy has it.
+    /// A running proxy has the name.
     Taken,
-    /// There is no directory for it, and none can be made: where, and the system's reason.
+    /// There is no directory for the socket, and none can be created: its path, and the system's
+    /// reason.
     NoDirectory(PathBuf, io::Error),
-    /// The system's reason.
+    /// Another operation of the system failed.
     System(io::Error),
 }
 
-/// Why no proxy answered.
+/// Why no proxy was found.
 #[derive(Debug)]
 pub enum FindError {
-    /// None is there.
+    /// No proxy of this name is running.
     Absent,
-    /// One may be there; its socket is closed to this user.
+    /// A proxy may be running, but this user may not connect to its socket.
     Denied,
-    /// A process of this user listens there, in the directory of another one.
+    /// The socket is in the directory of one user, but a process of another user listens on it: the
+    /// path, and that user.
     Impostor(PathBuf, Uid),
 }
 
-/// Who may connect.
+/// Which users may connect to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// The owner and root.
     Owner,
-    /// All users: they can tell whether the proxy lives, and nothing else.
+    /// All users. They can only find out whether the proxy is running.
     Everyone,
 }
 
-/// A listening socket that has its name for itself. Dropping it removes the name.
+/// A listening socket with a claimed name. Dropping it removes the name.
 #[derive(Debug)]
-pub struct Claim {
+pub struct ClaimedSocket {
     /// The socket.
     pub listener: UnixListener,
     socket: PathBuf,
     lock_path: PathBuf,
-    /// Released last.
+    /// Dropped last, which releases the lock.
     _lock: File,
 }
 
-impl Drop for Claim {
+impl Drop for ClaimedSocket {
     fn drop(&mut self) {
         for path in [&self.socket, &self.lock_path] {
             let _ = fs::remove_file(path);
@@ -86,33 +90,36 @@ impl Drop for Claim {
     }
 }
 
-/// A directory of sockets, and the only user who can write to it.
+/// A directory of sockets, and the only user that can write to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct RuntimeDir {
     path: PathBuf,
     owner: Uid,
 }
 
-/// Where this process looks for sockets, and where it puts its own.
+/// The directories in which this process finds sockets and creates its own.
 #[derive(Debug)]
-pub struct Places {
-    /// Directories for this user's sockets, the first of which that can be made is used.
+pub struct RuntimeDirs {
+    /// Directories for this user's sockets. The first that can be created is used.
     own: Vec<PathBuf>,
-    /// The directory of the whole system.
+    /// The system-wide directory, `/run/tandem`.
     system: PathBuf,
     /// The network namespace of the calling thread.
     namespace: u64,
 }
 
-impl Places {
-    /// Those of this process, and of the network namespace of the calling thread.
+impl RuntimeDirs {
+    /// The directories of this process, for the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// `/proc` is not mounted.
     pub fn of_thread() -> io::Result<Self> {
-        // Of the thread: a process may have threads in several network namespaces.
+        // The thread's: the threads of a process may be in several network namespaces.
         let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
         let run = ["/run", "/var/run"].map(Path::new).into_iter().find(|path| path.is_dir()).unwrap_or(Path::new("/run"));
         let system = run.join("tandem");
         let mut own = Vec::new();
-        // The service manager may have made a directory for this service.
+        // The service manager may have created a directory for this service.
         let given = env::var_os("RUNTIME_DIRECTORY").unwrap_or_default();
         own.extend(env::split_paths(&given).find(|path| path.parent() == Some(&system)));
         if geteuid().is_root() {
@@ -120,37 +127,44 @@ impl Places {
         }
         let of_user = env::var_os("XDG_RUNTIME_DIR").map_or_else(|| run.join("user").join(geteuid().as_raw().to_string()), PathBuf::from);
         own.push(of_user.join("tandem"));
-        Ok(Places { own, system, namespace })
+        Ok(RuntimeDirs { own, system, namespace })
     }
 
-    /// Listens by this name, for as long as the claim lives.
-    pub fn claim(&self, name: &str, access: Access) -> Result<Claim, ClaimError> {
+    /// Listens under this name until the result is dropped.
+    ///
+    /// # Errors
+    /// Another running proxy has the name, or the socket cannot be created.
+    pub fn claim(&self, name: &str, access: Access) -> Result<ClaimedSocket, ClaimError> {
         let own = self.make_own()?;
         let socket = own.join(self.file_name(name));
-        // Proxies of other users, as far as this one can see them.
-        if self.places().iter().any(|place| place.path != own && lives(&place.path.join(self.file_name(name)))) {
+        // Proxies of other users, as far as this user can reach them.
+        if self.directories().iter().any(|dir| dir.path != own && is_listening(&dir.path.join(self.file_name(name)))) {
             return Err(ClaimError::Taken);
         }
         let lock_path = with_lock(&socket);
         let lock = lock(&lock_path, &socket)?;
         sweep(&own);
-        // The lock tells that nobody listens there.
+        // This process has the lock, so that no other one listens on the socket.
         let _ = fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).map_err(ClaimError::System)?;
-        let claim = Claim { listener, socket, lock_path, _lock: lock };
+        let claim = ClaimedSocket { listener, socket, lock_path, _lock: lock };
         let mode = if access == Access::Everyone { 0o666 } else { 0o600 };
         fs::set_permissions(&claim.socket, Permissions::from_mode(mode)).map_err(ClaimError::System)?;
         Ok(claim)
     }
 
-    /// Connects to the proxy of this name, having seen that the directory's owner or root runs it.
+    /// Connects to the proxy of this name, and checks that it runs as the directory's owner or
+    /// root.
+    ///
+    /// # Errors
+    /// No proxy was found, with the reason.
     pub fn connect(&self, name: &str) -> Result<UnixStream, FindError> {
         let mut error = FindError::Absent;
-        for place in self.places() {
-            let path = place.path.join(self.file_name(name));
+        for dir in self.directories() {
+            let path = dir.path.join(self.file_name(name));
             match connect(&path) {
                 Ok(stream) => match socket_peercred(&stream) {
-                    Ok(peer) if peer.uid == place.owner || peer.uid.is_root() => return Ok(stream),
+                    Ok(peer) if peer.uid == dir.owner || peer.uid.is_root() => return Ok(stream),
                     Ok(peer) => error = FindError::Impostor(path, peer.uid),
                     Err(_) => {}
                 },
@@ -161,8 +175,11 @@ impl Places {
         Err(error)
     }
 
-    /// Where a file of this name goes that outlives its process.
-    pub fn note(&self, name: &str) -> io::Result<PathBuf> {
+    /// The path of a file that outlives its process, such as a saved value of a setting.
+    ///
+    /// # Errors
+    /// There is no directory for it, and none can be created.
+    pub fn saved_value_path(&self, name: &str) -> io::Result<PathBuf> {
         match self.make_own() {
             Ok(own) => Ok(own.join(self.file_name(name))),
             Err(ClaimError::NoDirectory(_, why) | ClaimError::System(why)) => Err(why),
@@ -174,7 +191,7 @@ impl Places {
         format!("{}.{name}", self.namespace)
     }
 
-    /// A directory for this user's sockets, made where it is missing.
+    /// The directory for this user's sockets, created if it is missing.
     fn make_own(&self) -> Result<PathBuf, ClaimError> {
         let mut failed = None;
         for path in &self.own {
@@ -183,7 +200,8 @@ impl Places {
                     make_directory(&self.system, 0o755)?;
                     owner_of(&self.system)?;
                 }
-                // Others may pass, so that they can tell whether a proxy lives. They cannot list it.
+                // Other users may access sockets by name, to find out whether a proxy is running,
+                // but cannot list the directory.
                 make_directory(path, 0o711)?;
                 match owner_of(path)? {
                     owner if owner == geteuid() => Ok(()),
@@ -199,24 +217,24 @@ impl Places {
         Err(ClaimError::NoDirectory(path, why))
     }
 
-    /// Directories to look in, this user's own first.
-    fn places(&self) -> Vec<Place> {
-        let place = |path: PathBuf| owner_of(&path).ok().map(|owner| Place { path, owner });
-        let mut places: Vec<Place> = self.own.iter().filter_map(|path| place(path.clone())).filter(|it| it.owner == geteuid()).collect();
-        // What is below the system's directory has the owner that root gave it.
+    /// All directories in which sockets are looked for, this user's own first.
+    fn directories(&self) -> Vec<RuntimeDir> {
+        let dir = |path: PathBuf| owner_of(&path).ok().map(|owner| RuntimeDir { path, owner });
+        let mut dirs: Vec<RuntimeDir> = self.own.iter().filter_map(|path| dir(path.clone())).filter(|it| it.owner == geteuid()).collect();
+        // Root creates the directories below the system-wide one, and decides their owners.
         if owner_of(&self.system).is_ok_and(|owner| owner.is_root() || owner == geteuid())
             && let Ok(entries) = fs::read_dir(&self.system)
         {
             let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
             paths.sort();
-            let others = paths.into_iter().filter(|path| !self.own.contains(path)).filter_map(place);
-            places.extend(others.collect::<Vec<_>>());
+            let others = paths.into_iter().filter(|path| !self.own.contains(path)).filter_map(dir);
+            dirs.extend(others.collect::<Vec<_>>());
         }
-        places
+        dirs
     }
 }
 
-/// Makes a directory, with this mode whatever the process's umask is.
+/// Creates a directory with this mode, regardless of the umask. It may exist already.
 fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)),
@@ -225,31 +243,31 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// The owner of a directory that nobody else can write to.
+/// The owner of a directory. An error if other users can write to it.
 fn owner_of(path: &Path) -> io::Result<Uid> {
     let found = fs::symlink_metadata(path)?;
     if !found.is_dir() {
         return Err(ErrorKind::NotADirectory.into());
     }
     if found.mode() & 0o022 != 0 {
-        return Err(io::Error::other("others than its owner can write to it"));
+        return Err(io::Error::other("users other than its owner can write to it"));
     }
     Ok(Uid::from_raw(found.uid()))
 }
 
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // It bounds the wait for a place in the backlog too.
-    socket.set_write_timeout(Some(CONNECT))?;
+    // The write timeout also limits how long a connect waits while the backlog is full.
+    socket.set_write_timeout(Some(CONNECT_TIMEOUT))?;
     socket.connect(&SockAddr::unix(path)?)?;
     Ok(socket.into())
 }
 
-/// Whether a process listens there.
-fn lives(path: &Path) -> bool {
+/// Whether a process listens on this socket.
+fn is_listening(path: &Path) -> bool {
     match connect(path) {
         Ok(_) => true,
-        // Its backlog is full.
+        // The backlog is full.
         Err(why) => why.kind() == ErrorKind::WouldBlock,
     }
 }
@@ -260,20 +278,24 @@ fn with_lock(socket: &Path) -> PathBuf {
     path.into()
 }
 
-/// Takes the lock beside this socket. A process that ends in whatever way releases it.
+/// Takes the lock beside this socket. The kernel releases it when the process ends, in whatever
+/// way.
 fn lock(path: &Path, socket: &Path) -> Result<File, ClaimError> {
     let begun = Instant::now();
     loop {
         match open_locked(path, FlockOperation::NonBlockingLockExclusive).map_err(ClaimError::System)? {
             Some(file) => return Ok(file),
-            None if lives(socket) || begun.elapsed() > STARTING => return Err(ClaimError::Taken),
+            None if is_listening(socket) || begun.elapsed() > LOCK_TIMEOUT => return Err(ClaimError::Taken),
             None => thread::sleep(Duration::from_millis(10)),
         }
     }
 }
 
-/// Opens a file, made where it is missing, and locks it. None: another process has the lock, or has
-/// removed the file meanwhile.
+/// Opens a file, which is created if it is missing, and locks it. `None` if another process has the
+/// lock, or has removed the file meanwhile.
+///
+/// # Errors
+/// The file cannot be opened or locked.
 pub fn open_locked(path: &Path, how: FlockOperation) -> io::Result<Option<File>> {
     let no_link = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
     let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).custom_flags(no_link).open(path)?;
@@ -281,12 +303,12 @@ pub fn open_locked(path: &Path, how: FlockOperation) -> io::Result<Option<File>>
         Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
         locked => locked?,
     }
-    // The process that had it may have removed the file before this one locked it.
+    // The process that had the lock may have removed the file before this one locked it.
     let (locked, named) = (file.metadata()?, fs::symlink_metadata(path));
     Ok(named.is_ok_and(|named| (named.dev(), named.ino()) == (locked.dev(), locked.ino())).then_some(file))
 }
 
-/// Removes what killed proxies left in this directory.
+/// Removes the files of killed proxies in this directory.
 fn sweep(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
@@ -302,9 +324,9 @@ fn sweep(directory: &Path) {
 mod tests {
     use super::*;
 
-    fn places(directory: &Path) -> Places {
+    fn dirs_in(directory: &Path) -> RuntimeDirs {
         fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
-        Places { own: vec![directory.join("own")], system: directory.into(), namespace: 7 }
+        RuntimeDirs { own: vec![directory.join("own")], system: directory.into(), namespace: 7 }
     }
 
     fn names(directory: &Path) -> Vec<String> {
@@ -317,95 +339,95 @@ mod tests {
     #[test]
     fn a_name_has_one_claim_at_a_time_and_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        let places = places(directory.path());
+        let dirs = dirs_in(directory.path());
         let own = directory.path().join("own");
-        assert!(matches!(places.connect("a"), Err(FindError::Absent)));
-        let first = places.claim("a", Access::Owner).unwrap();
+        assert!(matches!(dirs.connect("a"), Err(FindError::Absent)));
+        let first = dirs.claim("a", Access::Owner).unwrap();
         assert_eq!(fs::metadata(&own).unwrap().mode() & 0o7777, 0o711);
         assert_eq!(fs::metadata(own.join("7.a")).unwrap().mode() & 0o7777, 0o600);
-        assert!(matches!(places.claim("a", Access::Owner), Err(ClaimError::Taken)));
-        places.connect("a").unwrap();
-        let second = places.claim("b", Access::Everyone).unwrap();
+        assert!(matches!(dirs.claim("a", Access::Owner), Err(ClaimError::Taken)));
+        dirs.connect("a").unwrap();
+        let second = dirs.claim("b", Access::Everyone).unwrap();
         drop(first);
         assert_eq!(names(&own), ["7.b", "7.b.lock"]);
         drop(second);
         assert_eq!(names(&own), [""; 0]);
         // Another network namespace has names of its own.
-        let elsewhere = Places { namespace: 8, own: places.own.clone(), system: places.system.clone() };
-        let _here = places.claim("a", Access::Owner).unwrap();
+        let elsewhere = RuntimeDirs { namespace: 8, own: dirs.own.clone(), system: dirs.system.clone() };
+        let _here = dirs.claim("a", Access::Owner).unwrap();
         assert!(matches!(elsewhere.connect("a"), Err(FindError::Absent)));
         elsewhere.claim("a", Access::Owner).unwrap();
     }
 
     #[test]
-    fn what_a_killed_proxy_left_is_replaced() {
+    fn files_of_a_killed_proxy_are_replaced() {
         let directory = tempfile::tempdir().unwrap();
-        let places = places(directory.path());
+        let dirs = dirs_in(directory.path());
         let own = directory.path().join("own");
         // The kernel releases the lock of a process that is killed, and leaves the files.
         for name in ["a", "b"] {
-            let claim = places.claim(name, Access::Owner).unwrap();
-            let Claim { listener, _lock, .. } = &claim;
+            let claim = dirs.claim(name, Access::Owner).unwrap();
+            let ClaimedSocket { listener, _lock, .. } = &claim;
             flock(_lock, FlockOperation::Unlock).unwrap();
             rustix::net::shutdown(listener, rustix::net::Shutdown::Both).unwrap();
             std::mem::forget(claim);
         }
         fs::write(own.join("other"), "").unwrap();
-        assert!(matches!(places.connect("a"), Err(FindError::Absent)));
-        let next = places.claim("a", Access::Owner).unwrap();
+        assert!(matches!(dirs.connect("a"), Err(FindError::Absent)));
+        let next = dirs.claim("a", Access::Owner).unwrap();
         assert_eq!(names(&own), ["7.a", "7.a.lock", "other"]);
-        places.connect("a").unwrap();
+        dirs.connect("a").unwrap();
         drop(next);
     }
 
     #[test]
     fn only_directories_of_one_user_are_trusted() {
         let directory = tempfile::tempdir().unwrap();
-        let places = places(directory.path());
-        let claim = places.claim("a", Access::Owner).unwrap();
-        places.connect("a").unwrap();
+        let dirs = dirs_in(directory.path());
+        let claim = dirs.claim("a", Access::Owner).unwrap();
+        dirs.connect("a").unwrap();
         let own = directory.path().join("own");
         fs::set_permissions(&own, Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(places.connect("a"), Err(FindError::Absent)));
-        assert!(matches!(places.claim("b", Access::Owner), Err(ClaimError::NoDirectory(..))));
+        assert!(matches!(dirs.connect("a"), Err(FindError::Absent)));
+        assert!(matches!(dirs.claim("b", Access::Owner), Err(ClaimError::NoDirectory(..))));
         drop(claim);
         fs::remove_dir(&own).unwrap();
         std::os::unix::fs::symlink("/tmp", &own).unwrap();
-        assert!(matches!(places.claim("b", Access::Owner), Err(ClaimError::NoDirectory(..))));
+        assert!(matches!(dirs.claim("b", Access::Owner), Err(ClaimError::NoDirectory(..))));
     }
 
     #[test]
-    fn a_socket_of_another_user_is_not_asked() {
+    fn a_socket_of_another_user_is_not_used() {
         if !geteuid().is_root() {
-            return testing::skipped("a_socket_of_another_user_is_not_asked", &"only root can run as another user");
+            return testing::skipped("a_socket_of_another_user_is_not_used", &"only root can run as another user");
         }
         let directory = tempfile::tempdir().unwrap();
-        let places = places(directory.path());
+        let dirs = dirs_in(directory.path());
         let service = directory.path().join("service");
         fs::create_dir(&service).unwrap();
         let as_user = |user: u32, work: &(dyn Fn() + Sync)| {
             thread::scope(|scope| {
                 scope.spawn(|| {
-                    // This thread alone, which ends with the work.
+                    // Only for this thread, which ends with the work.
                     rustix::thread::set_thread_uid(Uid::from_raw(user)).unwrap();
                     work();
                 });
             });
         };
         let give = |user: u32| std::os::unix::fs::chown(&service, Some(user), None).unwrap();
-        let of_service = Places { own: vec![service.clone()], system: places.system.clone(), namespace: 7 };
+        let of_service = RuntimeDirs { own: vec![service.clone()], system: dirs.system.clone(), namespace: 7 };
         // Another user had the directory before.
         give(65533);
         as_user(65533, &|| std::mem::forget(UnixListener::bind(service.join("7.b")).unwrap()));
         // Root finds a service in the directory that was made for its user …
         give(65534);
         as_user(65534, &|| std::mem::forget(of_service.claim("a", Access::Owner).unwrap()));
-        places.connect("a").unwrap();
-        assert!(matches!(places.claim("a", Access::Owner), Err(ClaimError::Taken)));
-        // … and asks nobody else there.
-        assert!(matches!(places.connect("b"), Err(FindError::Impostor(_, user)) if user.as_raw() == 65533));
-        // A user who may not connect learns that.
-        let _own = places.claim("c", Access::Owner).unwrap();
+        dirs.connect("a").unwrap();
+        assert!(matches!(dirs.claim("a", Access::Owner), Err(ClaimError::Taken)));
+        // … and uses no socket of another user there.
+        assert!(matches!(dirs.connect("b"), Err(FindError::Impostor(_, user)) if user.as_raw() == 65533));
+        // A user that may not connect gets an error that says so.
+        let _own = dirs.claim("c", Access::Owner).unwrap();
         as_user(65534, &|| assert!(matches!(of_service.connect("c"), Err(FindError::Denied))));
     }
 }

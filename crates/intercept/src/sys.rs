@@ -1,11 +1,13 @@
-//! The system calls that no library here wraps: TCP_INFO, a few socket options, two ioctls. Nothing is decided here.
+//! System calls that our libraries do not wrap: TCP_INFO, socket options, two ioctls. No policy
+//! here.
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsFd, AsRawFd};
 use std::{io, mem, net::SocketAddr};
 
-/// `struct tcp_info` of Linux (include/uapi/linux/tcp.h). Fields that a kernel does not fill are 0, but for `rcv_wnd`, which is then
-/// estimated; [`TcpInfo::timeouts`] tells the two apart.
+/// `struct tcp_info` of Linux (include/uapi/linux/tcp.h). Fields that the kernel does not fill are
+/// 0, except `rcv_wnd`, which is estimated then. [`TcpInfo::timeouts`] distinguishes 0 from not
+/// filled.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -69,12 +71,12 @@ pub struct TcpInfo {
     pub total_rto: u16,
     pub total_rto_recoveries: u16,
     pub total_rto_time_ms: u32,
-    /// How many bytes of this struct the kernel filled.
+    /// Number of bytes of this struct that the kernel filled.
     pub filled: u32,
 }
 
 impl TcpInfo {
-    /// Retransmission timeouts so far; none where the kernel does not count them (before Linux 6.7).
+    /// Retransmission timeouts so far. `None` if the kernel does not count them (before Linux 6.7).
     pub fn timeouts(&self) -> Option<u16> {
         self.has(mem::offset_of!(TcpInfo, total_rto) + mem::size_of::<u16>()).then_some(self.total_rto)
     }
@@ -84,50 +86,60 @@ impl TcpInfo {
         self.filled as usize >= end
     }
 
-    /// The peer is held back: the window it was last told is less than two of its segments.
+    /// Whether this end holds the peer back: the window last announced to it is less than two of
+    /// its segments.
     pub fn holds_back(&self) -> bool {
         self.rcv_wnd < 2 * self.rcv_mss
     }
 }
 
-/// What the kernel knows of a connection.
+/// Reads the state of a connection (TCP_INFO).
+///
+/// # Errors
+/// It is not a TCP socket.
 pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
     let mut info = TcpInfo::default();
     let mut length = mem::offset_of!(TcpInfo, filled) as libc::socklen_t;
-    // SAFETY: the pointer and length describe the kernel's part of `info`, every bit pattern of which is valid.
+    // SAFETY: the pointer and length describe the kernel's part of `info`. Every bit pattern is
+    // valid.
     let status =
         unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut length) };
     check(status)?;
     info.filled = length;
-    // Linux 6.2 and later tell it.
+    // Linux 6.2 and later fill it.
     if !info.has(mem::offset_of!(TcpInfo, rcv_wnd) + mem::size_of::<u32>()) {
         info.rcv_wnd = estimated_window(socket, info.rcv_mss)?;
     }
     Ok(info)
 }
 
-/// The window that a socket would announce, as `__tcp_select_window` of kernels before 6.2 computes it with the default
-/// `net.ipv4.tcp_adv_win_scale`, which counts half of the free buffer as payload.
+/// The window that a socket would announce, as `__tcp_select_window` of kernels before 6.2 computes
+/// it with the default `net.ipv4.tcp_adv_win_scale`, which counts half of the free buffer as
+/// payload.
 fn estimated_window(socket: impl AsFd, mss: u32) -> io::Result<u32> {
     let ReceiveMemory { used, buffer, .. } = receive_memory(socket)?;
     let whole = u32::try_from(buffer / 2).unwrap_or(u32::MAX);
     let free = u32::try_from(buffer.saturating_sub(used) / 2).unwrap_or(u32::MAX);
-    // Less than a sixteenth, or than a segment, is announced as nothing.
+    // If less than a sixteenth or less than a segment is free, the announced window is 0.
     Ok(if free < whole / 16 || free < mss { 0 } else { free })
 }
 
-/// What a socket's receive side takes of memory.
+/// The memory of a socket's receive side.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReceiveMemory {
-    /// Bytes of packets with their overhead: in order, out of order, and not processed yet.
+    /// Bytes of packets with their overhead: in order, out of order, and not yet processed.
     pub used: usize,
-    /// The receive buffer.
+    /// Size of the receive buffer, bytes.
     pub buffer: usize,
-    /// Packets that the socket has dropped: duplicates, packets out of its window, or for lack of room.
+    /// Packets that the socket has dropped: duplicates, packets out of its window, packets without
+    /// room.
     pub drops: u32,
 }
 
 /// Reads a socket's memory counters (SO_MEMINFO).
+///
+/// # Errors
+/// The kernel refuses the option.
 pub fn receive_memory(socket: impl AsFd) -> io::Result<ReceiveMemory> {
     const SO_MEMINFO: libc::c_int = 55;
     // Indices of include/uapi/linux/sock_diag.h.
@@ -148,7 +160,7 @@ pub fn receive_memory(socket: impl AsFd) -> io::Result<ReceiveMemory> {
     })
 }
 
-/// Whether a socket's SYN waits for its answer, has not been sent yet, or was refused.
+/// Whether a socket's SYN has not been sent yet, has not been answered, or was refused.
 pub fn is_unanswered(socket: impl AsFd) -> bool {
     const SYN_SENT: u8 = 2;
     const CLOSE: u8 = 7;
@@ -175,19 +187,27 @@ fn check(status: i32) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Lets an IPv6 socket use addresses that are not this machine's (needs CAP_NET_ADMIN or CAP_NET_RAW).
+/// Allows an IPv6 socket to have a local address that is not one of this host (IPV6_TRANSPARENT).
+///
+/// # Errors
+/// The process lacks CAP_NET_ADMIN and CAP_NET_RAW.
 pub fn set_transparent_v6(socket: impl AsFd) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1)
 }
 
-/// Fixes the receive buffer, beyond `net.core.rmem_max` where the process may (CAP_NET_ADMIN), else within it.
+/// Fixes the size of the receive buffer; the kernel doubles `bytes`. With CAP_NET_ADMIN it may
+/// exceed `net.core.rmem_max`, otherwise it is limited to that.
+///
+/// # Errors
+/// The kernel refuses the option.
 pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     let value = i32::try_from(bytes).unwrap_or(i32::MAX);
     set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, value)
         .or_else(|_| set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, value))
 }
 
-/// Which buffers of a socket have a fixed size (SO_BUF_LOCK, Linux 5.14); the others the kernel tunes.
+/// Which buffers of a socket have a fixed size (SO_BUF_LOCK, Linux 5.14). The kernel tunes the
+/// others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BufferLocks(i32);
 
@@ -195,49 +215,62 @@ impl BufferLocks {
     const SO_BUF_LOCK: libc::c_int = 72;
     const RECEIVE: i32 = 2;
 
-    /// Those of a socket.
+    /// Reads the locks of a socket.
+    ///
+    /// # Errors
+    /// The kernel does not have the option.
     pub fn of(socket: impl AsFd) -> io::Result<Self> {
         get_int(socket, libc::SOL_SOCKET, Self::SO_BUF_LOCK).map(BufferLocks)
     }
 
-    /// The same for the send buffer; the receive buffer fixed at the size that it has, or not.
+    /// The same locks, except that the receive buffer is fixed at its present size, or not.
     pub fn with_receive(self, locked: bool) -> Self {
         BufferLocks(if locked { self.0 | Self::RECEIVE } else { self.0 & !Self::RECEIVE })
     }
 
-    /// Applies them.
+    /// Sets the locks of a socket.
+    ///
+    /// # Errors
+    /// The kernel does not have the option.
     pub fn apply(self, socket: impl AsFd) -> io::Result<()> {
         set_int(socket, libc::SOL_SOCKET, Self::SO_BUF_LOCK, self.0)
     }
 }
 
-/// Fixes the send buffer, beyond `net.core.wmem_max` where the process may (CAP_NET_ADMIN), else within it.
+/// Fixes the size of the send buffer; the kernel doubles `bytes`. With CAP_NET_ADMIN it may exceed
+/// `net.core.wmem_max`, otherwise it is limited to that.
+///
+/// # Errors
+/// The kernel refuses the option.
 pub fn force_send_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     let value = i32::try_from(bytes).unwrap_or(i32::MAX);
     set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, value)
         .or_else(|_| set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, value))
 }
 
-/// Whether this kernel has IPv6 at all.
+/// Whether IPv6 is enabled in this kernel.
 pub fn has_ipv6() -> bool {
     use rustix::net::{AddressFamily, SocketType, socket};
     !matches!(socket(AddressFamily::INET6, SocketType::STREAM, None), Err(rustix::io::Errno::AFNOSUPPORT))
 }
 
-/// Whether a socket is one for IPv6; such a one may speak IPv4 all the same.
+/// Whether it is an IPv6 socket, which may have an IPv4 connection all the same.
 fn is_for_v6(socket: impl AsFd) -> io::Result<bool> {
     Ok(rustix::net::sockopt::socket_domain(socket)? == rustix::net::AddressFamily::INET6)
 }
 
-/// Whether a connection's packets are of IPv6.
-fn speaks_v6(socket: impl AsFd) -> io::Result<bool> {
+/// Whether a connection's packets are IPv6.
+fn sends_v6(socket: impl AsFd) -> io::Result<bool> {
     let own = SocketAddr::try_from(rustix::net::getsockname(socket)?)?;
     Ok(own.ip().to_canonical().is_ipv6())
 }
 
-/// Sets the code point of a socket's packets, of either family where it can speak both.
+/// Sets the DSCP (0 to 63) of a socket's packets, of both families for an IPv6 socket.
+///
+/// # Errors
+/// The kernel refuses the option.
 pub fn set_dscp(socket: impl AsFd, value: u8) -> io::Result<()> {
-    // The two bits below are ECN's, and TCP's own business.
+    // The lower two bits of the byte are ECN's, which TCP sets itself.
     let bits = i32::from(value) << 2;
     if is_for_v6(&socket)? {
         set_int(&socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, bits)?;
@@ -245,16 +278,23 @@ pub fn set_dscp(socket: impl AsFd, value: u8) -> io::Result<()> {
     set_int(&socket, libc::IPPROTO_IP, libc::IP_TOS, bits)
 }
 
-/// Sets the class that queueing disciplines put a socket's packets into.
+/// Sets the priority of a socket's packets (SO_PRIORITY), by which queueing disciplines choose
+/// their class.
+///
+/// # Errors
+/// The kernel refuses the option.
 pub fn set_priority(socket: impl AsFd, priority: u32) -> io::Result<()> {
     set_int(&socket, libc::SOL_SOCKET, libc::SO_PRIORITY, priority as i32)
 }
 
-/// The code point that the SYN of an accepted connection had. A TCP socket tells it as a control message among its "packet
-/// options" (net/ipv4/ip_sockglue.c, net/ipv6/ipv6_sockglue.c).
+/// The DSCP of an accepted connection's SYN. A TCP socket returns it as a control message among its
+/// "packet options" (net/ipv4/ip_sockglue.c, net/ipv6/ipv6_sockglue.c).
+///
+/// # Errors
+/// The kernel refuses an option.
 pub fn dscp_of_syn(socket: impl AsFd) -> io::Result<u8> {
     const IPV6_2292PKTOPTIONS: libc::c_int = 6;
-    let (level, ask, name) = if speaks_v6(&socket)? {
+    let (level, ask, name) = if sends_v6(&socket)? {
         (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, IPV6_2292PKTOPTIONS)
     } else {
         (libc::IPPROTO_IP, libc::IP_RECVTOS, libc::IP_PKTOPTIONS)
@@ -270,12 +310,13 @@ pub fn dscp_of_syn(socket: impl AsFd) -> io::Result<u8> {
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
     header.msg_control = space.as_mut_ptr().cast();
     header.msg_controllen = length as _;
-    // SAFETY: the header describes the part of `space` that the kernel filled with control messages; each is followed only
-    // within it, and what is read of its data is there by its length.
+    // SAFETY: the header describes the part of `space` that the kernel filled with control
+    // messages. CMSG_NXTHDR stays within it, and the data byte that is read lies within the
+    // message's length.
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(&raw const header);
         while let Some(found) = message.as_ref() {
-            // Not of this type in every C library.
+            // The type of `cmsg_len` differs between C libraries.
             #[allow(clippy::unnecessary_cast)]
             let length = found.cmsg_len as usize;
             if found.cmsg_level == level
@@ -290,11 +331,15 @@ pub fn dscp_of_syn(socket: impl AsFd) -> io::Result<u8> {
     Ok(0)
 }
 
-/// Where an accepted connection was to go before this host translated its destination (DNAT); the address that it has where it
-/// did not. An error where conntrack does not know the connection: NotFound, or another where this kernel has no conntrack.
+/// The destination of an accepted connection before this host translated it (DNAT). Without
+/// translation it is the socket's local address.
+///
+/// # Errors
+/// `NotFound` if conntrack does not track the connection. Another kind if this kernel has no
+/// conntrack.
 pub fn original_destination(socket: impl AsFd) -> io::Result<SocketAddr> {
     const SO_ORIGINAL_DST: libc::c_int = 80;
-    let level = if speaks_v6(&socket)? { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
+    let level = if sends_v6(&socket)? { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
     // SAFETY: the closure hands the kernel a pointer and length that describe the storage.
     let (_, address) = unsafe {
         socket2::SockAddr::try_init(|storage, length| {
@@ -304,18 +349,28 @@ pub fn original_destination(socket: impl AsFd) -> io::Result<SocketAddr> {
     address.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
-/// Lets a connect wait for the first data and carry it in its SYN (RFC 7413), once the server has given a cookie.
+/// Makes a connect wait for the first data and send it with the SYN (RFC 7413), if the server has
+/// given a cookie before.
+///
+/// # Errors
+/// The kernel refuses the option.
 pub fn set_fast_open_connect(socket: impl AsFd) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 1)
 }
 
-/// Bounds what a socket takes beyond what it can send (TCP_NOTSENT_LOWAT).
+/// Bounds the unsent bytes that a socket accepts (TCP_NOTSENT_LOWAT).
+///
+/// # Errors
+/// The kernel refuses the option.
 pub fn set_notsent_lowat(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, i32::try_from(bytes).unwrap_or(i32::MAX))
 }
 
-/// How much of what was ever given to the socket has not been acknowledged (SIOCOUTQ); a FIN counts for one byte. What a reset threw
-/// away counts as unacknowledged.
+/// Bytes written to the socket that have not been acknowledged (SIOCOUTQ), sent or not. A FIN
+/// counts as one byte. Data that a reset discarded counts as unacknowledged.
+///
+/// # Errors
+/// It is not a TCP socket.
 pub fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
     const SIOCOUTQ: libc::Ioctl = 0x5411;
     let mut bytes: libc::c_int = 0;
@@ -324,7 +379,10 @@ pub fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
-/// Whether the peer's FIN has come, though data before it may still wait to be read.
+/// Whether the peer's FIN has arrived. Data before it may not have been read yet.
+///
+/// # Errors
+/// `poll` fails.
 pub fn has_hung_up(socket: impl AsFd) -> io::Result<bool> {
     let mut poll = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
     loop {
@@ -340,17 +398,23 @@ pub fn has_hung_up(socket: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Bounds the advertised window, in bytes of payload.
+/// Bounds the advertised window, in bytes of payload (TCP_WINDOW_CLAMP).
+///
+/// # Errors
+/// The kernel refuses the option.
 pub fn clamp_window(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, i32::try_from(bytes).unwrap_or(i32::MAX))
 }
 
-/// Payload in the receive queue.
+/// Payload in the receive queue, bytes (FIONREAD). 0 on an error.
 pub fn received(socket: impl AsFd) -> usize {
     rustix::io::ioctl_fionread(socket).map_or(0, |bytes| bytes as usize)
 }
 
-/// Payload in the send queue that has not been sent yet (SIOCOUTQNSD).
+/// Payload in the send queue that has not been sent yet, bytes (SIOCOUTQNSD).
+///
+/// # Errors
+/// It is not a TCP socket.
 pub fn unsent(socket: impl AsFd) -> io::Result<usize> {
     const SIOCOUTQNSD: libc::Ioctl = 0x894B;
     let mut bytes: libc::c_int = 0;

@@ -1,5 +1,5 @@
-//! Users of a listener: clients that must say a name and a password before they name their
-//! destination (RFC 1929, or HTTP's Basic authentication).
+//! Users of a listener: clients must authenticate by name and password before they name their
+//! destination (RFC 1929, or HTTP Basic authentication).
 
 use hmac::{Hmac, KeyInit as _, Mac as _, digest::CtOutput};
 use schemars::JsonSchema;
@@ -15,25 +15,25 @@ use std::{
     sync::Arc,
 };
 
-/// Longest name and password, in bytes: their length is one byte in RFC 1929 §2.
+/// Upper bound on a name and a password, in bytes: RFC 1929 §2 has one byte for the length.
 const LONGEST: usize = 255;
-/// A larger file is a mistake.
+/// Upper bound on the file, in bytes. A larger file is not a list of users.
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// Users cannot be read, or others can read them too.
+/// A file of users cannot be read, or other users of this host can read it.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot take users from {path}: {why}")]
 pub struct UsersError {
     /// Which file.
     pub path: String,
-    /// What is wrong.
+    /// The reason and the cure.
     pub why: String,
 }
 
-/// The users of a listener. With none every client may use it.
+/// The users of a listener. Without users every client may use it.
 ///
-/// Two are equal when they have the same source, a file of the same name and the same users
-/// besides, whatever the file has now.
+/// Two are equal if they have the same file name and the same inline users. The contents of the
+/// file are not compared.
 #[derive(Debug, Clone, Default)]
 pub struct Users {
     file: Option<Arc<Path>>,
@@ -41,7 +41,7 @@ pub struct Users {
     inline: Arc<[User]>,
 }
 
-/// A user: what is kept of name and password is compared in constant time (`CtOutput`).
+/// A user: a MAC of name and password, which is compared in constant time (`CtOutput`).
 #[derive(Clone, PartialEq, Eq)]
 struct User(CtOutput<Hmac<Sha256>>);
 
@@ -61,7 +61,7 @@ impl Eq for Users {}
 
 impl User {
     fn new(name: &[u8], password: &[u8]) -> Option<Self> {
-        // The length keeps "a", "bc" apart from "ab", "c".
+        // With the lengths, "a", "bc" and "ab", "c" have different MACs.
         let mut mac = Hmac::<Sha256>::new_from_slice(b"tandem: user and password").ok()?;
         for part in [&(name.len() as u64).to_be_bytes()[..], name, password] {
             mac.update(part);
@@ -73,13 +73,13 @@ impl User {
 impl FromStr for User {
     type Err = String;
 
-    /// `NAME:PASSWORD`.
+    /// Parses `NAME:PASSWORD`.
     fn from_str(text: &str) -> Result<Self, String> {
-        // Without the text: it may have a password in it.
-        let (name, password) = text.split_once(':').ok_or("a user is written NAME:PASSWORD; a colon is missing")?;
+        // The message does not quote the text, which may contain a password.
+        let (name, password) = text.split_once(':').ok_or("cannot parse a user: the colon is missing; write NAME:PASSWORD")?;
         for (what, part) in [("name", name), ("password", password)] {
             if part.is_empty() || part.len() > LONGEST {
-                return Err(format!("the {what} of a user has {} bytes: it must have 1 to {LONGEST} (RFC 1929)", part.len()));
+                return Err(format!("the {what} of a user has {} bytes: write 1 to {LONGEST} (RFC 1929)", part.len()));
             }
         }
         User::new(name.as_bytes(), password.as_bytes()).ok_or_else(|| "cannot compute HMAC-SHA-256".into())
@@ -87,45 +87,47 @@ impl FromStr for User {
 }
 
 impl Users {
-    /// Those in a file, once it was [read](Users::read).
+    /// The users in a file. None is accepted until the file is [read](Users::read).
     pub fn in_file(path: impl Into<PathBuf>) -> Self {
         Users { file: Some(path.into().into()), ..Users::default() }
     }
 
-    /// Those in a file besides, if it is named.
+    /// Adds the users in a file, if one is named.
     pub fn with_file(self, path: Option<&str>) -> Self {
         Users { file: path.map(|path| Path::new(path).into()).or(self.file), ..self }
     }
 
-    /// Adds one, as `NAME:PASSWORD`.
+    /// Adds a user, written `NAME:PASSWORD`.
     ///
     /// # Errors
-    /// When the text has no colon, or a part is empty or longer than 255 bytes.
+    /// The text has no colon, or a part is empty or longer than 255 bytes.
     pub fn add(&mut self, text: &str) -> Result<(), String> {
         self.inline = self.inline.iter().cloned().chain([text.parse()?]).collect();
         Ok(())
     }
 
-    /// Whether clients must say who they are.
+    /// Whether clients must authenticate.
     pub fn are_required(&self) -> bool {
         self.file.is_some() || !self.inline.is_empty()
     }
 
-    /// Whether passwords stand where the listener is configured, not in a file of their own.
+    /// Whether passwords are in the configuration itself, not in a separate file.
     pub fn are_inline(&self) -> bool {
         !self.inline.is_empty()
     }
 
-    /// Whether `name` has this password. It takes as long for a wrong name as for a wrong password.
+    /// Whether there is a user with this name and password. The time does not depend on which of
+    /// them is wrong.
     pub fn have(&self, name: &[u8], password: &[u8]) -> bool {
         let Some(said) = User::new(name, password) else { return false };
         self.inline.iter().chain(&*self.in_file).fold(false, |found, user| found | (*user == said))
     }
 
-    /// Reads the file again, if there is one.
+    /// Reads the file, or reads it again, if there is one.
     ///
     /// # Errors
-    /// When it cannot be read, others can read it too, a line is no user, or there is none.
+    /// The file cannot be read, other users of this host can read it, a line cannot be parsed, or
+    /// it contains no user.
     pub fn read(&mut self) -> Result<(), UsersError> {
         let Some(path) = &self.file else { return Ok(()) };
         self.in_file = users_of(path).map_err(|why| UsersError { path: path.display().to_string(), why })?.into();
@@ -133,33 +135,37 @@ impl Users {
     }
 }
 
-/// The users that a file has: one a line, as `NAME:PASSWORD`; lines that are empty or begin with #
-/// have none.
+/// Parses a file of users: one per line, as `NAME:PASSWORD`. Empty lines and lines that begin with
+/// # are ignored.
 fn users_of(path: &Path) -> Result<Vec<User>, String> {
     let mut file = fs::File::open(path).map_err(|why| why.to_string())?;
     let metadata = file.metadata().map_err(|why| why.to_string())?;
     if metadata.permissions().mode() & 0o007 != 0 {
-        return Err("every user of this machine has access to these passwords (it is world-readable): chmod o= it".into());
+        return Err("every user of this machine can access the passwords in it (it is world-readable): chmod o= it".into());
     }
     if metadata.len() > LARGEST_FILE {
-        return Err(format!("it has {} bytes, more than {LARGEST_FILE}: is it the right file?", metadata.len()));
+        return Err(format!("it has {} bytes, more than {LARGEST_FILE}: name a file with one user per line", metadata.len()));
     }
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(|why| why.to_string())?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
     let users: Vec<User> =
         lines.map(|(at, line)| line.parse().map_err(|why| format!("line {}: {why}", at + 1))).collect::<Result<_, String>>()?;
-    if users.is_empty() { Err("it has no user: write one a line, as NAME:PASSWORD".into()) } else { Ok(users) }
+    if users.is_empty() { Err("it has no user: write one per line, as NAME:PASSWORD".into()) } else { Ok(users) }
 }
 
-/// Refuses a configuration file that has passwords and that every user of this machine can read.
+/// Checks that a configuration file with passwords cannot be accessed by every user of this
+/// machine.
+///
+/// # Errors
+/// Every user can access it.
 pub fn check_secrecy(path: &Path) -> Result<(), UsersError> {
     let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
     if mode & 0o007 == 0 {
         return Ok(());
     }
     let why = "it has passwords, and every user of this machine has access to it (it is world-readable): chmod o= it, or \
-               name a file that has them (users = \"/etc/tandem/users\")";
+               move them to a file of their own (users = \"/etc/tandem/users\")";
     Err(UsersError { path: path.display().to_string(), why: why.into() })
 }
 
@@ -178,7 +184,7 @@ impl JsonSchema for Users {
 }
 
 impl<'de> Deserialize<'de> for Users {
-    /// A text is the name of a file, a list has users.
+    /// A text is the name of a file, a list contains users.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct FileOrList;
         impl<'de> de::Visitor<'de> for FileOrList {
@@ -197,7 +203,7 @@ impl<'de> Deserialize<'de> for Users {
                 if users.are_inline() {
                     return Ok(users);
                 }
-                Err(de::Error::custom("a list of users without any would let every client in: name some, or leave users out"))
+                Err(de::Error::custom("an empty list of users would let every client in: name some, or leave users out"))
             }
         }
         deserializer.deserialize_any(FileOrList)
@@ -208,13 +214,13 @@ impl<'de> Deserialize<'de> for Users {
 mod tests {
     use super::*;
 
-    /// What reading a file with this text and these permissions comes to.
+    /// The result of reading a file with this text and these permissions.
     fn read(text: &str, mode: u32) -> Result<Users, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(&file, text).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
         let mut users = Users::in_file(file.path());
-        assert!(users.are_required() && !users.have(b"alice", b"secret"), "nobody is let in before the file is read");
+        assert!(users.are_required() && !users.have(b"alice", b"secret"), "no user is accepted before the file is read");
         users.read().map(|()| users).map_err(|error| error.to_string())
     }
 
@@ -241,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_user_is_named_by_its_line_without_its_password() {
+    fn errors_name_the_line_and_not_the_password() {
         let long = format!("alice:{}\n", "x".repeat(256));
         for (text, said) in
             [("alice:secret\nhidden\n", "line 2: "), (":secret\n", "line 1: "), (&long, "256 bytes"), ("# none\n", "no user")]

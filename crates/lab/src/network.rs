@@ -11,7 +11,7 @@ use crate::{
     host::{Host, has_ipv6},
     sys,
 };
-use intercept::{Leg, LegProfile, LinkView, Policy, Prefix, ReceiveCounters};
+use intercept::{LegProfile, LegRule, LinkView, Policy, Prefix, ReceiveCounters};
 use kernel::Controller;
 use proxy::{FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rustix::fd::OwnedFd;
@@ -204,7 +204,7 @@ impl Network {
             onward.link = Some(format!("link{}", host + 1));
             onward.shape = Some(split.shaper);
         }
-        let towards_receiver = Leg { to, profile: onward, ..Leg::default() };
+        let towards_receiver = LegRule { to, profile: onward, ..LegRule::default() };
         let sender = profile(&scenario.control.sender);
         ProxyConfig {
             listen: vec![ListenerConfig::transparent((Ipv6Addr::UNSPECIFIED, PROXY_PORT).into())],

@@ -36,7 +36,7 @@ use crate::{
     greeting::{socks_code, socks_reply},
 };
 use intercept::{
-    leg::{self, Call, LegProfile, Shares, Source},
+    leg::{self, DialOptions, LegProfile, Shares, Source},
     sys,
 };
 use relay::{Direction, DirectionStats, Ending, FlowStats, LegSide, PlainLeg, Pumped, Readiness, RelayFault, Scratch, dial_first};
@@ -167,7 +167,7 @@ impl Connection {
         // A SOCKS client sends no data before the reply, so that its SYN would have none to carry.
         let fast_open = far_profile.fast_open && !socks;
         let dial = |to| {
-            let call = Call { profile: far_profile, shares, from: source, to, fast_open };
+            let call = DialOptions { profile: far_profile, shares, from: source, to, fast_open };
             call.dial(|| sys::dscp_of_syn(&near)).map_err(|why| Ending::undialled(&why))
         };
         let dialled = match dial(server) {
@@ -211,7 +211,7 @@ impl Connection {
         let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
         let dialled = dial_first(&mut self.others, |to| {
             let (_, profile) = config.policy.legs_of(self.client, to, &mut route);
-            let call = Call { profile, shares, from: self.source, to, fast_open: self.syn_waits };
+            let call = DialOptions { profile, shares, from: self.source, to, fast_open: self.syn_waits };
             let far = call.dial(|| sys::dscp_of_syn(&self.near)).map_err(|why| Ending::undialled(&why))?;
             Ok((PlainLeg::new(far, profile, shares), connect_timeout(profile, config)))
         });

@@ -9,17 +9,9 @@ pub enum ProxyStartError {
     /// The configuration cannot be used, on any machine or on this one.
     #[error(transparent)]
     Config(#[from] ProxyConfigError),
-    /// A listener, a rule or a link could not be set up.
+    /// A listener, a rule, a link or a thread could not be set up.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Another system call failed.
-    #[error("cannot {what}: {why}")]
-    System {
-        /// What was attempted.
-        what: &'static str,
-        /// Error of the system call.
-        why: std::io::Error,
-    },
 }
 
 /// Why a running proxy did not carry out a change.

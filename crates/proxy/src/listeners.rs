@@ -1,7 +1,7 @@
 //! A worker's listeners: the sockets of `intercept`, each with its configuration.
 
 use crate::config::{ListenerConfig, ProxyConfig};
-use intercept::{Arrival, Listener, ListenerOptions, OpenError, leg::Shares, listener::BACKLOG};
+use intercept::{AcceptedConnection, Listener, ListenerOptions, OpenError, leg::Shares, listener::BACKLOG};
 use std::io;
 
 /// An open listener of a worker.
@@ -54,7 +54,7 @@ impl WorkerListener {
     ///
     /// # Errors
     /// When accepting fails, for example for lack of descriptors.
-    pub(crate) fn accept(&self) -> io::Result<Option<Arrival>> {
+    pub(crate) fn accept(&self) -> io::Result<Option<AcceptedConnection>> {
         self.socket.accept()
     }
 }

@@ -14,7 +14,7 @@ use crate::{
 };
 use intercept::{
     Controllers, Counted, Egress, LinkView, OpenError, Prefix,
-    kernel_setting::{self, Changed},
+    kernel_setting::{self, ChangedSetting},
     leg, rules,
 };
 use relay::{FlowRecord, FlowStats};
@@ -48,7 +48,7 @@ pub struct Proxy {
     gate: Option<(mpsc::Sender<GateCommand>, thread::JoinHandle<()>)>,
     log: Option<thread::JoinHandle<()>>,
     failures: Mutex<Option<mpsc::Receiver<ProxyFailure>>>,
-    _mtu_probing: Option<Changed>,
+    _mtu_probing: Option<ChangedSetting>,
 }
 
 /// A worker thread, from outside.
@@ -69,10 +69,9 @@ impl WorkerHandle {
         config: &Arc<ProxyConfig>,
         failures: mpsc::Sender<ProxyFailure>,
         context: impl FnOnce(mpsc::Receiver<WorkerCommand>, Arc<LoopProgress>) -> WorkerContext,
-    ) -> Result<Self, ProxyStartError> {
-        let failed = |what| move |why| ProxyStartError::System { what, why };
+    ) -> Result<Self, OpenError> {
         let waker = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
-            .map_err(|errno| ProxyStartError::System { what: "make an eventfd", why: errno.into() })?;
+            .map_err(|errno| OpenError::system("make an eventfd")(errno.into()))?;
         let (commands, inbox) = mpsc::channel();
         let (report, started) = mpsc::channel();
         let progress = Arc::new(LoopProgress::default());
@@ -81,7 +80,7 @@ impl WorkerHandle {
         let name = format!("tandem-{number}");
         let work = move || {
             let worker = sys::own_descriptors(waker_fd)
-                .map_err(failed("give a worker thread a descriptor table of its own"))
+                .map_err(OpenError::system("give a worker thread a descriptor table of its own"))
                 .and_then(|waker| Worker::new(config, waker, context));
             match worker {
                 Ok(worker) => {
@@ -97,11 +96,11 @@ impl WorkerHandle {
                 Err(error) => drop(report.send(Err(error))),
             }
         };
-        let thread = thread::Builder::new().name(name).spawn(work).map_err(failed("start a worker thread"))?;
+        let thread = thread::Builder::new().name(name).spawn(work).map_err(OpenError::system("start a worker thread"))?;
         let handle = WorkerHandle { mailbox: Mailbox { commands, waker: Arc::new(waker) }, progress, thread: Some(thread) };
         match started.recv() {
             Ok(outcome) => outcome.map(|()| handle),
-            Err(_) => Err(ProxyStartError::System { what: "start a worker thread", why: std::io::Error::other("it panicked") }),
+            Err(_) => Err(OpenError::system("start a worker thread")(std::io::Error::other("it panicked"))),
         }
     }
 }
@@ -119,7 +118,6 @@ impl Proxy {
         config.without_absent_families();
         let kernel = Mutex::new((config.prepare()?, Egress::of(config.profiles()).map_err(OpenError::from)?));
         config.rename_controllers();
-        let failed = |what| move |why| ProxyStartError::System { what, why };
         let config = Arc::new(config);
         let on_end: OnEnd = Arc::new(on_end);
         let rules = config.rules();
@@ -136,7 +134,7 @@ impl Proxy {
             failures,
             _mtu_probing: config.install_rules.then(kernel_setting::probe_mtu).flatten(),
         };
-        let (log, log_thread) = flow_log::start().map_err(failed("start the log's thread"))?;
+        let (log, log_thread) = flow_log::start().map_err(OpenError::system("start the log's thread"))?;
         proxy.log = Some(log_thread);
         let (lookups, lookup_inbox) = mpsc::channel();
         let (gate_commands, gate_inbox) = mpsc::channel();
@@ -156,13 +154,13 @@ impl Proxy {
         if config.listen.iter().any(|listen| matches!(listen.mode, ListenMode::Socks5 | ListenMode::Bond)) {
             let mailboxes: Vec<Mailbox> = proxy.workers.iter().map(|worker| worker.mailbox.clone()).collect();
             let send_result = move |worker: usize, result| mailboxes[worker].send(WorkerCommand::Resolved(result));
-            resolver::start(lookup_inbox, send_result).map_err(failed("start the threads that look names up"))?;
+            resolver::start(lookup_inbox, send_result).map_err(OpenError::system("start the threads that look names up"))?;
         }
         // The rules come last: connections pass unsplit until all listeners are open.
         if let Some(rules) = rules {
             let limit = gate::memory_limit(&config);
             let gate = Gate::start(rules::Installed::install(rules).map_err(OpenError::from)?, limit, gate_inbox, failure_sender)
-                .map_err(failed("start the thread that opens and shuts the gate"))?;
+                .map_err(OpenError::system("start the thread that opens and shuts the gate"))?;
             proxy.gate = Some((gate_commands, gate));
         }
         Ok(proxy)
@@ -287,7 +285,7 @@ impl Proxy {
 
     /// State of the links whose capacity is configured.
     pub fn links(&self) -> Vec<LinkView> {
-        self.kernel.lock().unwrap_or_else(PoisonError::into_inner).1.as_mut().map_or(Vec::new(), Egress::look)
+        self.kernel.lock().unwrap_or_else(PoisonError::into_inner).1.as_mut().map_or(Vec::new(), Egress::views)
     }
 
     fn join(&mut self) {

@@ -21,7 +21,6 @@ pub(crate) mod sys;
 use crate::{
     carrier::{CarrierContext, OpenCarrier, StreamCarrier},
     config::ProxyConfig,
-    error::ProxyStartError,
     flow_log::{self, Lines},
     gate::GateCommand,
     listeners::{self, WorkerListener},
@@ -29,7 +28,7 @@ use crate::{
     meter::Totals,
     resolver::{LookupOrigin, LookupResult, NameLookup},
 };
-use intercept::{Routes, listener::BACKLOG};
+use intercept::{OpenError, Routes, listener::BACKLOG};
 pub(crate) use mailbox::{Mailbox, WorkerCommand};
 use pending_clients::PendingQueue;
 use relay::{Ending, EventBatch, FlowRecord, FlowStats, Reactor, Scratch, Slab, Token};
@@ -136,14 +135,13 @@ impl Worker {
     ///
     /// # Errors
     /// When a listener or the bond cannot be opened, or epoll cannot be set up.
-    pub(crate) fn new(config: Arc<ProxyConfig>, waker: OwnedFd, context: WorkerContext) -> Result<Self, ProxyStartError> {
-        let failed = |what| move |why| ProxyStartError::System { what, why };
+    pub(crate) fn new(config: Arc<ProxyConfig>, waker: OwnedFd, context: WorkerContext) -> Result<Self, OpenError> {
         let listeners = listeners::open(&config, context.number)?;
-        let mut worker = Self::watch(config, waker, listeners, context).map_err(failed("set up epoll for a worker"))?;
+        let mut worker = Self::watch(config, waker, listeners, context).map_err(OpenError::system("set up epoll for a worker"))?;
         let context =
             CarrierContext { reactor: worker.reactor.clone(), lookups: worker.context.lookups.clone(), worker: worker.context.number };
         let carrier = (worker.context.open_carrier)(&worker.config, context);
-        worker.carrier = carrier.map_err(|why| failed("set up the bond")(io::Error::other(why)))?;
+        worker.carrier = carrier.map_err(|why| OpenError::system("set up the bond")(io::Error::other(why)))?;
         Ok(worker)
     }
 

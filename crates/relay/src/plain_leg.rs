@@ -3,7 +3,7 @@
 use crate::{ending::Ending, readiness::Readiness};
 use intercept::{
     ReceiveBound,
-    leg::{LegProfile, Shares, Silence},
+    leg::{LegProfile, Shares, SilenceTimeout},
     sys,
 };
 use rustix::fd::{AsFd, BorrowedFd};
@@ -33,7 +33,7 @@ pub struct PlainLeg {
     /// Limits of the leg's profile, bytes: of the receive queue, of the unsent part of the send queue.
     receive_limit: Option<usize>,
     unsent_limit: Option<usize>,
-    silence: Silence,
+    silence: SilenceTimeout,
     kept_alive: bool,
 }
 
@@ -52,7 +52,7 @@ impl PlainLeg {
             receive_bound: ReceiveBound::inherited(receive),
             receive_limit,
             unsent_limit,
-            silence: Silence::of(profile),
+            silence: SilenceTimeout::of(profile),
             kept_alive: false,
         }
     }

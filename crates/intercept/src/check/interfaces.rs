@@ -1,5 +1,4 @@
-//! The interfaces that a configuration names, the links whose capacity it says, and the routes to
-//! what it names.
+//! Checks of the interfaces, link capacities and destinations that a configuration names.
 
 use super::{Trial, TrialResult};
 use crate::{
@@ -11,7 +10,7 @@ use crate::{
 };
 use std::{io, net::IpAddr};
 
-/// Tries the interfaces, links and routes of a configuration; `profiles` are all that it has.
+/// Checks the interfaces, links and routes of a configuration; `profiles` are all of its profiles.
 pub fn try_interfaces(interception: &Interception, profiles: &[NamedProfile<'_>]) -> Vec<Trial> {
     let routes = match Routes::open().and_then(|routes| routes.devices().map(|devices| (routes, devices))) {
         Ok(found) => found,
@@ -30,7 +29,7 @@ pub fn try_interfaces(interception: &Interception, profiles: &[NamedProfile<'_>]
     trials
 }
 
-/// Every interface that is named, with where.
+/// Every interface that the configuration names, and the keys that name it.
 fn named(policy: &Policy, profiles: &[NamedProfile<'_>]) -> Vec<(Interface, String)> {
     let mut all: Vec<(Interface, Vec<String>)> = Vec::new();
     let mut add = |interface: &Interface, by: String| match all.iter_mut().find(|(known, _)| known == interface) {
@@ -51,34 +50,34 @@ fn named(policy: &Policy, profiles: &[NamedProfile<'_>]) -> Vec<(Interface, Stri
 }
 
 fn find(interface: &Interface, by: &str, devices: &[Device]) -> Trial {
-    let fitting: Vec<&str> = devices.iter().map(|device| device.name.as_str()).filter(|name| interface.fits(name)).collect();
-    let result = if !fitting.is_empty() {
-        TrialResult::works(fitting.join(", "))
+    let matching: Vec<&str> = devices.iter().map(|device| device.name.as_str()).filter(|name| interface.matches(name)).collect();
+    let result = if !matching.is_empty() {
+        TrialResult::works(matching.join(", "))
     } else if interface.0.ends_with('*') {
-        TrialResult::works("none now; those that come later count")
+        TrialResult::works("none now; it will match interfaces that appear later")
     } else {
         let there: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
         TrialResult::fails(
             format!("there is no such interface in this network namespace; there are {}", there.join(", ")),
-            "correct the name (`ip link`), bring the interface up first, or use a pattern for one that comes later (ppp*)",
+            "correct the name (`ip link`), create the interface first, or use a pattern for one that appears later (ppp*)",
         )
     };
     Trial::new("find the interface", format!("{} ({by})", interface.0), result)
 }
 
-/// The links whose capacity is known: whether it is clear which they are, and what watches them.
+/// Checks that each configured capacity belongs to a known link, and that the links can be
+/// monitored.
 fn try_links(profiles: &[NamedProfile<'_>]) -> Vec<Trial> {
     let result = match Egress::try_out(profiles.iter().cloned()) {
         Ok(links) => TrialResult::works(links),
-        // Such an interface has been reported by its name.
+        // `find` has already reported the missing interface.
         Err(EgressError::NoLink { .. }) => return Vec::new(),
         Err(why) => TrialResult::fails(why.to_string(), "see `tandem doctor` for what this machine can do"),
     };
-    vec![Trial::new("watch", "links whose capacity is configured", result)]
+    vec![Trial::new("monitor", "links whose capacity is configured", result)]
 }
 
-/// Whether what is named is reached: servers, clients, and the networks between which a transparent
-/// listener stands.
+/// Checks that there are routes to the servers and clients that listeners, rules and legs name.
 fn try_routes(interception: &Interception, routes: &Routes) -> Vec<Trial> {
     let mut trials = Vec::new();
     for listen in &interception.listen {
@@ -86,7 +85,7 @@ fn try_routes(interception: &Interception, routes: &Routes) -> Vec<Trial> {
             trials.push(try_route(routes, to.ip(), format!("{to} (where the listener at {} forwards to)", listen.at)));
         }
     }
-    let rules = interception.policy.rules.iter().enumerate().filter(|(_, rule)| matches!(rule.action, Action::Split | Action::Bond));
+    let rules = interception.policy.rules.iter().enumerate().filter(|(_, rule)| matches!(rule.action, Action::Split | Action::Carry));
     for (index, rule) in rules {
         for (key, prefixes) in [("from", &rule.from), ("to", &rule.to)] {
             trials.extend(prefixes.iter().filter_map(|prefix| try_prefix(routes, *prefix, &format!("{key} of rule[{}]", index + 1))));
@@ -98,16 +97,17 @@ fn try_routes(interception: &Interception, routes: &Routes) -> Vec<Trial> {
     trials
 }
 
-/// A prefix by its first host that is not this one; none for a prefix that stands for everything.
+/// Checks the route to a prefix, by its first host that is not this one. `None` for a prefix of all
+/// addresses.
 fn try_prefix(routes: &Routes, prefix: Prefix, by: &str) -> Option<Trial> {
     let hosts = || prefix.0.hosts().take(2).filter(|_| prefix.0.prefix_len() > 0);
-    let is_here = |host: &IpAddr| matches!(routes.reach(*host), Ok(Some(device)) if device == "lo");
+    let is_here = |host: &IpAddr| matches!(routes.try_interface_to(*host), Ok(Some(device)) if device == "lo");
     let host = hosts().find(|host| !is_here(host)).or_else(|| hosts().next())?;
     Some(try_route(routes, host, format!("{prefix} ({by})")))
 }
 
 fn try_route(routes: &Routes, to: IpAddr, subject: String) -> Trial {
-    let result = match routes.reach(to) {
+    let result = match routes.try_interface_to(to) {
         Ok(Some(device)) => TrialResult::works(format!("through {device}")),
         Ok(None) => TrialResult::works("by a route without an interface"),
         Err(why) => {

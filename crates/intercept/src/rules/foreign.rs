@@ -1,39 +1,40 @@
-//! What other programs' firewall rules do with packets that pass this host: which of their chains
-//! may stop a connection. Asked of the kernel, for nftables (and so for iptables-nft, firewalld,
-//! ufw, fw4); the older iptables only tells which of its tables are in use.
+//! Other programs' firewall rules: which of their chains may stop a connection, and whether they
+//! use conntrack. Read from the kernel, for nftables (and so for iptables-nft, firewalld, ufw,
+//! fw4). Of iptables-legacy the kernel only shows which tables are in use.
 
 use super::{
-    Family, MARK, TABLE,
-    nfnetlink::{INET, Message, Questions, as_text, attribute, attributes},
+    MARK, TABLE,
+    family::Family,
+    nfnetlink::{INET, Message, NftablesSocket, as_text, attribute, attributes},
 };
 use std::{collections::BTreeSet, fmt, fs, io};
 
-/// Of a chain: its table, name, hook, policy, type; of a hook: its number.
+/// Attributes of a chain, and of its hook (include/uapi/linux/netfilter/nf_tables.h).
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_HOOK: u16 = 4;
 const CHAIN_POLICY: u16 = 5;
 const CHAIN_TYPE: u16 = 7;
 const HOOK_NUMBER: u16 = 1;
-/// Of a rule: its expressions; of one of these: its name and what it is made of.
+/// Attributes of a rule, and of its expressions.
 const RULE_EXPRESSIONS: u16 = 4;
 const EXPRESSION_NAME: u16 = 1;
 const EXPRESSION_DATA: u16 = 2;
-/// Of an immediate value: the verdict in it, and its number; of a lookup: the register of the
-/// result, which is 0 for a verdict; of a target of xtables: its name.
+/// Attributes of an immediate value and its verdict, of a lookup (its result register is 0 for a
+/// verdict), of an xtables target.
 const IMMEDIATE_DATA: u16 = 2;
 const DATA_VERDICT: u16 = 2;
 const VERDICT_CODE: u16 = 1;
 const LOOKUP_RESULT: u16 = 3;
 const TARGET_NAME: u16 = 1;
-/// Verdicts (NF_DROP, NF_ACCEPT, NFT_RETURN), as policies too.
+/// Verdicts, also used as policies: NF_DROP, NF_ACCEPT, NFT_RETURN.
 const DROP: [u8; 4] = 0u32.to_be_bytes();
 const ACCEPT: [u8; 4] = 1u32.to_be_bytes();
 const RETURN: [u8; 4] = (-5i32).to_be_bytes();
-/// Families of tables.
+/// Families of tables: NFPROTO_IPV4, NFPROTO_IPV6.
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
-/// Expressions that let every packet pass, whatever else they do with it.
+/// Expressions that cannot stop a packet.
 const HARMLESS: [&str; 25] = [
     "payload",
     "cmp",
@@ -61,60 +62,64 @@ const HARMLESS: [&str; 25] = [
     "xfrm",
     "match",
 ];
-/// Targets of xtables that do.
+/// Targets of xtables that cannot stop a packet.
 const HARMLESS_TARGETS: [&str; 6] = ["TCPMSS", "MARK", "CONNMARK", "LOG", "NFLOG", "CT"];
 
-/// Where a chain sees packets.
+/// The hook of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Hook {
-    /// Those for this host.
+    /// Packets to this host.
     Input,
-    /// Those that pass it.
+    /// Packets that this host forwards.
     Forward,
 }
 
 /// A chain of another program that may stop packets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Filter {
+struct FilterChain {
     hook: Hook,
-    /// IPv4 and IPv6: whether it sees their packets.
+    /// Whether it sees packets of IPv4 and of IPv6.
     sees: [bool; 2],
-    /// As people know it.
+    /// Its name for messages.
     label: String,
 }
 
-/// What other programs' rules do with packets.
+/// The effects of other programs' rules on packets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Firewall {
-    filters: BTreeSet<Filter>,
-    /// Whether conntrack translates addresses: IPv4, IPv6.
+    filters: BTreeSet<FilterChain>,
+    /// Whether conntrack may translate addresses of IPv4 and of IPv6.
     translates: [bool; 2],
-    /// Whether a rule asks conntrack, so that it tracks connections.
+    /// Whether a rule uses conntrack, which makes it track connections.
     tracks: bool,
+    /// Whether far legs are to have a conntrack zone.
     has_zone: bool,
 }
 
 impl Firewall {
-    /// Looks at the network namespace of the calling thread.
-    pub(crate) fn look() -> io::Result<Self> {
-        let questions = Questions::open()?;
+    /// Reads the rules in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The kernel does not answer: the process lacks CAP_NET_ADMIN, or the kernel has no nftables.
+    pub(crate) fn read() -> io::Result<Self> {
+        let nftables = NftablesSocket::open()?;
         loop {
-            if let Some(firewall) = Self::in_nftables(&questions)? {
+            if let Some(firewall) = Self::in_nftables(&nftables)? {
                 return Ok(firewall.and_legacy());
             }
         }
     }
 
-    /// What is in nftables; none when that changed meanwhile.
-    fn in_nftables(questions: &Questions) -> io::Result<Option<Self>> {
+    /// Reads the rules in nftables. `None` if they changed meanwhile.
+    fn in_nftables(nftables: &NftablesSocket) -> io::Result<Option<Self>> {
         let mut chains = Vec::new();
-        if !questions.chains(|message| chains.extend(BaseChain::read(message)))? {
+        if !nftables.chains(|message| chains.extend(BaseChain::read(message)))? {
             return Ok(None);
         }
         let mut firewall = Firewall::default();
         let tables: BTreeSet<_> = chains.iter().map(|chain| (chain.family, chain.table.clone())).collect();
         for (family, table) in tables {
-            if !questions.rules(family, &table, None, |rule| firewall.tracks |= asks_conntrack(rule))? {
+            if !nftables.rules(family, &table, None, |rule| firewall.tracks |= asks_conntrack(rule))? {
                 return Ok(None);
             }
         }
@@ -125,17 +130,17 @@ impl Firewall {
             }
             let Some(hook) = chain.hook else { continue };
             let mut may_stop = chain.drops;
-            if !may_stop && !questions.rules(chain.family, &chain.table, Some(&chain.name), |rule| may_stop |= can_stop(rule))? {
+            if !may_stop && !nftables.rules(chain.family, &chain.table, Some(&chain.name), |rule| may_stop |= can_stop(rule))? {
                 return Ok(None);
             }
             if may_stop {
-                firewall.filters.insert(Filter { hook, sees: chain.sees(), label: chain.to_string() });
+                firewall.filters.insert(FilterChain { hook, sees: chain.sees(), label: chain.to_string() });
             }
         }
         Ok(Some(firewall))
     }
 
-    /// And what is in the older iptables, whose rules cannot be seen.
+    /// Adds the tables of iptables-legacy, whose rules cannot be read.
     fn and_legacy(mut self) -> Self {
         for (at, (file, program)) in [("ip_tables_names", "iptables-legacy"), ("ip6_tables_names", "ip6tables-legacy")].iter().enumerate() {
             let tables = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
@@ -146,7 +151,7 @@ impl Firewall {
                     self.translates = both(self.translates, sees);
                 } else if matches!(table, "filter" | "mangle" | "security") {
                     let label = format!("the table {table} of {program}");
-                    let filter = |hook| Filter { hook, sees, label: label.clone() };
+                    let filter = |hook| FilterChain { hook, sees, label: label.clone() };
                     self.filters.extend([Hook::Input, Hook::Forward].map(filter));
                 }
             }
@@ -154,7 +159,7 @@ impl Firewall {
         self
     }
 
-    /// The same without what happens at this hook.
+    /// Without the chains at this hook.
     pub(super) fn without(mut self, hook: Hook) -> Self {
         self.filters.retain(|filter| filter.hook != hook);
         self
@@ -170,12 +175,12 @@ impl Firewall {
         self.translates[family.index()]
     }
 
-    /// Whether conntrack tracks connections, as it does where it translates addresses.
+    /// Whether conntrack tracks connections, as it also does to translate addresses.
     pub(super) fn tracks(&self) -> bool {
         self.tracks || self.translates != [false; 2]
     }
 
-    /// The same, where far legs have a conntrack zone, or not.
+    /// Sets whether far legs are to have a conntrack zone.
     pub(super) fn with_zone(mut self, has_zone: bool) -> Self {
         self.has_zone = has_zone;
         self
@@ -186,24 +191,28 @@ impl Firewall {
         self.has_zone
     }
 
-    /// The chains at this hook that may stop packets, as people know them; none where there are none.
+    /// The names of the chains at this hook that may stop packets, for messages. `None` if there
+    /// are none.
     pub(crate) fn named(&self, hook: Hook) -> Option<String> {
         let labels: Vec<&str> = self.filters.iter().filter(|filter| filter.hook == hook).map(|filter| &filter.label[..]).collect();
         (!labels.is_empty()).then(|| labels.join(" and "))
     }
 }
 
-/// Whether a rule in a table of nftables with an input chain speaks of the mark of split
-/// connections: it then most likely accepts them.
+/// Whether a rule in an nftables table with an input chain contains the mark of split connections.
+/// It then most likely accepts them.
+///
+/// # Errors
+/// The kernel does not answer.
 pub(crate) fn input_knows_mark() -> io::Result<bool> {
-    let questions = Questions::open()?;
+    let nftables = NftablesSocket::open()?;
     let mut tables = BTreeSet::new();
-    questions.chains(|message| {
+    nftables.chains(|message| {
         tables.extend(BaseChain::read(message).filter(|chain| chain.hook == Some(Hook::Input)).map(|chain| (chain.family, chain.table)));
     })?;
     let mut known = false;
     for (family, table) in tables {
-        questions.rules(family, &table, None, |rule| {
+        nftables.rules(family, &table, None, |rule| {
             let expressions = rule.attribute(RULE_EXPRESSIONS).unwrap_or_default();
             known |= expressions.windows(4).any(|bytes| bytes == MARK.to_ne_bytes());
         })?;
@@ -215,7 +224,7 @@ fn both(one: [bool; 2], other: [bool; 2]) -> [bool; 2] {
     [one[0] | other[0], one[1] | other[1]]
 }
 
-/// A chain of another program that sees packets by itself.
+/// A chain of another program at a hook.
 struct BaseChain {
     family: u8,
     table: String,
@@ -226,7 +235,8 @@ struct BaseChain {
 }
 
 impl BaseChain {
-    /// None for a chain that is only jumped to, one of our own, or one of bridges and the like.
+    /// `None` for a chain without a hook, one of our own table, or one of another family, such as
+    /// bridge.
     fn read(message: &Message<'_>) -> Option<Self> {
         let (family, table) = (message.family(), message.text(CHAIN_TABLE)?);
         let number = attribute(message.attribute(CHAIN_HOOK)?, HOOK_NUMBER)?;
@@ -264,7 +274,7 @@ impl fmt::Display for BaseChain {
     }
 }
 
-/// Whether a rule asks conntrack about a packet, in words of nftables or of iptables.
+/// Whether a rule uses conntrack, by an expression of nftables or a match of xtables.
 fn asks_conntrack(rule: &Message<'_>) -> bool {
     attributes(rule.attribute(RULE_EXPRESSIONS).unwrap_or_default()).any(|(_, expression)| {
         match attribute(expression, EXPRESSION_NAME).and_then(as_text) {
@@ -278,7 +288,7 @@ fn asks_conntrack(rule: &Message<'_>) -> bool {
     })
 }
 
-/// Whether a rule may stop a packet, by itself or by a chain that it leads to.
+/// Whether a rule may stop a packet, by itself or by a jump to another chain.
 fn can_stop(rule: &Message<'_>) -> bool {
     let expressions = rule.attribute(RULE_EXPRESSIONS).unwrap_or_default();
     attributes(expressions).any(|(_, expression)| {

@@ -1,27 +1,29 @@
 //! The rules that heed other programs' forward and input chains.
 //!
-//! A split connection passes the host's input chain, not its forward chain. So that the operator's
-//! forward chain decides all the same, a SYN is split only when the chain has let a connection of
-//! its kind pass: same interface, client, server and port. The first of a kind passes unsplit, and
-//! a chain behind all others at the forward hook, which sees only what they have let pass, notes
-//! the SYN in the set `asked`, and its kind in the set `allowed` when an ACK of the client follows:
-//! the source of a lone SYN may be forged.
+//! **Forward chains.** A split connection passes the host's input chain, not its forward chain. So
+//! that the operator's forward chain still decides, a connection is split only after the chain has
+//! accepted one of its kind: same interface, client, server and port. The first of a kind passes
+//! unsplit. A chain of ours after all others at the forward hook sees only what they have accepted.
+//! It adds the SYN to the set `asked`, and the kind to the set `allowed` when an ACK of the client
+//! follows: the source address of a SYN alone may be forged.
 //!
-//! Where an input chain may stop what is handed to the proxy, a chain behind all others at the
-//! input hook notes the kind of each SYN that it sees (interface, client, port) in the set
-//! `arrived`. The kind of a SYN is added to the set `handed` as it is handed over when none has
-//! arrived lately, and deleted at the input hook. A kind that is still there when its next SYN
-//! comes was stopped between the hooks, unless the first may still be there (the set `fresh`). Its
-//! connections then pass unsplit (the set `stopped`): for a short time, since one packet may be
-//! lost by chance, and for longer when the next one is stopped too (the set `stopped_before`).
+//! **Input chains.** If an input chain may stop what is handed to the proxy, a chain of ours after
+//! all others at the input hook adds the kind of each SYN that arrives (interface, client, port) to
+//! the set `arrived`. When a SYN is handed over and its kind has not arrived recently, the kind is
+//! added to the set `handed`, and deleted at the input hook. If it is still in `handed` when the
+//! next SYN of its kind comes, the first SYN was stopped between the hooks, or is still between
+//! them (the set `fresh`). Connections of a stopped kind pass unsplit (the set `stopped`): for a
+//! short time at first, since a single packet may be lost by chance, and for longer if the next one
+//! is stopped too (the set `stopped_before`).
 //!
-//! Elements that a rule deletes stay in the kernel's hash table until it collects them, once a
-//! second, and it refuses a key of which it has 16: `handed` must not change with every SYN.
+//! Elements that a rule deletes stay in the kernel's hash table until its garbage collection, once
+//! a second, and the table refuses a key of which it has 16. So `handed` must not change with every
+//! SYN.
 
 use super::{
-    Family, TABLE,
+    TABLE,
+    family::Family,
     foreign::{Firewall, Hook},
-    from_client,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -31,9 +33,9 @@ use std::{fmt, str::FromStr, time::Duration};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ForwardPolicy {
-    /// They do: a connection is split only after they have let one of its kind pass, from the same
-    /// client through the same interface to the same port of the same server. Rules that name clients
-    /// or their interfaces (`from`, `in`) are exempt
+    /// They do: a connection is split only after they have accepted one of its kind, from the same
+    /// client through the same interface to the same port of the same server. Rules that name
+    /// clients or their interfaces (`from`, `in`) are exempt
     #[default]
     Heed,
     /// They do not: the proxy's own rules decide at once
@@ -46,7 +48,7 @@ impl FromStr for ForwardPolicy {
         match text {
             "heed" => Ok(ForwardPolicy::Heed),
             "ignore" => Ok(ForwardPolicy::Ignore),
-            _ => Err(format!("cannot read the forward policy {text:?}: expected heed or ignore")),
+            _ => Err(format!("cannot parse forward policy {text:?}: write heed or ignore")),
         }
     }
 }
@@ -57,35 +59,35 @@ impl fmt::Display for ForwardPolicy {
     }
 }
 
-/// How long an entry of `allowed` is valid. Changes of the firewall are noticed at once; this
-/// bounds what cannot be noticed: rules that depend on time, rates or counts, and the tables of the
-/// older iptables.
+/// Lifetime of an element of `allowed`. Changes of the firewall are noticed at once. This bounds
+/// the effect of what cannot be noticed: rules that depend on time, rates or counts, and the tables
+/// of iptables-legacy.
 const ALLOWED: Duration = Duration::from_secs(600);
 /// Upper bound on the time between the last SYN of a handshake and its ACK.
 const ASKED: Duration = Duration::from_secs(8);
-/// A SYN that was added less than this ago may still be between the hooks; one that was lost is
-/// sent again after a second. Those that come while one is there do not extend the time, so that a
-/// busy kind that is stopped is noticed.
+/// Lifetime of an element of `fresh`: upper bound on the time of a SYN between the hooks. Less than
+/// one second, after which a lost SYN is retransmitted. Further SYNs of the kind do not extend it,
+/// so that a busy kind that is stopped is noticed.
 const FRESH: Duration = Duration::from_millis(500);
-/// After an arrival the input chains are taken to let the kind pass for so long. A change of the
-/// firewall is noticed at once; this is for limits on rates.
+/// How long the input chains are assumed to accept a kind after one of its SYNs has arrived.
+/// Changes of the firewall are noticed at once; this bounds the effect of rate limits.
 const ARRIVED: Duration = Duration::from_secs(2);
-/// How long connections of a kind pass unsplit when an input chain has stopped one SYN, and when it
-/// has stopped the next too.
+/// How long connections of a kind pass unsplit after an input chain has stopped one SYN, and after
+/// it has stopped the next one too.
 const STOPPED_ONCE: Duration = Duration::from_secs(10);
 const STOPPED: Duration = Duration::from_secs(300);
-/// What the sets hold at most, of each family. Where they are full, connections pass unsplit.
+/// Capacity of each set, in elements. If a set is full, connections pass unsplit.
 const SIZE: u32 = 1 << 18;
-/// Behind all other chains.
+/// Hook priority after all other chains.
 const LAST: i32 = i32::MAX - 1;
-/// The hooks' chains, by what they do with SYNs.
+/// For each hook: its name in nftables, our chain at it, the chain that handles SYNs.
 const LATE: [(Hook, &str, &str, &str); 2] = [(Hook::Forward, "forward", "passed", "ask"), (Hook::Input, "input", "arrived", "arrive")];
-/// Chains that other chains lead to.
+/// The chains that are not at a hook.
 const CHAINS: [&str; 7] = ["guard", "admit", "stop", "recall", "ask", "allow", "arrive"];
 /// The sets.
 const SETS: [&str; 7] = ["asked", "allowed", "arrived", "handed", "fresh", "stopped", "stopped_before"];
 
-/// Sets, counters and chains that are always there, commands of nft.
+/// The commands that create the sets, counters and chains that exist on every host.
 pub(super) fn declarations() -> Vec<String> {
     let mut lines = Vec::new();
     for counter in ["not_yet_allowed", "stopped", "stopped_again"] {
@@ -112,7 +114,7 @@ pub(super) fn declarations() -> Vec<String> {
     lines
 }
 
-/// What the chains hold where `firewall` is other programs' rules.
+/// The commands that fill the chains on a host with these rules of other programs.
 pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
     let mut lines = Vec::new();
     for (hook, at, late, then) in LATE {
@@ -120,7 +122,7 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
             lines.push(format!("add chain inet {TABLE} {late} {{ type filter hook {at} priority {LAST}; policy accept; }}"));
             lines.push(format!("add rule inet {TABLE} {late} tcp flags & (syn | ack) == syn goto {then}"));
             if hook == Hook::Forward {
-                // Without data: what a bulk transfer sends needs no look at the set.
+                // Only short packets: the data of a bulk transfer needs no lookup in the set.
                 let acknowledges = "tcp flags & (syn | fin | rst | ack) == ack meta length <= 120";
                 lines.push(format!("add rule inet {TABLE} {late} {acknowledges} goto allow"));
             }
@@ -128,43 +130,44 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
     }
     let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
     if firewall.tracks() || firewall.has_zone() {
-        // Conntrack still has an entry of the same addresses and ports from an unsplit connection
-        // that never ended. Its source NAT would apply to packets delivered to the listener.
+        // Conntrack still has an entry with the same addresses and ports, of an unsplit connection
+        // that did not end. Its source NAT would apply to packets delivered to the listener.
         rule("admit", "ct status snat goto direct".into());
     }
     for family in [Family::V4, Family::V6] {
         let (n, forwarded, handed) = (family.number(), forwarded(family), handed(family));
-        // With the interface: another interface's packets of the same addresses are no answer.
-        let (connection, tracked) = (format!("iifname . {}", from_client(family)), firewall.tracks());
+        // With the interface: an ACK through another interface does not belong to this SYN.
+        let (connection, tracked) = (format!("iifname . {}", family.client_key()), firewall.tracks());
         if firewall.filters(Hook::Forward, family) {
             rule("guard", format!("{forwarded} @allowed{n} goto split"));
             rule("guard", format!("meta nfproto ipv{n} counter name not_yet_allowed goto direct"));
             if firewall.translates(family) {
-                // A DNATed SYN was accepted under its original destination: that says nothing about
-                // connections directly to the translated address.
+                // A SYN with translated destination (DNAT) was accepted because of its original
+                // destination. That does not allow connections to the translated address itself.
                 rule("ask", format!("meta nfproto ipv{n} ct status dnat accept"));
             }
             rule("ask", format!("update @asked{n} {{ {connection} }}"));
-            // Where there is conntrack, it knows whether the ACK completes the handshake. Not
-            // `update`: the forward chain is asked again even when the kind is never idle.
+            // Conntrack, if in use, knows whether the ACK completes the handshake. `add`, not
+            // `update`: the element must expire even if the kind is never idle, so that the forward
+            // chain decides again.
             let is_complete = if tracked { "ct status assured " } else { "" };
             rule("allow", format!("{is_complete}{connection} @asked{n} add @allowed{n} {{ {forwarded} }}"));
         }
         if firewall.filters(Hook::Input, family) {
             if tracked {
-                // Input chains commonly drop it.
+                // Input chains commonly drop packets in this state.
                 rule("admit", format!("meta nfproto ipv{n} ct state invalid goto direct"));
             }
             rule("admit", format!("{handed} @arrived{n} return"));
             rule("admit", format!("{handed} @stopped{n} counter name stopped goto direct"));
             rule("admit", format!("{handed} @handed{n} {handed} != @fresh{n} goto stop"));
             rule("admit", format!("{handed} @handed{n} return"));
-            // In this order, lest another processor see the one without the other.
+            // `fresh` first: another CPU must not see the kind in `handed` without it.
             rule("admit", format!("update @fresh{n} {{ {handed} }} add @handed{n} {{ {handed} }} return"));
-            // A set is full, or cannot grow as fast as kinds come: whether the SYN is stopped could
-            // not be noticed.
+            // Reached if a set is full or cannot grow fast enough: it could not be noticed that the
+            // SYN is stopped.
             rule("admit", format!("meta nfproto ipv{n} counter name unsplit goto direct"));
-            // Not handed over after all.
+            // The SYN was not handed over after all.
             rule("recall", format!("delete @handed{n} {{ {handed} }}"));
             let long = STOPPED.as_secs();
             let again = format!("counter name stopped_again add @stopped{n} {{ {handed} timeout {long}s }}");
@@ -173,7 +176,7 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
                 "stop",
                 format!("add @stopped{n} {{ {handed} }} update @stopped_before{n} {{ {handed} }} delete @handed{n} {{ {handed} }}"),
             );
-            // Last, since a full set ends a rule.
+            // `update` is last, since a full set ends the rule.
             let arrived = format!("update @arrived{n} {{ {handed} }}");
             rule("arrive", format!("delete @handed{n} {{ {handed} }} delete @stopped_before{n} {{ {handed} }} {arrived}"));
         }
@@ -183,8 +186,8 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
     lines
 }
 
-/// The commands that put the rules for `now` in the place of those for `before`, and forget what
-/// was noted. They change something in any case, as `Watch` needs it.
+/// The commands that replace the rules for `before` by those for `now`, and empty the sets. They
+/// always change something, as `TableWatch::has_changed` requires.
 pub(super) fn replace(before: &Firewall, now: &Firewall) -> Vec<String> {
     let mut lines: Vec<String> = CHAINS.iter().map(|chain| format!("flush chain inet {TABLE} {chain}")).collect();
     for (hook, _, late, _) in LATE {
@@ -199,13 +202,14 @@ pub(super) fn replace(before: &Firewall, now: &Firewall) -> Vec<String> {
     lines
 }
 
-/// What tells kinds of connections apart at the forward hook …
+/// The key of a kind of connections at the forward hook.
 fn forwarded(family: Family) -> String {
     let ip = family.ip();
     format!("iifname . {ip} saddr . {ip} daddr . tcp dport")
 }
 
-/// … and at the input hook. Without the server: input chains rarely distinguish servers.
+/// The key of a kind of connections at the input hook. Without the server: input chains rarely
+/// distinguish servers.
 fn handed(family: Family) -> String {
     format!("iifname . {} saddr . tcp dport", family.ip())
 }

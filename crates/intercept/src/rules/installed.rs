@@ -1,15 +1,18 @@
-//! Rules that are in place: how they change while the proxy runs, and how they go with it.
+//! Installed rules: how they change while the proxy runs, how lost ones are installed again, and
+//! how they are removed.
 
 use super::{
-    DELIVERY, Family, Firewall, ForwardPolicy, Hook, KNOWN_DIRECT, MARK, Rules, RulesError, SETTING, TABLE, guard,
-    nfnetlink::{Counters, Questions},
+    DELIVERY, Firewall, ForwardPolicy, Hook, MARK, Rules, RulesError, SETTING, TABLE,
+    family::Family,
+    guard,
+    nfnetlink::{Counters, NftablesSocket},
     owner::Owner,
-    prefixes,
-    watch::Watch,
+    table::{DIRECT_LIFETIME, prefixes},
+    watch::TableWatch,
     zone,
 };
 use crate::{
-    kernel_setting::{Changed, KernelSetting},
+    kernel_setting::{ChangedSetting, KernelSetting},
     policy::{Prefix, Rule},
     routes::{AddressFamily, Routes},
 };
@@ -18,77 +21,91 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often [`Installed::check`] tries to install lost rules again before it gives up, and how
-/// long it waits between attempts.
+/// How often [`Installed::check`] tries to install lost rules again before it gives up.
 const ATTEMPTS: u32 = 3;
-const PAUSE: Duration = Duration::from_secs(1);
-/// How often it is asked whether an input chain stops connections, until one is known to.
-const ASK: Duration = Duration::from_secs(1);
+/// Time between these attempts.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the counters are read to find out whether an input chain stops connections.
+const STOPPED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The rules were lost, and attempts to install them again failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot install the firewall's rules again after they were lost: {0}")]
 pub struct RulesLost(pub RulesError);
 
-/// What the firewall has counted, in packets; of `quic` all packets, of the others the first of each connection.
+/// The counters of the nftables table. Except for QUIC they count the first packet of each
+/// connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counted {
     /// Connections handed to the proxy.
     pub split: u64,
-    /// Connections that a rule or the list let bypass.
+    /// Connections that bypassed by a rule or by the bypass list.
     pub bypassed: u64,
-    /// Connections that passed because the proxy was full or ending.
+    /// Connections that passed unsplit because the proxy was full or ending.
     pub unsplit: u64,
-    /// Connections that passed unsplit because the forward chain had not let one of their kind pass
-    /// before.
+    /// Connections that passed unsplit because the forward chains had not yet accepted one of their
+    /// kind.
     #[serde(default)]
     pub not_yet_allowed: u64,
     /// Connections that passed unsplit because an input chain had stopped one of their kind.
     #[serde(default)]
     pub stopped: u64,
-    /// Connections that were answered through this host, but not opened through it.
+    /// Connections that were answered through this host, but not opened through it (asymmetric
+    /// routing).
     pub oneway: u64,
-    /// Packets of UDP port 443, which can't be split.
+    /// Packets of UDP port 443 (QUIC), which cannot be split.
     pub quic_packets: u64,
     /// Their bytes.
     pub quic_bytes: u64,
 }
 
-/// Rules that are in place. Dropping takes them away.
+/// Installed rules. Dropping it removes them.
+///
+/// After [`install`](Self::install) call [`check`](Self::check) several times a second, and
+/// [`settle`](Self::settle) from time to time. [`set_open`](Self::set_open),
+/// [`set_policy`](Self::set_policy) and [`set_bypass`](Self::set_bypass) change which new
+/// connections are split; existing connections are not affected.
 #[derive(Debug)]
 pub struct Installed {
     owner: Owner,
-    setting: Option<Changed>,
-    /// When something last changed in who passes unsplit.
+    setting: Option<ChangedSetting>,
+    /// When a change last made connections pass unsplit that would have been split before. `None`:
+    /// long enough ago.
     changed: Option<Instant>,
     rules: Rules,
     /// Other programs' rules, as far as they are heeded.
     firewall: Firewall,
-    /// When it is asked next whether an input chain stops connections; none once that is known.
-    ask_stopped: Option<Instant>,
+    /// When to check next whether an input chain stops connections. `None` once that is known.
+    check_stopped_at: Option<Instant>,
     open: bool,
     bypass: Vec<Prefix>,
-    watch: Watch,
-    loss: Option<Loss>,
+    watch: TableWatch,
+    reinstallation: Option<Reinstallation>,
 }
 
-/// The rules are not as they were installed.
+/// The rules are lost, and are being installed again.
 #[derive(Debug)]
-struct Loss {
-    seen: Instant,
+struct Reinstallation {
+    /// When the loss was noticed.
+    noticed: Instant,
     failed_attempts: u32,
     next_attempt: Instant,
 }
 
 impl Installed {
-    /// Installs the rules in the network namespace of the calling thread. Who owns the table may touch the routes, so that of several
-    /// that start at once one comes through, whole.
+    /// Installs the rules in the network namespace of the calling thread. Only the owner of the
+    /// table changes the routes, so that of several proxies that start at once exactly one
+    /// succeeds.
+    ///
+    /// # Errors
+    /// Another proxy owns the table, or a rule could not be installed. Nothing stays installed
+    /// then.
     pub fn install(rules: Rules) -> Result<Self, RulesError> {
         let owner = Owner::claim()?;
         SETTING.recover();
-        let watch = Watch::begin();
+        let watch = TableWatch::begin();
         let firewall = heeded(&rules, false).unwrap_or_else(|why| {
-            tracing::warn!("cannot look at the firewall rules of other programs, which are not heeded therefore: {why}");
+            tracing::warn!("cannot read the firewall rules of other programs, so that these are not heeded: {why}");
             Firewall::default()
         });
         let commands = rules.contents(&firewall);
@@ -96,96 +113,101 @@ impl Installed {
             owner,
             rules,
             firewall,
-            ask_stopped: Some(Instant::now()),
+            check_stopped_at: Some(Instant::now()),
             open: true,
             setting: None,
             changed: None,
             bypass: Vec::new(),
             watch,
-            loss: None,
+            reinstallation: None,
         };
         installed.fill(&commands)?;
-        installed.say_what_is_heeded();
+        installed.log_what_is_heeded();
         Ok(installed)
     }
 
-    /// Has the owner do `commands`, of which at least one changes something.
-    fn tell(&mut self, commands: &[String]) -> Result<(), RulesError> {
-        self.owner.tell(commands)?;
+    /// Runs `commands`, of which at least one changes something.
+    fn run(&mut self, commands: &[String]) -> Result<(), RulesError> {
+        self.owner.run(commands)?;
         self.watch.has_changed();
         Ok(())
     }
 
-    /// Installs the routes, and the contents of a table that is empty.
+    /// Installs the routes, and fills the empty table.
     fn fill(&mut self, commands: &[String]) -> Result<(), RulesError> {
         remove_routes();
         self.deliver_marked().map_err(|why| RulesError::Routing { cure: routing_cure(&why), why })?;
-        self.tell(commands)
+        self.run(commands)
     }
 
-    /// Looks whether the rules are still in place, and installs them again where they are not, as
-    /// they were: open or shut, with the present policy and list. To be called often: as long as
-    /// nothing has changed in nftables it costs about 20 µs. True: it has installed them again.
+    /// Checks that the rules are still in place. If not, installs them again as they were: open or
+    /// shut, with the present policy and bypass list. Returns whether it has. Call it often: it
+    /// takes about 20 µs unless something in nftables has changed.
     ///
     /// # Errors
-    /// When the rules could not be installed again in `ATTEMPTS` attempts.
+    /// Several attempts to install the rules again have failed.
     pub fn check(&mut self) -> Result<bool, RulesLost> {
         let now = Instant::now();
-        if self.loss.is_none()
+        if self.reinstallation.is_none()
             && let Some(why) = self.find_loss()
         {
             tracing::warn!("the firewall's rules are lost: {why}; new connections pass unsplit until the rules are installed again");
-            self.loss = Some(Loss { seen: now, failed_attempts: 0, next_attempt: now });
+            self.reinstallation = Some(Reinstallation { noticed: now, failed_attempts: 0, next_attempt: now });
         }
-        if self.loss.is_none() {
-            self.look_for_stopped(now);
+        if self.reinstallation.is_none() {
+            self.warn_of_stopped(now);
         }
-        let Some(loss) = self.loss.as_ref().filter(|loss| loss.next_attempt <= now) else { return Ok(false) };
-        let (seen, attempt) = (loss.seen, loss.failed_attempts + 1);
+        let Some(pending) = self.reinstallation.as_ref().filter(|pending| pending.next_attempt <= now) else { return Ok(false) };
+        let (noticed, attempt) = (pending.noticed, pending.failed_attempts + 1);
         match self.restore() {
             Ok(()) => {
-                tracing::warn!("the firewall's rules are installed again, {} ms after their loss was seen", seen.elapsed().as_millis());
-                self.loss = None;
+                tracing::warn!(
+                    "the firewall's rules are installed again, {} ms after their loss was noticed",
+                    noticed.elapsed().as_millis()
+                );
+                self.reinstallation = None;
                 Ok(true)
             }
             Err(error) if attempt >= ATTEMPTS => Err(RulesLost(error)),
             Err(error) => {
                 tracing::error!("attempt {attempt} of {ATTEMPTS} to install the firewall's rules again failed: {error}");
-                self.loss = Some(Loss { seen, failed_attempts: attempt, next_attempt: Instant::now() + PAUSE });
+                let next_attempt = Instant::now() + RETRY_INTERVAL;
+                self.reinstallation = Some(Reinstallation { noticed, failed_attempts: attempt, next_attempt });
                 Ok(false)
             }
         }
     }
 
-    /// How the rules were lost, where they were.
+    /// How the rules were lost. `None` if they are in place.
     fn find_loss(&mut self) -> Option<String> {
         if let Some(how) = self.owner.ended() {
             return Some(how);
         }
-        match self.watch.look() {
-            Ok(Some(look)) if look.rules < self.expected() => Some(format!(
-                "of {} rules in the table inet {TABLE} {} are left: another program has removed the others",
-                self.expected(),
-                look.rules
+        match self.watch.check() {
+            Ok(Some(change)) if change.rules < self.expected() => Some(format!(
+                "the table inet {TABLE} has {} of its {} rules: another program has removed the others",
+                change.rules,
+                self.expected()
             )),
-            Ok(Some(look)) if look.by_others => {
+            Ok(Some(change)) if change.by_others => {
                 if let Err(error) = self.heed_change() {
-                    tracing::error!("cannot heed a change of the firewall, which is tried again: {error}");
-                    self.watch.look_again();
+                    tracing::error!("cannot adapt the rules to a change of the firewall: {error}; trying again");
+                    self.watch.report_again();
                 }
                 None
             }
             Ok(_) => None,
             Err(why) => {
-                tracing::debug!("cannot look at the table inet {TABLE}: {why}");
+                tracing::debug!("cannot read the table inet {TABLE}: {why}");
                 None
             }
         }
     }
 
-    /// Another program has changed its rules, so that what was let pass before counts no more.
+    /// Adapts the rules after another program has changed its own. What its chains accepted before
+    /// may be stopped now, so that the sets are emptied.
     fn heed_change(&mut self) -> Result<(), RulesError> {
-        let now = heeded(&self.rules, self.firewall.has_zone()).map_err(|why| RulesError::Lost { why: why.to_string() })?;
+        let now = heeded(&self.rules, self.firewall.has_zone()).map_err(RulesError::ReadFirewall)?;
         if now == self.firewall && now == Firewall::default() {
             return Ok(());
         }
@@ -195,41 +217,41 @@ impl Installed {
             return Err(error);
         }
         if before != self.firewall {
-            self.say_what_is_heeded();
+            self.log_what_is_heeded();
         }
-        self.ask_stopped = Some(Instant::now());
+        self.check_stopped_at = Some(Instant::now());
         Ok(())
     }
 
-    /// Tells the operator what limits splitting here.
-    fn say_what_is_heeded(&self) {
+    /// Logs which forward chains limit splitting on this host.
+    fn log_what_is_heeded(&self) {
         if let Some(chains) = self.firewall.named(Hook::Forward) {
             tracing::info!(
-                "{chains} may stop forwarded connections: of those of a client to a port of a server, the first passes unsplit, later ones \
-                 are split if it was let pass; to split all at once, name whose (a rule with `in` or `from`), or set forward_policy = \
-                 \"ignore\""
+                "{chains} may stop forwarded connections: the first connection from a client to a port of a server passes unsplit, later \
+                 ones are split if the chain has accepted the first; to split the first one too, name the clients in a rule (`in` or \
+                 `from`), or set forward_policy = \"ignore\""
             );
         }
     }
 
-    /// Asks whether an input chain stops connections, and tells the operator, once.
-    fn look_for_stopped(&mut self, now: Instant) {
+    /// Warns once if an input chain stops connections that should be split.
+    fn warn_of_stopped(&mut self, now: Instant) {
         let Some(chains) = self.firewall.named(Hook::Input) else { return };
-        if self.ask_stopped.is_none_or(|next| now < next) {
+        if self.check_stopped_at.is_none_or(|next| now < next) {
             return;
         }
-        self.ask_stopped = Some(now + ASK);
-        // One may be lost by chance, hardly the next of its kind too.
+        self.check_stopped_at = Some(now + STOPPED_INTERVAL);
+        // A single SYN may be lost by chance, but rarely two of one kind in a row.
         if self.counters().is_ok_and(|counters| counters.of("stopped_again").packets > 0) {
-            self.ask_stopped = None;
+            self.check_stopped_at = None;
             tracing::warn!(
-                "an input chain of this host stops connections that are to be split, and they pass unsplit instead ({chains}): let it \
-                 accept packets with the mark {MARK:#x} (nft: meta mark {MARK:#x} accept)"
+                "an input chain of this host stops connections that are to be split, and they pass unsplit instead ({chains}): add a \
+                 rule that accepts packets with the mark {MARK:#x} (nft: meta mark {MARK:#x} accept)"
             );
         }
     }
 
-    /// How many rules there are to be in the table.
+    /// The number of rules that the table must have.
     fn expected(&self) -> usize {
         let all = self.rules.contents(&self.firewall).iter().filter(|command| command.starts_with("add rule")).count();
         let shut = if self.open { 0 } else { self.rules.open().len() };
@@ -240,10 +262,10 @@ impl Installed {
     /// Installs the rules again, in a new table with a new owner.
     fn restore(&mut self) -> Result<(), RulesError> {
         // Before the claim: the old owner, or its lock, may still hold the table.
-        self.owner.let_go();
+        self.owner.release();
         self.owner = Owner::claim()?;
-        self.watch = Watch::begin();
-        // While there were no rules, connections passed unsplit.
+        self.watch = TableWatch::begin();
+        // Without rules, connections passed unsplit.
         if self.setting.is_none() {
             self.setting = switch_early_demux_off();
         }
@@ -256,13 +278,17 @@ impl Installed {
         self.fill(&commands)
     }
 
-    /// The routing rules and routes that deliver marked packets to this machine.
+    /// Installs the routing rules and routes that deliver marked packets to this host.
     fn deliver_marked(&self) -> io::Result<()> {
         let routes = Routes::open()?;
         self.rules.families().iter().try_for_each(|family| routes.install(DELIVERY, family.routing()))
     }
 
-    /// Lets new connections pass unsplit, or takes them again; those the proxy has go on. Whether that changed anything.
+    /// Splits new connections (`open`), or lets them pass unsplit. Returns whether that is a
+    /// change.
+    ///
+    /// # Errors
+    /// The table could not be changed.
     pub fn set_open(&mut self, open: bool) -> Result<bool, RulesError> {
         if open == self.open {
             return Ok(false);
@@ -276,7 +302,10 @@ impl Installed {
         Ok(true)
     }
 
-    /// Puts another policy in the place of the present one.
+    /// Replaces the policy.
+    ///
+    /// # Errors
+    /// The table could not be changed. The previous policy stays then.
     pub fn set_policy(&mut self, policy: Vec<Rule>) -> Result<(), RulesError> {
         let rules = Rules { policy, ..self.rules.clone() };
         let mut commands = vec![format!("flush chain inet {TABLE} intercept")];
@@ -286,12 +315,15 @@ impl Installed {
         Ok(())
     }
 
-    /// The prefixes that bypass, whichever end is in them.
+    /// The bypass list: connections with either end in one of these prefixes pass unsplit.
     pub fn bypass(&self) -> &[Prefix] {
         &self.bypass
     }
 
-    /// Makes the list of prefixes that bypass this one.
+    /// Replaces the bypass list.
+    ///
+    /// # Errors
+    /// The table could not be changed. The previous list stays then.
     pub fn set_bypass(&mut self, list: Vec<Prefix>) -> Result<(), RulesError> {
         let before = std::mem::replace(&mut self.bypass, list);
         let flush = [Family::V4, Family::V6].map(|family| format!("flush set inet {TABLE} bypass{}", family.number()));
@@ -302,52 +334,57 @@ impl Installed {
         changed
     }
 
-    /// The commands that put the list of prefixes that bypass into its empty sets.
+    /// The commands that fill the empty sets of the bypass list.
     fn list(&self) -> Vec<String> {
         let add = |family: Family| Some((family.number(), prefixes(&self.bypass, family)?));
         let sets = [Family::V4, Family::V6].into_iter().filter_map(add);
         sets.map(|(n, elements)| format!("add element inet {TABLE} bypass{n} {elements}")).collect()
     }
 
-    /// Does `commands`, after which connections may pass unsplit that a moment ago would have been split: for as long as the host
-    /// remembers those, their packets must be told apart.
+    /// Runs `commands` after which connections may pass unsplit that would have been split before.
+    /// As long as this host has sockets of earlier connections with the same addresses and ports,
+    /// packets are delivered carefully (see `Rules::ours`).
     fn change(&mut self, commands: Vec<String>) -> Result<(), RulesError> {
         if self.setting.is_none() {
             self.setting = switch_early_demux_off();
         }
-        self.tell(&[Self::deliver(true), commands].concat())?;
+        self.run(&[Self::deliver(true), commands].concat())?;
         self.changed = Some(Instant::now());
         Ok(())
     }
 
-    /// The commands that make the delivery of the proxy's packets careful, or quick.
+    /// The commands that make the delivery of the proxy's packets careful, or fast.
     fn deliver(careful: bool) -> Vec<String> {
         [vec![format!("flush chain inet {TABLE} ours")], Rules::ours(careful)].concat()
     }
 
-    /// Goes back to what is quick when care has been taken for long enough.
+    /// Returns to fast delivery once no socket can be left from before the last change.
     pub fn settle(&mut self) {
-        if self.open && self.loss.is_none() && self.changed.is_some_and(|changed| changed.elapsed() > KNOWN_DIRECT) {
-            if let Err(error) = self.tell(&Self::deliver(false)) {
-                tracing::error!("cannot change the rules back: {error}");
+        if self.open && self.reinstallation.is_none() && self.changed.is_some_and(|changed| changed.elapsed() > DIRECT_LIFETIME) {
+            if let Err(error) = self.run(&Self::deliver(false)) {
+                tracing::error!("cannot return to fast delivery of the proxy's packets: {error}");
             }
-            (self.setting, self.changed) = (None, None);
+            self.setting = None;
+            self.changed = None;
         }
     }
 
-    /// The table's counters, of which a dump may have been interrupted by a change.
+    /// Reads the table's counters, again if a change interrupts the dump.
     fn counters(&self) -> io::Result<Counters> {
         loop {
-            if let Some(counters) = Questions::open()?.counters(TABLE)? {
+            if let Some(counters) = NftablesSocket::open()?.counters(TABLE)? {
                 return Ok(counters);
             }
         }
     }
 
-    /// What has been counted. Asked of the kernel: `nft` reads all elements of all sets first,
-    /// which takes seconds while a flood fills them.
+    /// The table's counters. Read from the kernel directly: `nft` reads all elements of all sets
+    /// first, which takes seconds while a flood fills them.
+    ///
+    /// # Errors
+    /// The kernel does not return the counters.
     pub fn counted(&self) -> Result<Counted, RulesError> {
-        let counters = self.counters().map_err(RulesError::Unread)?;
+        let counters = self.counters().map_err(RulesError::ReadCounters)?;
         let (packets, quic) = (|name| counters.of(name).packets, counters.of("quic"));
         Ok(Counted {
             split: packets("split"),
@@ -364,9 +401,9 @@ impl Installed {
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        // The rules first, which would go on marking packets for routes that are gone; the table last, without which another proxy may
-        // come, whose routes these would be.
-        if let Err(error) = self.owner.tell(&[format!("flush table inet {TABLE}")]) {
+        // First the nftables rules, which would otherwise mark packets for routes that are gone.
+        // The table last: once it is gone, another proxy may start and install the same routes.
+        if let Err(error) = self.owner.run(&[format!("flush table inet {TABLE}")]) {
             tracing::debug!("cannot empty the table: {error}");
         }
         remove_routes();
@@ -374,15 +411,16 @@ impl Drop for Installed {
     }
 }
 
-/// Other programs' rules, as far as they are to be heeded; whether far legs already have a zone.
+/// Other programs' rules, as far as they are to be heeded. `has_zone`: far legs have a zone
+/// already, and keep it.
 fn heeded(rules: &Rules, has_zone: bool) -> io::Result<Firewall> {
-    let firewall = Firewall::look()?;
-    let has_zone = has_zone || firewall.tracks() && zone::are_known();
+    let firewall = Firewall::read()?;
+    let has_zone = has_zone || firewall.tracks() && zone::are_supported();
     let firewall = firewall.with_zone(has_zone);
     Ok(if rules.forward_policy == ForwardPolicy::Heed { firewall } else { firewall.without(Hook::Forward) })
 }
 
-/// Removes the routing rules, those of a proxy that was killed too. For the table's owner only.
+/// Removes the routing rules, including those of a killed proxy. Only for the owner of the table.
 fn remove_routes() {
     match Routes::open() {
         Ok(routes) => [AddressFamily::Inet, AddressFamily::Inet6].into_iter().for_each(|family| routes.remove(DELIVERY, family)),
@@ -390,8 +428,9 @@ fn remove_routes() {
     }
 }
 
-/// None when it was off already, or can't be switched.
-fn switch_early_demux_off() -> Option<Changed> {
+/// Switches early demux off (see `SETTING`). `None` if it was off already, or cannot be changed:
+/// that is logged.
+fn switch_early_demux_off() -> Option<ChangedSetting> {
     SETTING.change().unwrap_or_else(|why| {
         let KernelSetting { name, value } = SETTING;
         tracing::warn!("cannot set {name}={value}: {why}; connections that pass unsplit may stall now and then: set it yourself");
@@ -399,6 +438,7 @@ fn switch_early_demux_off() -> Option<Changed> {
     })
 }
 
+/// The cure for an error of the routing rules.
 fn routing_cure(why: &io::Error) -> &'static str {
     match why.kind() {
         io::ErrorKind::PermissionDenied => "run as root, or with CAP_NET_ADMIN",

@@ -1,5 +1,5 @@
-//! Questions to the kernel about nftables, by netlink. `nft` itself would list sets of up to
-//! 262,144 elements with every table.
+//! Reads nftables from the kernel over netlink. `nft` itself would list sets of up to 262,144
+//! elements with every table.
 
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use std::{collections::HashMap, io};
@@ -20,13 +20,13 @@ const DONE: u16 = 3;
 const REQUEST: u16 = 1;
 const DUMP: u16 = 0x300;
 const DUMP_INTERRUPTED: u16 = 0x10;
-/// The number of a generation, in network byte order.
+/// Attribute of a generation: its number, in network byte order.
 const GENERATION_ID: u16 = 1;
-/// Of a rule: its table and chain (texts that end with a zero), its expressions.
+/// Attributes of a rule: its table and chain (zero-terminated texts).
 const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
-/// Of an object: its table, name and type (a counter), what it is made of; of a counter:
-/// bytes and packets.
+/// Attributes of a stateful object: its table, name, type (a counter) and data; of a counter: bytes
+/// and packets.
 const OBJECT_TABLE: u16 = 1;
 const OBJECT_NAME: u16 = 2;
 const OBJECT_TYPE: u16 = 3;
@@ -34,40 +34,50 @@ const OBJECT_DATA: u16 = 4;
 const COUNTER: [u8; 4] = 1u32.to_be_bytes();
 const COUNTER_BYTES: u16 = 1;
 const COUNTER_PACKETS: u16 = 2;
-/// Any family, and `inet`.
+/// Families: any, and `inet`.
 const UNSPECIFIED: u8 = 0;
 pub(super) const INET: u8 = 1;
-/// Lengths of a message's header, of the netfilter header that follows, of an attribute's header.
+/// Lengths of the netlink header, the netfilter header that follows it, and an attribute's header,
+/// bytes.
 const HEADER: usize = 16;
 const NETFILTER_HEADER: usize = 4;
 const ATTRIBUTE_HEADER: usize = 4;
-/// The bits of an attribute's type that are its number; the others are flags.
+/// The bits of an attribute's type without its flags.
 const ATTRIBUTE_NUMBER: u16 = 0x3fff;
 
-/// Asks about the nftables of one network namespace.
-pub(super) struct Questions {
+/// A netlink socket that reads the nftables of one network namespace.
+pub(super) struct NftablesSocket {
     socket: Socket,
 }
 
-impl Questions {
-    /// About the network namespace of the calling thread. A new one for each look: an answer that a
-    /// failed look left behind is gone with its socket.
+impl NftablesSocket {
+    /// Opens a socket in the network namespace of the calling thread. Open a new one for each use:
+    /// after an error an unread answer may be left in the old one.
+    ///
+    /// # Errors
+    /// The kernel refuses the socket.
     pub(super) fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_NETFILTER)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Questions { socket })
+        Ok(NftablesSocket { socket })
     }
 
-    /// The number of the present state: each change of any table has the next one.
+    /// The generation of the ruleset: each change of any table increments it.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
     pub(super) fn generation(&self) -> io::Result<u32> {
-        self.ask(GET_GENERATION, REQUEST, UNSPECIFIED, &[])?;
+        self.send(GET_GENERATION, REQUEST, UNSPECIFIED, &[])?;
         let (bytes, _) = self.socket.recv_from_full()?;
         generation_of(&bytes)
     }
 
-    /// What the named counters of a table of the family `inet` have counted; `None` if
-    /// the ruleset changed during the dump.
+    /// The named counters of a table of the family `inet`. `None` if the ruleset changed during the
+    /// dump.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
     pub(super) fn counters(&self, table: &str) -> io::Result<Option<Counters>> {
         let table = text(table);
         let (about, mut counters) = ([(OBJECT_TABLE, &table[..]), (OBJECT_TYPE, &COUNTER)], Counters::default());
@@ -82,12 +92,19 @@ impl Questions {
         Ok(is_whole.then_some(counters))
     }
 
-    /// Tells `each` every chain of every table. False: they changed meanwhile.
+    /// Calls `each` for every chain of every table. Returns false if the ruleset changed meanwhile.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
     pub(super) fn chains(&self, each: impl FnMut(&Message<'_>)) -> io::Result<bool> {
         self.dump(GET_CHAIN, UNSPECIFIED, &[], NEW_CHAIN, each)
     }
 
-    /// Tells `each` the rules of a table, or of one of its chains. False: they changed meanwhile.
+    /// Calls `each` for the rules of a table, or of one of its chains. Returns false if the ruleset
+    /// changed meanwhile.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
     pub(super) fn rules(&self, family: u8, table: &str, chain: Option<&str>, each: impl FnMut(&Message<'_>)) -> io::Result<bool> {
         let (table, chain) = (text(table), chain.map(text));
         let mut about = vec![(RULE_TABLE, &table[..])];
@@ -95,9 +112,9 @@ impl Questions {
         self.dump(GET_RULE, family, &about, NEW_RULE, each)
     }
 
-    /// Asks what has many answers.
-    fn dump(&self, question: u16, family: u8, about: &[(u16, &[u8])], answer: u16, mut each: impl FnMut(&Message<'_>)) -> io::Result<bool> {
-        self.ask(question, REQUEST | DUMP, family, about)?;
+    /// Sends a request with several answers, and calls `each` for those of the type `answer`.
+    fn dump(&self, request: u16, family: u8, about: &[(u16, &[u8])], answer: u16, mut each: impl FnMut(&Message<'_>)) -> io::Result<bool> {
+        self.send(request, REQUEST | DUMP, family, about)?;
         let mut interrupted = false;
         loop {
             let (bytes, _) = self.socket.recv_from_full()?;
@@ -107,12 +124,12 @@ impl Questions {
         }
     }
 
-    fn ask(&self, question: u16, flags: u16, family: u8, about: &[(u16, &[u8])]) -> io::Result<()> {
-        self.socket.send(&message(question, flags, family, about), 0).map(drop)
+    fn send(&self, request: u16, flags: u16, family: u8, about: &[(u16, &[u8])]) -> io::Result<()> {
+        self.socket.send(&message(request, flags, family, about), 0).map(drop)
     }
 }
 
-/// What a named counter has counted.
+/// The values of a named counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counter {
     pub(super) packets: u64,
@@ -124,13 +141,13 @@ pub(super) struct Counter {
 pub(super) struct Counters(HashMap<String, Counter>);
 
 impl Counters {
-    /// Nothing for one that is not there.
+    /// The counter of this name, 0 if there is none.
     pub(super) fn of(&self, name: &str) -> Counter {
         self.0.get(name).copied().unwrap_or_default()
     }
 }
 
-/// A message as it is sent.
+/// Serializes a message.
 pub(crate) fn message(kind: u16, flags: u16, family: u8, attributes: &[(u16, &[u8])]) -> Vec<u8> {
     let mut payload = vec![family, 0, 0, 0];
     for (kind, value) in attributes {
@@ -142,29 +159,34 @@ pub(crate) fn message(kind: u16, flags: u16, family: u8, attributes: &[(u16, &[u
     let mut bytes = ((HEADER + payload.len()) as u32).to_ne_bytes().to_vec();
     bytes.extend_from_slice(&kind.to_ne_bytes());
     bytes.extend_from_slice(&flags.to_ne_bytes());
-    // Sequence number and port: the kernel fills the latter in, and one question at a time needs no
-    // number.
+    // Sequence number and port. The kernel fills in the port; a single request needs no number.
     bytes.extend_from_slice(&[0; 8]);
     bytes.extend_from_slice(&payload);
     bytes
 }
 
-/// The generation that an answer tells.
+/// Parses the answer to a request for the generation.
+///
+/// # Errors
+/// The answer is an error, or contains no generation.
 pub(crate) fn generation_of(answer: &[u8]) -> io::Result<u32> {
     only(answer, NEW_GENERATION, |message| message.attribute(GENERATION_ID)?.try_into().ok().map(u32::from_be_bytes))
 }
 
-/// What is read of the first message of a type in an answer.
+/// What `read` returns for the first message of the type `answer`.
 fn only<T>(bytes: &[u8], answer: u16, read: impl Fn(&Message<'_>) -> Option<T>) -> io::Result<T> {
     if let Some(why) = messages(bytes).find_map(|message| message.error()) {
         return Err(why);
     }
     let found = messages(bytes).filter(|message| message.kind == answer).find_map(|message| read(&message));
-    found.ok_or_else(|| io::Error::other("the kernel's answer about nftables has not what was asked for"))
+    found.ok_or_else(|| io::Error::other("the kernel's answer about nftables does not contain the requested data"))
 }
 
-/// Tells `each` the messages of a type in a part of a long answer, and sets `interrupted` where what
-/// was asked about has changed meanwhile. True: it was the last part.
+/// Parses one part of a dump: calls `each` for the messages of the type `answer`, and sets
+/// `interrupted` if the ruleset changed meanwhile. Returns true for the last part.
+///
+/// # Errors
+/// The part contains an error message.
 pub(crate) fn read_dump(bytes: &[u8], answer: u16, interrupted: &mut bool, mut each: impl FnMut(&Message<'_>)) -> io::Result<bool> {
     for message in messages(bytes) {
         if let Some(why) = message.error() {
@@ -181,12 +203,12 @@ pub(crate) fn read_dump(bytes: &[u8], answer: u16, interrupted: &mut bool, mut e
     Ok(false)
 }
 
-/// A text as attributes have it.
+/// A text as the value of an attribute: zero-terminated.
 fn text(text: &str) -> Vec<u8> {
     [text.as_bytes(), &[0]].concat()
 }
 
-/// A message of an answer.
+/// One message of an answer.
 pub(crate) struct Message<'a> {
     kind: u16,
     flags: u16,
@@ -199,7 +221,7 @@ impl Message<'_> {
         (self.kind == ERROR && code != 0).then(|| io::Error::from_raw_os_error(code.saturating_neg()))
     }
 
-    /// The address family that it is about.
+    /// The family of its subject.
     pub(super) fn family(&self) -> u8 {
         self.payload.first().copied().unwrap_or(UNSPECIFIED)
     }
@@ -209,13 +231,13 @@ impl Message<'_> {
         attribute(self.payload.get(NETFILTER_HEADER..)?, wanted)
     }
 
-    /// The same, of a text.
+    /// The same, as a text.
     pub(super) fn text(&self, wanted: u16) -> Option<&str> {
         as_text(self.attribute(wanted)?)
     }
 }
 
-/// The messages of an answer, as far as they are whole.
+/// The messages of an answer. A truncated one ends the iterator.
 fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = u32::from_ne_bytes(rest.get(..4)?.try_into().ok()?) as usize;
@@ -226,7 +248,7 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// The attributes in `rest`, as far as they are whole: their types and values.
+/// The types and values of the attributes in `rest`. A truncated one ends the iterator.
 pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let word = |at: usize| Some(u16::from_ne_bytes(rest.get(at..at + 2)?.try_into().ok()?));
@@ -242,7 +264,7 @@ pub(super) fn attribute(rest: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(rest).find_map(|(kind, value)| (kind == wanted).then_some(value))
 }
 
-/// A value that is a text.
+/// A value as a text, without its zero terminator.
 pub(super) fn as_text(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value.strip_suffix(&[0]).unwrap_or(value)).ok()
 }
@@ -252,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_that_are_cut_short_have_no_more_messages() {
+    fn a_truncated_message_ends_an_answer() {
         let mut bytes = 20u32.to_ne_bytes().to_vec();
         bytes.extend_from_slice(&DONE.to_ne_bytes());
         bytes.extend_from_slice(&[0; 14]);
@@ -260,7 +282,7 @@ mod tests {
         for length in 0..bytes.len() {
             assert_eq!(messages(&bytes[..length]).count(), 0, "{length} bytes");
         }
-        // A length of nothing must not be read for ever.
+        // A length of 0 must not cause an endless loop.
         assert_eq!(messages(&[0; 64]).count(), 0);
         assert_eq!(attributes(&[0; 64]).count(), 0);
     }

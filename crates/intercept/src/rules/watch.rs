@@ -1,64 +1,71 @@
-//! Whether the rules in the table are still as many as were installed, and whether another program
-//! has changed something in nftables: asked of the kernel itself.
+//! Notices when rules of the table are missing, and when another program has changed nftables.
 //!
-//! nftables numbers its states: each change of any table has the next generation. While the
-//! generation is the same, nothing needs a look, so that looking often costs one short message.
+//! The kernel numbers the generations of its ruleset: each change of any table increments the
+//! number. While it stays the same, nothing needs to be read, so that a check costs one short
+//! message.
 
 use super::{
     TABLE,
-    nfnetlink::{INET, Questions},
+    nfnetlink::{INET, NftablesSocket},
 };
 use std::io;
 
-/// What has become of the table since the last look.
+/// What has changed since the last check.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Look {
-    /// The number of rules in the table, 0 where there is no table.
+pub(super) struct TableChange {
+    /// The number of rules in the table, 0 if there is no table.
     pub(super) rules: usize,
-    /// Another program has changed something in nftables since the last look.
+    /// Whether another program has changed something in nftables.
     pub(super) by_others: bool,
 }
 
-/// Looks at the nftables of the network namespace that it is asked in.
+/// Watches nftables in the network namespace of the calling thread.
+///
+/// Call [`has_changed`](Self::has_changed) after each change of our own, [`check`](Self::check)
+/// often.
 #[derive(Debug)]
-pub(super) struct Watch {
-    /// The generation of the last look.
+pub(super) struct TableWatch {
+    /// The generation at the last check. `None`: the next check reports a change by others.
     seen: Option<u32>,
-    /// Changes of our own since then.
+    /// Number of our own changes since then.
     own: u32,
 }
 
-impl Watch {
-    /// Begins with the present state: what others change from now on is seen.
+impl TableWatch {
+    /// Begins with the present state: later changes are reported.
     pub(super) fn begin() -> Self {
-        // Where it cannot be asked, the first look is taken for a change by others.
-        let seen = Questions::open().and_then(|questions| questions.generation()).ok();
-        Watch { seen, own: 0 }
+        // If the kernel does not answer, the first check reports a change by others.
+        let seen = NftablesSocket::open().and_then(|nftables| nftables.generation()).ok();
+        TableWatch { seen, own: 0 }
     }
 
-    /// Takes note of a change of our own: a batch of commands of which at least one changed something.
+    /// Counts one change of our own: a batch of commands of which at least one changed something.
     pub(super) fn has_changed(&mut self) {
         self.own += 1;
     }
 
-    /// Has the next look find a change by others: the last one could not be heeded.
-    pub(super) fn look_again(&mut self) {
+    /// Makes the next check report a change by others, because the last one could not be handled.
+    pub(super) fn report_again(&mut self) {
         self.seen = None;
     }
 
-    /// None when nothing in nftables has changed since the last look, or something changes now.
-    pub(super) fn look(&mut self) -> io::Result<Option<Look>> {
-        let questions = Questions::open()?;
-        let generation = questions.generation()?;
+    /// What has changed since the last check. `None` if nothing has, or the rules changed while
+    /// they were read: the next check reports that.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub(super) fn check(&mut self) -> io::Result<Option<TableChange>> {
+        let nftables = NftablesSocket::open()?;
+        let generation = nftables.generation()?;
         if self.seen == Some(generation) {
             return Ok(None);
         }
         let mut rules = 0;
-        if !questions.rules(INET, TABLE, None, |_| rules += 1)? {
+        if !nftables.rules(INET, TABLE, None, |_| rules += 1)? {
             return Ok(None);
         }
         let by_others = self.seen.is_none_or(|seen| seen.wrapping_add(self.own) != generation);
         (self.seen, self.own) = (Some(generation), 0);
-        Ok(Some(Look { rules, by_others }))
+        Ok(Some(TableChange { rules, by_others }))
     }
 }

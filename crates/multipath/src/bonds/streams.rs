@@ -12,7 +12,7 @@ use crate::{
 use bond::{Frame, NoMemory, OpenRequest, Target};
 use intercept::{
     canonical,
-    leg::{self, Call as Dial},
+    leg::{self, DialOptions},
     sys,
 };
 use relay::{Ending, FlowRecord, PlainLeg, Readiness, Scratch, Token, UNKNOWN_ADDRESS, dial_first};
@@ -228,7 +228,7 @@ impl Bonds {
             return Err(Ending::FarNotReached(io::ErrorKind::PermissionDenied));
         }
         let (_, profile) = self.host.leg_profiles(client, server);
-        let call = Dial { profile, shares: self.host.shares(), from: None, to: server, fast_open: false };
+        let call = DialOptions { profile, shares: self.host.shares(), from: None, to: server, fast_open: false };
         let far = call.dial(|| Ok(0)).map_err(|why| Ending::undialled(&why))?;
         Ok(PlainLeg::new(far, profile, self.host.shares()))
     }

@@ -5,7 +5,7 @@ use super::{
     types::{BufferSetting, ListenerConfig, ProxyConfig, ProxyVersion},
 };
 use intercept::{
-    Action, AddressSchema, Destinations, ForwardPolicy, Leg, LegProfile, OneOrList, Policy, Prefix, Rule, Users, check_secrecy, list,
+    Action, AddressSchema, Destinations, ForwardPolicy, LegProfile, LegRule, OneOrList, Policy, Prefix, Rule, Users, check_secrecy, list,
     optional_address,
 };
 use multipath::BondKeys;
@@ -60,7 +60,7 @@ struct ConfigFile {
     far: LegProfile,
     /// Profiles of legs by interface or prefix, or for rules that name them. The first that fits a
     /// leg is its profile, whichever end opened the connection.
-    leg: Vec<Leg>,
+    leg: Vec<LegRule>,
     /// What is split, and what is not: the first rule that fits a connection decides. If none fits,
     /// it is split, over the bond if there are networks for one.
     rule: Vec<Rule>,
@@ -186,7 +186,7 @@ impl ConfigFile {
         }
         for (index, rule) in self.rule.iter().enumerate() {
             need(
-                rule.action != Action::Bond || !networks.is_empty(),
+                rule.action != Action::Carry || !networks.is_empty(),
                 format!("rule[{index}].action"),
                 "is \"bond\", but the file has no [[bond.network]]: add at least one",
             )?;
@@ -326,13 +326,13 @@ mod tests {
         };
         let cases = [
             ("threads         = 2", "treads = 2", "treads: is not a key here: did you mean threads? The keys are threads, "),
-            ("\"af21\"", "\"af51\"", "leg[1].dscp: \"af51\" is no code point: write "),
+            ("\"af21\"", "\"af51\"", "leg[1].dscp: cannot parse DSCP \"af51\": write "),
             ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\": expected one of gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: cannot be \"bipass\": did you mean \"bypass\"?"),
             ("\"score\"", "\"scor\"", "bond.scheduler: unknown scheduler \"scor\""),
             ("interface = \"wlan0\"", "", "bond.network[1]: has neither an interface nor a source address"),
             ("key_file  = \"/etc/tandem/bond.key\"", "", "bond: has no key_file"),
-            ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "\"10.0.0.0/80\" is no address prefix"),
+            ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "cannot parse address prefix \"10.0.0.0/80\""),
             ("to      = \"192.0.2.10:80\"", "", "listen[2]: needs exactly one of transparent"),
         ];
         for (from, to, said) in cases {

@@ -7,7 +7,7 @@ use super::{
 use crate::{gate::BypassChange, meter::FlowView};
 use intercept::{
     Prefix,
-    runtime_dir::{FindError, Places},
+    runtime_dir::{FindError, RuntimeDirs},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -68,7 +68,7 @@ impl Remote {
         if !is_name(&self.name) {
             return Err(not_found());
         }
-        let places = Places::of_thread().map_err(ControlError::Io)?;
+        let places = RuntimeDirs::of_thread().map_err(ControlError::Io)?;
         let stream = places.connect(&socket_name(&self.name)).map_err(|error| match error {
             FindError::Absent => not_found(),
             FindError::Denied => ControlError::Denied,

@@ -10,7 +10,7 @@ use crate::{
 };
 use intercept::{
     OpenError,
-    runtime_dir::{Access, Claim, ClaimError, Places},
+    runtime_dir::{Access, ClaimError, ClaimedSocket, RuntimeDirs},
 };
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
@@ -41,7 +41,7 @@ pub struct ControlSocket {
     waker: Arc<OwnedFd>,
     thread: Option<thread::JoinHandle<()>>,
     /// Dropped after the thread has ended, which frees the name.
-    _claim: Arc<Claim>,
+    _claim: Arc<ClaimedSocket>,
 }
 
 impl Drop for ControlSocket {
@@ -68,7 +68,7 @@ pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, Pr
         return Err(refused(io::ErrorKind::InvalidInput.into(), cure));
     }
     let system_cure = "mount /proc, and let this user write to its runtime directory";
-    let places = Places::of_thread().map_err(|why| refused(why, system_cure))?;
+    let places = RuntimeDirs::of_thread().map_err(|why| refused(why, system_cure))?;
     let claim = match places.claim(&socket_name(name), Access::Owner) {
         Ok(claim) => Arc::new(claim),
         Err(ClaimError::NoDirectory(path, why)) => {
@@ -82,7 +82,7 @@ pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, Pr
         }
         Err(ClaimError::System(why)) => return Err(refused(why, system_cure)),
     };
-    let failed = |what| move |why| ProxyStartError::System { what, why };
+    let failed = OpenError::system;
     let waker = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| failed("make an eventfd")(errno.into()))?);
     claim.listener.set_nonblocking(true).map_err(failed("watch the control socket"))?;
     let (proxy, socket, stop) = (Arc::downgrade(proxy), claim.clone(), waker.clone());

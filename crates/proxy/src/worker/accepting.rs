@@ -2,7 +2,7 @@
 
 use super::{LISTENER_PAUSE, Worker};
 use crate::{config::ListenMode, connection::ConnectionStart, greeting::proxy_header};
-use intercept::Arrival;
+use intercept::AcceptedConnection;
 
 impl Worker {
     /// Accepts the connections in the backlog of a listener.
@@ -29,8 +29,8 @@ impl Worker {
     }
 
     /// Splits an accepted connection, reads its greeting first, or hands it over to the carrier.
-    fn on_arrival(&mut self, index: usize, arrival: Arrival) {
-        let Arrival { socket, client, server } = arrival;
+    fn on_arrival(&mut self, index: usize, arrival: AcceptedConnection) {
+        let AcceptedConnection { socket, client, server } = arrival;
         let listen = &self.listeners[index].listen;
         if listen.takes_streams() {
             if let Some(carrier) = &mut self.carrier {

@@ -13,7 +13,7 @@ impl Worker {
     pub(super) fn is_carried(&self, client: SocketAddr, server: Option<SocketAddr>) -> bool {
         let routes = self.routes.as_ref();
         let may_dial = self.carrier.is_some() && !self.config.networks.is_empty();
-        may_dial && self.config.policy.is_bonded(client, server, |address| routes?.interface_to(address))
+        may_dial && self.config.policy.is_carried(client, server, |address| routes?.interface_to(address))
     }
 
     /// Hands a connection over to the carrier.

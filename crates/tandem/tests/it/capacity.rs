@@ -131,10 +131,13 @@ fn an_invalid_capacity_is_an_error_at_start() {
     }
     let routed = Routed::new();
     for (far, said) in [
-        ("control=share", "far leg: control = \"share\" shares out what the link carries: say it, capacity = \"10Mbit\""),
-        ("control=share,capacity=10Mbit", "far leg: capacity = \"10Mbit\", but of which link?"),
+        (
+            "control=share",
+            "far leg: control = \"share\" divides the capacity of the link, which is not configured: add capacity = \"10Mbit\"",
+        ),
+        ("control=share,capacity=10Mbit", "far leg: cannot tell which link has capacity = \"10Mbit\":"),
         ("control=share,capacity=10Mbit,link=nosuch", "far leg: there is no interface \"nosuch\""),
-        ("control=xcp,capacity=10Mbit,link=far,weight=3", "far leg: weight = 3 is heeded by control = \"share\" alone"),
+        ("control=xcp,capacity=10Mbit,link=far,weight=3", "far leg: weight = 3 has no effect: only control = \"share\""),
         ("control=share,capacity=10Mbit,link=far,weight=0", "weight"),
         ("control=sharp,capacity=10Mbit", "there is no congestion controller \"sharp\": the kernel has "),
     ] {

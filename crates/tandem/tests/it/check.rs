@@ -69,7 +69,7 @@ fn a_valid_configuration_passes_and_nothing_is_changed() {
     for tried in [
         "interface far (leg[1]): far",
         "ppp* (leg[2]): none now",
-        "firewall's rules: nft takes them",
+        "firewall's rules: nft accepts them",
         "10.99.2.0/24 (to of rule[1]): through far",
     ] {
         assert!(text.contains(tried), "{tried}: {text}");
@@ -120,7 +120,7 @@ fn missing_host_settings_and_routes_are_reported() {
     assert!(status == 0 && marked(&text, WARNING).iter().any(|line| line.contains("routes both ways")), "{text}");
     ip(router, &["link set near down"]);
     let (status, text) = checks.check(listen);
-    assert!(status == 1 && text.contains("no route but to this host itself"), "{text}");
+    assert!(status == 1 && text.contains("no route except to this host itself"), "{text}");
 }
 
 #[test]

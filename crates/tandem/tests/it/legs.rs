@@ -376,7 +376,7 @@ fn a_profile_that_the_kernel_rejects_is_an_error() {
         assert_eq!(output.status.code(), Some(2), "{far}: {output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    assert!(refused("mark=21572").contains("far leg: the mark 0x5444 is the one by which this proxy's own rules know"));
+    assert!(refused("mark=21572").contains("far leg: the mark 0x5444 is reserved for this proxy's own firewall rules"));
     assert!(refused("mss=20").contains("far leg: the kernel refuses this profile") && refused("mss=20").contains("mss is 88 to 32767"));
     routed.router.sysctl(&[("ipv4/tcp_ecn", "2".into())]).unwrap();
     let said = refused("ecn=true");

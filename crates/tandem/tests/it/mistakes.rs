@@ -193,7 +193,7 @@ fn mistakes_in_configuration_files() {
             "file.toml:4: far: is a list of tables, but there is only one: write [far] instead of [[far]]",
         ),
         ("threads = 2", "far = \"bbr\"", "file.toml:1: far: is the text \"bbr\", but a table is expected: write far = { … }"),
-        ("[[leg]]", "[[rule]]\nto = \"10.0.0.0/33\"\n[[leg]]", "file.toml:5: rule[1].to: \"10.0.0.0/33\" is no address prefix"),
+        ("[[leg]]", "[[rule]]\nto = \"10.0.0.0/33\"\n[[leg]]", "file.toml:5: rule[1].to: cannot parse address prefix \"10.0.0.0/33\""),
     ];
     expect(&["proxy", "-c"], PROXY, &mistakes, &["--check=config"]);
 }
