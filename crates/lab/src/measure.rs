@@ -171,7 +171,7 @@ pub(crate) fn outcome(
 
 /// What the machine failed to do, link by link; nothing when it kept up.
 fn verdict(scenario: &Scenario, links: &[LinkReport]) -> Vec<String> {
-    let whole = scenario::Leg { first: 0, end: scenario.links.len() };
+    let whole = scenario::LegLinks { first: 0, end: scenario.links.len() };
     let mut warnings = Vec::new();
     for (index, report) in links.iter().enumerate() {
         warnings.extend(faults(&format!("link {}", index + 1), scenario.links[index].rate, scenario.base_rtt(whole), report));

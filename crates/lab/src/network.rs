@@ -391,7 +391,7 @@ fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]
 /// overhead and once more for growth, so that the window is never the bottleneck.
 fn socket_memory(scenario: &Scenario) -> String {
     let queues: u64 = (0..scenario.links.len()).map(|index| scenario.queue_size(index).bytes().0).fold(0, u64::saturating_add);
-    let whole = scenario::Leg { first: 0, end: scenario.links.len() };
+    let whole = scenario::LegLinks { first: 0, end: scenario.links.len() };
     let extra = scenario.flow_specs(scenario.seed).iter().map(|flow| 2 * flow.access_delay.0).max().unwrap_or(0);
     let rtt = scenario.base_rtt(whole) + Span(extra);
     let fastest = scenario.links.iter().map(|link| link.rate).max().unwrap_or(units::Rate(0));

@@ -5,7 +5,7 @@
 //! right. The slow link is the client's.
 
 use crate::{
-    conditions::{LATE, NetworkCondition, TransferDirection},
+    conditions::{LATE, NetworkCondition, BulkDirection},
     plan::CorpusRun,
 };
 use anyhow::{Context as _, Result, ensure};
@@ -30,7 +30,7 @@ pub(crate) struct RunNetwork {
     network: Network,
     /// Left (sender) and right (receiver).
     ends: [Host; 2],
-    direction: TransferDirection,
+    direction: BulkDirection,
     /// Host and device of the receiver's capture, if that is not at the end itself.
     before: Option<(usize, String)>,
 }
@@ -49,8 +49,8 @@ impl RunNetwork {
         );
         let fast = format!("[[link]]\nrate = \"{}kbit\"\ndelay = \"{}us\"\nqueue = \"400pkt\"\n", path.fast_kbit, path.fast_delay_us);
         let mut links = match run.direction {
-            TransferDirection::Up => [slow, fast].concat(),
-            TransferDirection::Down => [fast, slow].concat(),
+            BulkDirection::Up => [slow, fast].concat(),
+            BulkDirection::Down => [fast, slow].concat(),
         };
         let late = run.condition == NetworkCondition::LateAcks;
         if late {
@@ -60,7 +60,7 @@ impl RunNetwork {
         }
         let text = format!("name = \"corpus\"\n{links}[[flow]]\nbytes = \"1MB\"\n");
         let scenario = ScenarioFile::parse(&text, "corpus")?.variants(&[])?.remove(0).scenario;
-        let slow = if run.direction == TransferDirection::Up { 0 } else { 1 };
+        let slow = if run.direction == BulkDirection::Up { 0 } else { 1 };
         let reordering =
             (run.condition == NetworkCondition::Reordering).then_some(Reordering { link: slow, share: 0.03, by: Span(8_000_000) });
         let network = Network::build(&scenario, run.seed, &Extras { reordering, ..Extras::default() }, |_, _| {})?;
@@ -134,8 +134,8 @@ impl RunNetwork {
 
     fn server_end(&self) -> usize {
         match self.direction {
-            TransferDirection::Up => 1,
-            TransferDirection::Down => 0,
+            BulkDirection::Up => 1,
+            BulkDirection::Down => 0,
         }
     }
 
@@ -150,20 +150,20 @@ impl RunNetwork {
     /// Interface of the middle host towards the server.
     pub(crate) fn server_link(&self) -> &'static str {
         match self.direction {
-            TransferDirection::Up => "link2",
-            TransferDirection::Down => "link1",
+            BulkDirection::Up => "link2",
+            BulkDirection::Down => "link1",
         }
     }
 
     /// Interface of the middle host towards the client.
     pub(crate) fn client_link(&self) -> &'static str {
         match self.direction {
-            TransferDirection::Up => "link1",
-            TransferDirection::Down => "link2",
+            BulkDirection::Up => "link1",
+            BulkDirection::Down => "link2",
         }
     }
 
-    pub(crate) fn direction(&self) -> TransferDirection {
+    pub(crate) fn direction(&self) -> BulkDirection {
         self.direction
     }
 
@@ -175,8 +175,8 @@ impl RunNetwork {
     /// Address of the middle host, for middleboxes that clients address.
     pub(crate) fn middle_address(&self) -> IpAddr {
         let [network, host] = match self.direction {
-            TransferDirection::Up => [1, 2],
-            TransferDirection::Down => [2, 1],
+            BulkDirection::Up => [1, 2],
+            BulkDirection::Down => [2, 1],
         };
         IpAddr::V4(Ipv4Addr::new(10, 77, network, host))
     }

@@ -9,7 +9,7 @@ use looks::Looks;
 use network::{Networks, PATIENCE, wire_rate};
 use outcome::{CountedJobs, EngineError, FlowOutcome, NetworkOutcome, Outcome, Progress, ReorderOutcome};
 use proxy::FlowRecord;
-use scenario::{FlowSpec, Opens, Parallel, PlannedTransfer, Scenario, Scheduler, TransferSchedule};
+use scenario::{FlowSpec, Opens, Parallel, PlannedTransfer, Scenario, TransferScheduler, TransferSchedule};
 use std::{
     collections::HashMap,
     path::PathBuf,
@@ -37,10 +37,10 @@ pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
         }
     }
     match parallel.bond.scheduler {
-        Scheduler::Fluid => {
+        TransferScheduler::Fluid => {
             return EngineError::cannot("lab", "bond.scheduler", "a fluid is the ideal that no real bond attains: --on theory,sim");
         }
-        Scheduler::Mptcp if !transfers::has_multipath() => {
+        TransferScheduler::Mptcp if !transfers::has_multipath() => {
             return EngineError::cannot("lab", "bond.scheduler", "this kernel has no Multipath TCP");
         }
         _ => {}
@@ -123,7 +123,7 @@ pub(crate) fn play(
             }
             (Over::Bond, false)
         }
-        None if parallel.bond.scheduler == Scheduler::Mptcp => {
+        None if parallel.bond.scheduler == TransferScheduler::Mptcp => {
             networks.multipath(parallel.networks.len())?;
             (Over::Multipath, true)
         }

@@ -14,7 +14,7 @@ use crate::{
 };
 use bond::{BondSettings, PresharedKey};
 use intercept::{LegProfile, Policy};
-use proxy::{BondConfig, Config, FlowRecord, FlowStats, Listen, Network as Path, Proxy};
+use proxy::{BondConfig, Config, FlowRecord, FlowStats, Listen, Proxy};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
 use scenario::{Opens, Parallel, Purpose, stream};
@@ -134,7 +134,7 @@ impl Networks {
             buffer: None,
             ..Config::default()
         };
-        let path = |index: usize| Path {
+        let path = |index: usize| proxy::Network {
             name: (index + 1).to_string(),
             interface: None,
             source: Some(address(index, here)),
@@ -249,7 +249,7 @@ fn set_up(host: &Host, end: usize, networks: usize, memory: &str) -> Result<Vec<
 
 /// Default and largest socket buffer: what is in flight and queued, twice over and once more for growth.
 fn memory(parallel: &Parallel<'_>) -> String {
-    let need = |network: &scenario::Network| {
+    let need = |network: &scenario::ParallelNetwork| {
         let rate = wire_rate(network.rate);
         let flight = rate.bytes_in(network.delay * 2).0;
         let queue = network.queue.size_for(rate, network.delay * 2).bytes().0;
