@@ -4,12 +4,12 @@
 //! `host` makes hosts, `network` joins them, `emulator` is the links, `workload` is the ends, `run` plays a scenario and
 //! `measure` turns what was seen into an [`Outcome`](outcome::Outcome); `parallel` has all of that for networks in parallel. Nothing here has a link to the machine's own network.
 
-mod awake;
 mod calibrate;
 mod capture;
 mod emulator;
 mod error;
 mod host;
+mod keep_cpus_awake;
 mod measure;
 mod network;
 mod parallel;

@@ -5,10 +5,10 @@
 
 use crate::{
     LabError,
-    awake::Awake,
     capture::{Capture, Writer},
     emulator::{Emulator, LinkReport, LinkSpec, Reordering, Setting},
     host::{Host, has_ipv6},
+    keep_cpus_awake::Awake,
     sys,
 };
 use intercept::{Leg, LegProfile, LinkView, Policy, Prefix, ReceiveCounters};

@@ -1,11 +1,11 @@
 //! Plays a scenario of networks in parallel: transfers come, those of a network's own go over that network, those of the foreground over the bond.
 
-mod looks;
+mod bond_samples;
 mod network;
 mod transfers;
 
 use crate::{emulator::LinkReport, measure};
-use looks::Looks;
+use bond_samples::Looks;
 use network::{Networks, PATIENCE, wire_rate};
 use outcome::{CountedJobs, EngineError, FlowOutcome, NetworkOutcome, Outcome, Progress, ReorderOutcome};
 use proxy::FlowRecord;

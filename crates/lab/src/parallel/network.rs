@@ -5,10 +5,10 @@
 
 use crate::{
     LabError,
-    awake::Awake,
     capture::{Capture, Writer},
     emulator::{Emulator, LinkReport, LinkSpec, Setting},
     host::{Host, clear_stale},
+    keep_cpus_awake::Awake,
     network::{HOST_QUEUE, settings},
     sys,
 };
