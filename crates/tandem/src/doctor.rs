@@ -168,7 +168,7 @@ fn needs() -> Vec<Need> {
         "run, lab",
         "real-time scheduling",
         true,
-        lab::try_punctual().then(|| "granted".to_string()).ok_or_else(|| {
+        lab::try_realtime_scheduling().then(|| "granted".to_string()).ok_or_else(|| {
             "the emulator shares the processor with everything else and may be late under load: run as root, or with CAP_SYS_NICE".into()
         }),
     );

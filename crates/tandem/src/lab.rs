@@ -2,7 +2,7 @@
 
 use crate::{Failure, runs};
 use clap::Args;
-use lab::{Extras, Network};
+use lab::{NetworkOptions, SeriesNetwork};
 use outcome::Engine;
 use runner::RunError;
 use scenario::Assignment;
@@ -29,8 +29,8 @@ impl Lab {
         let unanswered = |error| runs::failure(RunError { case: variant.case.clone(), error }.into());
         lab::Lab::default().can_answer(&variant.scenario).map_err(unanswered)?;
         let interrupted = runner::interrupt_flag();
-        let extras = Extras { published: true, ..Extras::default() };
-        let network = Network::build(&variant.scenario, variant.scenario.seed, &extras, |_, _| {})
+        let extras = NetworkOptions { published: true, ..NetworkOptions::default() };
+        let network = SeriesNetwork::build(&variant.scenario, variant.scenario.seed, &extras, |_, _| {})
             .map_err(|error| Failure::Failed(error.to_string()))?;
         for host in network.hosts() {
             let addresses = match host.name() {

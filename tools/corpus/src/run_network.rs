@@ -5,11 +5,11 @@
 //! right. The slow link is the client's.
 
 use crate::{
-    conditions::{LATE, NetworkCondition, BulkDirection},
+    conditions::{BulkDirection, LATE, NetworkCondition},
     plan::CorpusRun,
 };
 use anyhow::{Context as _, Result, ensure};
-use lab::{Extras, Host, Network, Reordering};
+use lab::{Host, NetworkOptions, Reordering, SeriesNetwork};
 use scenario::ScenarioFile;
 use std::{
     io::{BufRead as _, BufReader, Read as _},
@@ -27,7 +27,7 @@ pub(crate) const PORT: u16 = 80;
 const DEVICE: &str = "eth0";
 
 pub(crate) struct RunNetwork {
-    network: Network,
+    network: SeriesNetwork,
     /// Left (sender) and right (receiver).
     ends: [Host; 2],
     direction: BulkDirection,
@@ -63,7 +63,7 @@ impl RunNetwork {
         let slow = if run.direction == BulkDirection::Up { 0 } else { 1 };
         let reordering =
             (run.condition == NetworkCondition::Reordering).then_some(Reordering { link: slow, share: 0.03, by: Span(8_000_000) });
-        let network = Network::build(&scenario, run.seed, &Extras { reordering, ..Extras::default() }, |_, _| {})?;
+        let network = SeriesNetwork::build(&scenario, run.seed, &NetworkOptions { reordering, ..NetworkOptions::default() }, |_, _| {})?;
         let hosts = network.hosts();
         let ends = [Host::new("left")?, Host::new("right")?];
         for (end, edge) in [(0, &hosts[0]), (1, &hosts[hosts.len() - 1])] {

@@ -1,88 +1,99 @@
-//! Looks at a bond while it carries what is given: what is plotted over time.
+//! Samples bonds while they carry transfers, for series over time.
 
-use super::network::Networks;
+use super::network::ParallelNetworks;
 use outcome::Series;
 use proxy::{FlowStats, MultipathView, PathView};
 use scenario::Opens;
 use std::time::{Duration, Instant};
 
-/// How often it is looked.
-const EVERY: Duration = Duration::from_millis(50);
+/// Minimum interval between samples.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What was seen of a network at a time, of all streams together: numbers that add up are sums, the others means.
+/// A sample of one network: sums over all streams. `score`, `srtt` and `throughput` are divided by
+/// the number of streams that have them when a series is made.
 #[derive(Debug, Clone, Copy, Default)]
-struct Seen {
-    /// Streams that have a connection over it, and those of them whose G is known.
+struct NetworkSample {
+    /// Number of streams that have a connection over the network.
     connected: f64,
+    /// Number of streams whose throughput over the network is known.
     measured: f64,
+    /// Scores, seconds.
     score: f64,
+    /// bit/s.
     throughput: f64,
+    /// Smoothed round-trip times, seconds.
     srtt: f64,
+    /// Bytes assigned to the network that have not been sent yet.
     unsent: f64,
+    /// Payload sent since the start, bytes.
     sent: f64,
+    /// Time for which received payload waited for earlier bytes, seconds.
     waited: f64,
 }
 
-/// What was seen at a time.
+/// A sample of all bonds.
 #[derive(Debug, Clone)]
-struct Look {
+struct BondSample {
+    /// Seconds since the start of the run.
     at: f64,
-    /// Payload that the receivers' applications had read.
+    /// Payload that the receiving applications have read so far, bytes.
     read: u64,
-    /// Payload that had come before its turn.
+    /// Payload that waits for earlier bytes at the receivers, bytes.
     waiting: u64,
-    networks: Vec<Seen>,
+    networks: Vec<NetworkSample>,
 }
 
-/// Everything that was seen.
+/// Collects the samples of a run.
 #[derive(Debug, Default)]
-pub(super) struct Looks {
+pub(super) struct BondSampler {
     last: Option<Instant>,
     has_bond: bool,
-    all: Vec<Look>,
+    all: Vec<BondSample>,
 }
 
-impl Looks {
-    /// Looks, if it is time to.
-    pub(super) fn look(&mut self, at: f64, read: u64, networks: &Networks) {
-        if self.last.is_some_and(|last| last.elapsed() < EVERY) {
+impl BondSampler {
+    /// Takes a sample unless the last one is too recent. `at` is in seconds since the start of the
+    /// run; `read` is the payload that applications have read so far, in bytes.
+    pub(super) fn sample(&mut self, at: f64, read: u64, networks: &ParallelNetworks) {
+        if self.last.is_some_and(|last| last.elapsed() < SAMPLE_INTERVAL) {
             return;
         }
         self.last = Some(Instant::now());
-        let mut look = Look { at, read, waiting: 0, networks: vec![Seen::default(); networks.count()] };
-        for (opens, [dials, accepts]) in networks.ends() {
+        let mut sample = BondSample { at, read, waiting: 0, networks: vec![NetworkSample::default(); networks.count()] };
+        for (opens, [dials, accepts]) in networks.bond_ends() {
             self.has_bond = true;
             let (dials, accepts) = (dials.flows(), accepts.flows());
             let [sends, receives] = if opens == Opens::Sender { [&dials, &accepts] } else { [&accepts, &dials] };
-            for view in bonds(sends) {
-                each(view, &mut look.networks, Seen::add_sender);
+            for view in bond_views(sends) {
+                for_each_path(view, &mut sample.networks, NetworkSample::add_sender);
             }
-            for view in bonds(receives) {
-                look.waiting += view.waiting_bytes;
-                each(view, &mut look.networks, |seen, path| seen.waited += path.waited_s);
+            for view in bond_views(receives) {
+                sample.waiting += view.waiting_bytes;
+                for_each_path(view, &mut sample.networks, |seen, path| seen.waited += path.waited_s);
             }
         }
-        self.all.push(look);
+        self.all.push(sample);
     }
 
-    /// As lines over time.
+    /// The series over time that outcomes have.
     pub(super) fn series(&self) -> Vec<Series> {
-        let networks = self.all.first().map_or(0, |look| look.networks.len());
-        let points =
-            |value: &dyn Fn(&Look) -> Option<f64>| self.all.iter().filter_map(|look| Some((look.at, value(look)?))).collect::<Vec<_>>();
-        let rate = |total: &dyn Fn(&Look) -> f64| {
-            let rate = |pair: &[Look]| (pair[1].at, 8.0 * (total(&pair[1]) - total(&pair[0])).max(0.0) / (pair[1].at - pair[0].at));
+        let networks = self.all.first().map_or(0, |sample| sample.networks.len());
+        let points = |value: &dyn Fn(&BondSample) -> Option<f64>| {
+            self.all.iter().filter_map(|sample| Some((sample.at, value(sample)?))).collect::<Vec<_>>()
+        };
+        let rate = |total: &dyn Fn(&BondSample) -> f64| {
+            let rate = |pair: &[BondSample]| (pair[1].at, 8.0 * (total(&pair[1]) - total(&pair[0])).max(0.0) / (pair[1].at - pair[0].at));
             self.all.windows(2).filter(|pair| pair[1].at > pair[0].at).map(rate).collect::<Vec<_>>()
         };
-        let mut all = vec![Series::of("goodput", "all", "bit/s", rate(&|look| look.read as f64))];
+        let mut all = vec![Series::of("goodput", "all", "bit/s", rate(&|sample| sample.read as f64))];
         if !self.has_bond {
             return all;
         }
         for index in 0..networks {
             let whose = format!("network {}", index + 1);
-            let of = |value: fn(&Seen) -> Option<f64>| points(&|look| value(&look.networks[index]));
+            let of = |value: fn(&NetworkSample) -> Option<f64>| points(&|sample| value(&sample.networks[index]));
             all.extend([
-                Series::of("carried", &whose, "bit/s", rate(&|look| look.networks[index].sent)),
+                Series::of("carried", &whose, "bit/s", rate(&|sample| sample.networks[index].sent)),
                 Series::of("score", &whose, "s", of(|seen| mean(seen.score, seen.connected))),
                 Series::of("throughput", &whose, "bit/s", of(|seen| mean(seen.throughput, seen.measured))),
                 Series::of("rtt", &whose, "s", of(|seen| mean(seen.srtt, seen.connected))),
@@ -90,13 +101,13 @@ impl Looks {
                 Series::of("waited", &whose, "s", of(|seen| Some(seen.waited))),
             ]);
         }
-        all.push(Series::of("waiting", "all", "B", points(&|look| Some(look.waiting as f64))));
+        all.push(Series::of("waiting", "all", "B", points(&|sample| Some(sample.waiting as f64))));
         all
     }
 }
 
-impl Seen {
-    /// What the sending end believes of a network.
+impl NetworkSample {
+    /// Adds what the sending end reports of a path.
     fn add_sender(&mut self, path: &PathView) {
         self.sent += path.sent_bytes as f64;
         if path.up {
@@ -116,12 +127,13 @@ fn mean(sum: f64, of: f64) -> Option<f64> {
     (of > 0.0).then_some(sum / of)
 }
 
-fn bonds(flows: &[FlowStats]) -> impl Iterator<Item = &MultipathView> {
+fn bond_views(flows: &[FlowStats]) -> impl Iterator<Item = &MultipathView> {
     flows.iter().filter_map(|flow| flow.multipath.as_ref())
 }
 
-/// What a stream has of each network; networks count from 1.
-fn each(view: &MultipathView, networks: &mut [Seen], mut of: impl FnMut(&mut Seen, &PathView)) {
+/// Calls `of` with each path of a stream and the sample of its network. Paths name their networks
+/// by number, from 1.
+fn for_each_path(view: &MultipathView, networks: &mut [NetworkSample], mut of: impl FnMut(&mut NetworkSample, &PathView)) {
     for path in &view.paths {
         let index = path.network.parse::<usize>().unwrap_or(0).wrapping_sub(1);
         if let Some(seen) = networks.get_mut(index) {

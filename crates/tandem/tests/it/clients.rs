@@ -2,7 +2,7 @@
 //! scp, rsync, iperf3, a conversation with pauses; IPv4 and IPv6; opened by the sender and by the receiver.
 
 use crate::common::{self, Daemon, skip, wait_for_listener, wait_for_port};
-use lab::{Extras, Host, Network};
+use lab::{Host, NetworkOptions, SeriesNetwork};
 use proxy::{BondConfig, Config, Ending, FlowRecord, FlowStats, Listen, NetworkSpec, Proxy};
 use scenario::ScenarioFile;
 use std::{
@@ -36,7 +36,7 @@ bytes = "1B"
 /// What lies between clients and servers.
 enum Middle {
     /// A proxy between two links.
-    Proxy(Network),
+    Proxy(SeriesNetwork),
     /// Two gateways with two networks and a bond between them: client, gateway, gateway, server; and the two ends of the bond.
     Bond([Host; 4], Vec<Proxy>),
 }
@@ -57,7 +57,8 @@ impl Bench {
         let scenario = ScenarioFile::parse(LINKS, "clients").unwrap().variants(&[]).unwrap().remove(0).scenario;
         let ended = Arc::new(Mutex::new(Vec::new()));
         let records = ended.clone();
-        let network = Network::build(&scenario, 1, &Extras::default(), move |_, record| records.lock().unwrap().push(record)).unwrap();
+        let network =
+            SeriesNetwork::build(&scenario, 1, &NetworkOptions::default(), move |_, record| records.lock().unwrap().push(record)).unwrap();
         Bench { middle: Middle::Proxy(network), ended }
     }
 
