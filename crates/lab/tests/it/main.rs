@@ -5,6 +5,7 @@
 mod common;
 
 mod links;
+mod parallel;
 mod play;
 
 use std::sync::Mutex;
