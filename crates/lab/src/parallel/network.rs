@@ -14,7 +14,7 @@ use crate::{
     sys,
 };
 use bond::{BondSettings, PresharedKey};
-use intercept::{LegProfile, Policy};
+use intercept::{Destinations, LegProfile, Policy, Prefix};
 use proxy::{BondConfig, Config, FlowRecord, FlowStats, Listen, Proxy};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
@@ -88,6 +88,11 @@ pub(super) fn bond_entrance() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, ENTRY_PORT).into()
 }
 
+/// Where a bond connects to reach applications.
+fn exit_address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, EXIT_PORT).into()
+}
+
 impl ParallelNetworks {
     /// Builds hosts and networks, without bonds.
     pub(super) fn without_bonds(parallel: &Parallel<'_>, seed: u64, options: &NetworkOptions) -> Result<Self, LabError> {
@@ -139,12 +144,11 @@ impl ParallelNetworks {
 
     /// The bonds: none if the scenario's foreground uses a single network or Multipath TCP.
     pub fn bonds(&self) -> impl Iterator<Item = BondRoute<'_>> {
-        let exit = (Ipv4Addr::LOCALHOST, EXIT_PORT).into();
         self.bond_ends().map(move |(opens, _)| BondRoute {
             from: &self.hosts[end_of(opens)],
             entry: bond_entrance(),
             to: &self.hosts[1 - end_of(opens)],
-            exit,
+            exit: exit_address(),
         })
     }
 
@@ -169,6 +173,8 @@ impl ParallelNetworks {
             window: Bytes((4 * in_flight).next_power_of_two().clamp(8 << 20, 1 << 28)),
             connection_window: parallel.window(0),
             spares: 4,
+            // The accepting end refuses loopback addresses unless they are allowed.
+            destinations: Destinations { allow: vec![Prefix(exit_address().ip().into())], ..Destinations::default() },
             ..BondConfig::default()
         };
         let accepts = Config {
@@ -187,7 +193,7 @@ impl ParallelNetworks {
             profile: profile.clone(),
         };
         let dials = Config {
-            listen: vec![Listen::forward(bond_entrance(), (Ipv4Addr::LOCALHOST, EXIT_PORT).into())],
+            listen: vec![Listen::forward(bond_entrance(), exit_address())],
             networks: (0..parallel.networks.len()).map(network).collect(),
             bond: Some(bond),
             buffer: None,

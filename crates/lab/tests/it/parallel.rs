@@ -1,11 +1,13 @@
 //! Networks in parallel that are held up for other programs, as `tandem lab` does.
 
-use crate::common;
-use lab::{Host, LabError, NetworkOptions, ParallelNetworks, SeriesNetwork};
+use crate::{ALONE, common};
+use lab::{Host, Lab, LabError, NetworkOptions, ParallelNetworks, SeriesNetwork};
+use outcome::Engine;
 use scenario::{Scenario, ScenarioFile};
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::PoisonError,
     thread,
 };
 
@@ -23,22 +25,20 @@ fn scenario(text: &str) -> Scenario {
 fn transfer(from: &Host, connect: SocketAddr, to: &Host, listen: SocketAddr) {
     let listener = to.enter(|| TcpListener::bind(listen)).unwrap().unwrap();
     let sent: Vec<u8> = (0..PAYLOAD).map(|at| ((at * 167) >> 3) as u8).collect();
-    thread::scope(|scope| {
-        let receiving = scope.spawn(|| {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut received = Vec::new();
-            stream.read_to_end(&mut received).unwrap();
-            stream.write_all(&[7]).unwrap();
-            received
-        });
-        let mut stream = from.enter(|| TcpStream::connect(connect)).unwrap().unwrap();
-        stream.write_all(&sent).unwrap();
-        stream.shutdown(Shutdown::Write).unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        assert_eq!(answer, [7]);
-        assert!(receiving.join().unwrap() == sent, "the payload was changed");
+    let receiving = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        stream.write_all(&[7]).unwrap();
+        received
     });
+    let mut stream = from.enter(|| TcpStream::connect(connect)).unwrap().unwrap();
+    stream.write_all(&sent).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, [7]);
+    assert!(receiving.join().unwrap() == sent, "the payload was changed");
 }
 
 #[test]
@@ -46,6 +46,7 @@ fn networks_in_parallel_and_their_bond_carry_data_between_the_hosts() {
     if common::skip("networks_in_parallel_and_their_bond_carry_data_between_the_hosts") {
         return;
     }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let options = NetworkOptions { published: true, ..NetworkOptions::default() };
     let networks = ParallelNetworks::build(&scenario(NETWORKS), 1, &options).unwrap();
     let [sender, receiver] = networks.hosts();
@@ -68,8 +69,9 @@ fn only_a_bond_has_entries() {
     if common::skip("only_a_bond_has_entries") {
         return;
     }
-    let alone = scenario(&NETWORKS.replace("\"score\"", "\"single\""));
-    let networks = ParallelNetworks::build(&alone, 1, &NetworkOptions::default()).unwrap();
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let single = scenario(&NETWORKS.replace("\"score\"", "\"single\""));
+    let networks = ParallelNetworks::build(&single, 1, &NetworkOptions::default()).unwrap();
     assert_eq!(networks.bonds().count(), 0);
 }
 
@@ -80,4 +82,19 @@ fn a_network_of_the_wrong_kind_is_an_error() {
     assert!(matches!(&series, LabError::NoLinks { scenario } if scenario == "two"), "{series}");
     let parallel = ParallelNetworks::build(&scenario(LINK), 1, &options).unwrap_err();
     assert!(matches!(&parallel, LabError::NoNetworks { scenario } if scenario == "one"), "{parallel}");
+}
+
+#[test]
+fn a_bond_carries_the_flow_of_a_scenario() {
+    const TEST: &str = "a_bond_carries_the_flow_of_a_scenario";
+    if common::skip(TEST) {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let outcome = Lab::default().run(&scenario(NETWORKS), 1, &()).unwrap();
+    let flow = &outcome.flows[0];
+    assert_eq!((flow.bytes, &flow.error), (1_000_000, &None), "{:?}", outcome.warnings);
+    let shares: Vec<f64> = outcome.networks.iter().filter_map(|network| network.share).collect();
+    assert_eq!(shares.len(), 2);
+    assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{shares:?}");
 }
