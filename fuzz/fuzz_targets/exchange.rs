@@ -1,9 +1,9 @@
 #![no_main]
 
-/// As in every program whose `main` is Rust's: a write to a connection that was reset fails, and does
+/// Ignores SIGPIPE, as Rust's `main` does: a write to a connection that was reset fails, and does
 /// not kill the process.
 fn ignore_broken_pipes() {
-    // SAFETY: it is the first thing that is done, and no handler.
+    // SAFETY: runs before any other thread, and installs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 

@@ -5,7 +5,7 @@ use std::{env, path::PathBuf, process::Command};
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let libbpf = env::var("DEP_BPF_INCLUDE").expect("crate libbpf-sys tells where its headers are");
+    let libbpf = env::var("DEP_BPF_INCLUDE").expect("crate libbpf-sys exports the path of its headers");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let arch = match env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it").as_str() {
         "x86_64" => "x86".to_owned(),

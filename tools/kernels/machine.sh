@@ -1,9 +1,10 @@
-# Sourced: virtual machines with Debian's kernels, by QEMU's software emulation. Wants `cache`, a
-# directory; `architecture`, amd64, arm64 or armhf; and `fail`, a function that says what is wrong
-# and ends.
+# To be sourced: functions that boot Debian's kernels in virtual machines (QEMU's software
+# emulation). The caller sets `cache`, a directory, and `architecture` (amd64, arm64 or armhf), and
+# defines `fail`, a function that prints an error and exits.
 packages=$cache/$architecture
 mkdir -p "$packages"/{debs,lists/partial,archives/partial}
-# No package is installed in the eyes of this apt, so that it fetches all that one needs.
+# This apt has a package status of its own, in which nothing is installed, so that it fetches all
+# dependencies of a package.
 [ -e "$packages/status" ] || touch "$packages/status"
 
 mirror=http://deb.debian.org
@@ -11,15 +12,15 @@ mirror=http://deb.debian.org
     for suite in bullseye bookworm bookworm-backports trixie trixie-backports; do echo "$mirror/debian $suite main"; done
     for suite in bookworm trixie; do echo "$mirror/debian-security $suite-security main"; done
 } | sed "s|^|deb [arch=$architecture signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] |" > "$packages/sources.list"
-# It knows nothing of this machine's own packages, and changes nothing of them.
+# It neither reads nor changes the packages of this machine.
 apt=(-qq -oDir::Etc::SourceList="$packages/sources.list" -oDir::Etc::SourceParts=- -oDir::State::Lists="$packages/lists"
     -oDir::State::status="$packages/status" -oDir::Cache="$packages" -oDir::Cache::archives="$packages/archives"
     -oAPT::Architecture="$architecture" -oAPT::Architectures::="$architecture" -oAPT::Sandbox::User=root -oDebug::NoLocking=true)
-# Package lists serve for a day.
+# Package lists are updated if they are older than a day.
 [ -n "$(find "$packages/lists" -maxdepth 1 -name '*Packages*' -mmin -1440 -print -quit)" ] || apt-get "${apt[@]}" update
 
-# version_of KERNEL FLAVOUR: the newest kernel that fits, of those for the cloud or for real time
-# (rt). ARM of 32 bits has one alone.
+# version_of KERNEL FLAVOUR: prints the version of the newest matching kernel. FLAVOUR is cloud or
+# rt (real time); 32-bit ARM has a single flavour.
 version_of() {
     local fits="${1//./\\.}[-.+]" kind="$2-$architecture"
     [ "$architecture" != armhf ] || kind=armmp
@@ -28,20 +29,20 @@ version_of() {
         | { [ "$2" = rt ] && cat || grep -v -e '-rt-'; } | sort -V | tail -n 1
 }
 
-# unpack_kernel VERSION: makes its kernel and an archive of its modules, in $packages/VERSION.
+# unpack_kernel VERSION: writes the kernel and an archive of its modules to $packages/VERSION.
 unpack_kernel() {
     local version=$1 directory=$packages/$1 name names=()
     [ ! -e "$directory/modules.cpio" ] || return 0
     rm -rf "$directory"
     mkdir -p "$directory/packages" "$directory/modules/usr/lib"
-    # One package up to 6.19; from 7.0 on the kernel and its modules are apart.
+    # Up to 6.19 one package has both; from 7.0 on kernel and modules are separate packages.
     for name in image binary modules; do
         ! apt-cache "${apt[@]}" show "linux-$name-$version" > /dev/null 2>&1 || names+=("linux-$name-$version")
     done
     (cd "$packages/debs" && apt-get "${apt[@]}" download "${names[@]}") || fail "cannot fetch ${names[*]}"
     for name in "${names[@]}"; do dpkg-deb -x "$packages/debs/${name}_"*.deb "$directory/packages"; done
     find "$directory/packages" -name 'vmlinuz*' -exec cp {} "$directory/vmlinuz" \;
-    # The modules that a network may need; kmod looks for them below lib.
+    # Only modules that networking may need. kmod looks for them below /lib.
     ln -s usr/lib "$directory/modules/lib"
     (cd "$directory/packages" && [ -d lib/modules ] || cd usr
         find lib/modules -path '*/kernel/*' -name '*.ko*' | grep -E '/(net|lib|crypto|arch)/' | grep -vE '/drivers/net/(ethernet|wireless)/' | cat - <(find lib/modules -name 'modules.*') \
@@ -52,8 +53,8 @@ unpack_kernel() {
     rm -rf "$directory/packages" "$directory/modules"
 }
 
-# unpack_programs DIRECTORY PACKAGE…: the packages and all that they need, below a directory's usr:
-# some are of the time before bin, sbin and lib became links into that.
+# unpack_programs DIRECTORY PACKAGE…: unpacks packages and their dependencies below DIRECTORY/usr.
+# Packages from before the usr merge have files in /bin, /sbin and /lib, which go there as well.
 unpack_programs() {
     local directory=$1 unpacked=$packages/unpacked file
     shift
@@ -67,18 +68,18 @@ unpack_programs() {
     rm -rf "$unpacked"
 }
 
-# archive DIRECTORY: its contents as the kernel unpacks them.
+# archive DIRECTORY: prints its contents as a cpio archive for the kernel's initramfs.
 archive() { (cd "$1" && find . | cpio --quiet -o -H newc); }
 
-# boot VERSION SECONDS LOG RESULTS ARGUMENTS ARCHIVE…: a machine whose root file system is these
-# archives. Its console goes to LOG, its second serial port to RESULTS; one that has not ended after
-# that many seconds is ended. ARGUMENTS are the kernel's.
+# boot VERSION SECONDS LOG RESULTS ARGUMENTS ARCHIVE…: runs a machine whose root file system
+# consists of the archives, until it powers off, for at most SECONDS. Its console is written to LOG,
+# its second serial port to RESULTS. ARGUMENTS are kernel parameters.
 boot() {
     local version=$1 seconds=$2 log=$3 results=$4 arguments=$5 machine
     shift 5
     case $architecture in
     amd64) machine=(qemu-system-x86_64 -cpu max -append "console=ttyS0 quiet panic=5 mitigations=off $arguments") ;;
-    # Their second port is a PCI device.
+    # On ARM the second serial port is a PCI device.
     arm64) machine=(qemu-system-aarch64 -M virt -cpu max,pauth-impdef=on -append "console=ttyAMA0 quiet panic=5 mitigations=off $arguments") ;;
     armhf) machine=(qemu-system-arm -M virt -cpu max -append "console=ttyAMA0 quiet panic=5 mitigations=off $arguments") ;;
     esac

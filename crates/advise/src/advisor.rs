@@ -133,7 +133,7 @@ impl Advisor {
                 Variant { case: buffer.to_string(), scenario: variant.scenario }
             })
         };
-        let whole = scenario::Leg { first: 0, end: self.base.links.len() };
+        let whole = scenario::LegLinks { first: 0, end: self.base.links.len() };
         let farthest = self.base.flow_specs(self.base.seed).iter().map(|flow| flow.access_delay.0).max().unwrap_or(0);
         let rtt = units::Span(self.base.base_rtt(whole).0 + 2 * farthest);
         let most = self.base.bottleneck_rate(whole).bytes_in(rtt).0.saturating_mul(4).max(MIN_BUFFER);

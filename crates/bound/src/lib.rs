@@ -113,7 +113,7 @@ impl Bottleneck {
     fn new(scenario: &Scenario, seed: u64) -> Self {
         let index = scenario.bottleneck();
         let (link, leg) = (&scenario.links[index], scenario.leg_of_link(index));
-        let path = scenario.base_rtt(scenario::Leg { first: 0, end: scenario.links.len() });
+        let path = scenario.base_rtt(scenario::LegLinks { first: 0, end: scenario.links.len() });
         let flow = |spec: FlowSpec| {
             let access = spec.access_delay * 2;
             let round_trip = Span(scenario.base_rtt(leg).0 + if leg.first == 0 { access.0 } else { 0 });

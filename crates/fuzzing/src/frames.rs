@@ -1,9 +1,11 @@
-//! What the other end of a bond says, any bytes: read at once or in parts it is the same, and frames are what they were written as.
+//! Arbitrary bytes from the peer of a bond. The frames do not depend on how the bytes are split,
+//! and a frame that is encoded and decoded again is the same.
 
 use bond::{Decoded, Frame, FrameReader};
 
-/// All frames, how many bytes of payload came, and whether it ended in an error.
-fn heard(bytes: &[u8], part: usize) -> (Vec<Frame>, u64, bool) {
+/// Decodes bytes in parts of this size. Returns all frames, the number of payload bytes, and
+/// whether decoding ended with an error.
+fn decode(bytes: &[u8], part: usize) -> (Vec<Frame>, u64, bool) {
     let (mut reader, mut frames, mut payload) = (FrameReader::default(), Vec::new(), 0);
     for mut rest in bytes.chunks(part) {
         loop {
@@ -11,7 +13,7 @@ fn heard(bytes: &[u8], part: usize) -> (Vec<Frame>, u64, bool) {
             rest = &rest[used..];
             match step {
                 Decoded::Incomplete => {
-                    assert!(rest.is_empty(), "it asks for more while there is some");
+                    assert!(rest.is_empty(), "the reader asks for more bytes although some are left");
                     break;
                 }
                 Decoded::Frame(frame) => frames.push(frame),
@@ -29,17 +31,17 @@ fn heard(bytes: &[u8], part: usize) -> (Vec<Frame>, u64, bool) {
     (frames, payload, false)
 }
 
-/// See the top of this file.
+/// Decodes arbitrary bytes.
 ///
 /// # Panics
-/// When what it says there is not so.
+/// If one of the properties at the top of this file does not hold.
 pub fn frames(data: &[u8]) {
     let Some((&part, bytes)) = data.split_first() else { return };
-    let whole = heard(bytes, bytes.len().max(1));
-    assert_eq!(whole, heard(bytes, usize::from(part) + 1));
+    let whole = decode(bytes, bytes.len().max(1));
+    assert_eq!(whole, decode(bytes, usize::from(part) + 1));
     for frame in whole.0 {
         let header = frame.header();
-        let (used, step) = FrameReader::default().read(&header).expect("what was read can be read again");
+        let (used, step) = FrameReader::default().read(&header).expect("an encoded frame can be decoded");
         assert_eq!((used, step), (header.len(), Decoded::Frame(frame)));
     }
 }

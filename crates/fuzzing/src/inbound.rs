@@ -1,4 +1,4 @@
-//! The receiving end of a bond's stream, and a peer that sends what it likes.
+//! The receiving end of a bond's stream, with a peer that sends anything.
 
 use crate::recipe::Recipe;
 use bond::{Frame, Inbound, PathId, Placement, ProtocolViolation, StreamError};
@@ -7,41 +7,45 @@ use units::Span;
 
 const CONNECTIONS: usize = 4;
 
-/// What a correct receiver has: the bytes that came first, from the first that was not read on.
-struct Model {
+/// A model of a correct receiver, beside the receiver under test. Of bytes that arrive twice it
+/// keeps the first.
+struct ReceiverModel {
     inbound: Inbound,
     window: u64,
+    /// Bytes that the application has read.
     read: u64,
-    /// As many as the window has.
-    there: VecDeque<Option<u8>>,
+    /// The bytes of the window, from `read` on, as far as they have arrived.
+    arrived: VecDeque<Option<u8>>,
+    /// Length of the stream, once the peer has announced it.
     end: Option<u64>,
     now: Span,
-    /// Payload that came over each connection, none where it is not there, and its piece whose bytes
-    /// come: where the next belongs, and how many are left.
+    /// Payload received over each connection; `None` for a connection that does not exist.
     got: [Option<u64>; CONNECTIONS],
+    /// The current piece of each connection: offset of its next byte, and the bytes left.
     pieces: [Option<(u64, u64)>; CONNECTIONS],
 }
 
-/// Plays a peer that sends pieces anywhere, again, with other bytes and beyond the end, over
-/// connections that come and go.
+/// Plays a peer that sends pieces at any offset, repeatedly, with different bytes and beyond the
+/// end, over connections that are added and removed.
 ///
 /// # Panics
-/// When what can be read is not exactly what came first, in order, or more is held than the window.
+/// If the readable bytes are not exactly those that arrived first, in order, or more is buffered
+/// than the window.
 pub fn inbound(data: &[u8]) {
     let mut recipe = Recipe(data);
     let window = [1, 1500, 20_000, 40_000][recipe.below(4)];
-    let mut model = Model {
+    let mut model = ReceiverModel {
         inbound: Inbound::new(window),
         window: window as u64,
         read: 0,
-        there: vec![None; window].into(),
+        arrived: vec![None; window].into(),
         end: None,
         now: Span::ZERO,
         got: [None; CONNECTIONS],
         pieces: [None; CONNECTIONS],
     };
     while !recipe.is_over() {
-        // Whoever breaks the rules is given up.
+        // The stream ends at the first protocol violation.
         if model.step(&mut recipe).is_err() {
             return;
         }
@@ -49,18 +53,23 @@ pub fn inbound(data: &[u8]) {
     }
 }
 
-impl Model {
+impl ReceiverModel {
     fn step(&mut self, recipe: &mut Recipe<'_>) -> Result<(), StreamError> {
         let conn = recipe.below(CONNECTIONS);
         match recipe.below(10) {
             0 => self.begin(conn, recipe)?,
             1..=3 => self.payload(conn, recipe)?,
-            4 => self.take(conn, recipe)?,
+            4 => self.receive_copy(conn, recipe)?,
             5 => {
                 let end = self.offset(recipe);
-                let beyond = self.there.iter().rposition(Option::is_some).map_or(self.read, |last| self.read + last as u64 + 1);
+                let beyond = self.arrived.iter().rposition(Option::is_some).map_or(self.read, |last| self.read + last as u64 + 1);
                 let is_right = self.end.unwrap_or(end) == end && end >= beyond;
-                assert_eq!(self.inbound.on_end(end).is_ok(), is_right, "an end at {end}; there is {beyond}, and the end {:?}", self.end);
+                assert_eq!(
+                    self.inbound.on_end(end).is_ok(),
+                    is_right,
+                    "an end at {end}; data reach up to {beyond}, the known end is {:?}",
+                    self.end
+                );
                 if !is_right {
                     return Err(ProtocolViolation::DeliveredTooEarly.into());
                 }
@@ -68,7 +77,7 @@ impl Model {
             }
             6 => self.consume(recipe.word().into()),
             7 => self.join_or_leave(conn),
-            8 => self.say(conn),
+            8 => self.check_frame(conn),
             _ => {
                 self.now.0 += recipe.number() >> 24;
                 if recipe.byte() & 1 == 0 {
@@ -81,7 +90,7 @@ impl Model {
         Ok(())
     }
 
-    /// Mostly near to where it would be right.
+    /// An offset, most often a valid one.
     fn offset(&self, recipe: &mut Recipe<'_>) -> u64 {
         match recipe.byte() {
             0..=15 => recipe.number(),
@@ -91,6 +100,7 @@ impl Model {
         }
     }
 
+    /// Begins a piece.
     fn begin(&mut self, conn: usize, recipe: &mut Recipe<'_>) -> Result<(), StreamError> {
         if self.got[conn].is_none() || self.pieces[conn].is_some() {
             return Ok(());
@@ -104,7 +114,7 @@ impl Model {
         Ok(())
     }
 
-    /// Some bytes of a piece that has begun, right to where they belong.
+    /// Receives some bytes of the current piece without copying.
     fn payload(&mut self, conn: usize, recipe: &mut Recipe<'_>) -> Result<(), StreamError> {
         let Some((mut offset, mut left)) = self.pieces[conn] else { return Ok(()) };
         let (mut count, seed) = (u64::from(recipe.word()).min(left), recipe.byte());
@@ -118,41 +128,41 @@ impl Model {
                 Placement::Skip(len) => len,
             };
             assert!((1..=count).contains(&here), "{here} bytes of {count}");
-            self.came(conn, offset, here, seed, |inbound, now| inbound.on_payload(now, PathId(conn), offset, here).map_err(Into::into))?;
+            self.receive(conn, offset, here, seed, |inbound, now| inbound.on_payload(now, PathId(conn), offset, here).map_err(Into::into))?;
             (offset, left, count) = (offset + here, left - here, count - here);
         }
         self.pieces[conn] = Some((offset, left)).filter(|(_, left)| *left > 0);
         Ok(())
     }
 
-    /// A whole piece, copied.
-    fn take(&mut self, conn: usize, recipe: &mut Recipe<'_>) -> Result<(), StreamError> {
+    /// Receives a whole piece, copied.
+    fn receive_copy(&mut self, conn: usize, recipe: &mut Recipe<'_>) -> Result<(), StreamError> {
         if self.got[conn].is_none() {
             return Ok(());
         }
         let (offset, len, seed) = (self.offset(recipe), u64::from(recipe.word()) % 5000, recipe.byte());
         let bytes: Vec<u8> = (0..len).map(|at| value(offset.wrapping_add(at), seed)).collect();
-        self.came(conn, offset, len, seed, |inbound, now| inbound.receive(now, PathId(conn), offset, &bytes))
+        self.receive(conn, offset, len, seed, |inbound, now| inbound.receive(now, PathId(conn), offset, &bytes))
     }
 
-    /// Bytes come: what is there already stays, and what comes beyond the end is refused.
-    fn came(
+    /// Receives bytes: those that arrived before are kept, and bytes beyond the end are refused.
+    fn receive(
         &mut self,
         conn: usize,
         offset: u64,
         len: u64,
         seed: u8,
-        tell: impl FnOnce(&mut Inbound, Span) -> Result<(), StreamError>,
+        feed: impl FnOnce(&mut Inbound, Span) -> Result<(), StreamError>,
     ) -> Result<(), StreamError> {
-        let told = tell(&mut self.inbound, self.now);
+        let result = feed(&mut self.inbound, self.now);
         if self.end.is_some_and(|end| offset.checked_add(len).is_none_or(|last| last > end)) {
-            assert!(told.is_err(), "{len} bytes at {offset} are taken beyond the end at {:?}", self.end);
+            assert!(result.is_err(), "{len} bytes at {offset} are accepted beyond the end at {:?}", self.end);
         }
-        told?;
+        result?;
         self.got[conn] = self.got[conn].map(|got| got + len);
         for at in offset.max(self.read)..offset + len {
-            let place = &mut self.there[(at - self.read) as usize];
-            place.get_or_insert(value(at, seed));
+            let slot = &mut self.arrived[(at - self.read) as usize];
+            slot.get_or_insert(value(at, seed));
         }
         Ok(())
     }
@@ -160,8 +170,8 @@ impl Model {
     fn consume(&mut self, bytes: u64) {
         let bytes = bytes.min(self.inbound.readable_bytes());
         self.inbound.consume(self.now, bytes);
-        self.there.drain(..bytes as usize);
-        self.there.resize(self.window as usize, None);
+        self.arrived.drain(..bytes as usize);
+        self.arrived.resize(self.window as usize, None);
         self.read += bytes;
     }
 
@@ -179,33 +189,36 @@ impl Model {
         };
     }
 
-    fn say(&mut self, conn: usize) {
+    /// Checks the next frame that the receiver sends.
+    fn check_frame(&mut self, conn: usize) {
         match self.inbound.next_frame(self.now, PathId(conn)) {
             Some(Frame::Ack { path_received, acked, limit }) => {
                 assert_eq!((Some(path_received), acked, limit), (self.got[conn], self.read + self.ready(), self.read + self.window));
             }
             Some(Frame::Delivered) => assert!(self.end == Some(self.read) && self.got[conn].is_some()),
-            Some(other) => panic!("{other:?} is not for a receiver to say"),
+            Some(other) => panic!("a receiver must not send {other:?}"),
             None => {}
         }
     }
 
+    /// Number of readable bytes.
     fn ready(&self) -> u64 {
-        self.there.iter().take_while(|byte| byte.is_some()).count() as u64
+        self.arrived.iter().take_while(|byte| byte.is_some()).count() as u64
     }
 
+    /// Compares the receiver with the model.
     fn check(&self) {
         let ready = self.ready();
         assert_eq!((self.inbound.read_offset(), self.inbound.readable_bytes()), (self.read, ready));
-        assert!(self.inbound.readable(u64::MAX).flatten().copied().map(Some).eq(self.there.iter().copied().take(ready as usize)));
-        let held = self.there.iter().flatten().count() as u64 - ready;
+        assert!(self.inbound.readable(u64::MAX).flatten().copied().map(Some).eq(self.arrived.iter().copied().take(ready as usize)));
+        let held = self.arrived.iter().flatten().count() as u64 - ready;
         assert_eq!((self.inbound.next_offset(), self.inbound.out_of_order_bytes()), (self.read + ready, held));
         assert!(self.inbound.max_out_of_order_bytes() <= self.window);
         assert_eq!(self.inbound.is_fully_read(), self.end == Some(self.read));
     }
 }
 
-/// What a peer that sends by `seed` has at an offset.
+/// The byte at an offset of the stream that a peer sends by `seed`.
 fn value(offset: u64, seed: u8) -> u8 {
     (offset as u8).wrapping_mul(167) ^ seed
 }

@@ -1,6 +1,6 @@
-//! Choices made from the bytes of an input. An input that has ended chooses zeros.
+//! Derives choices from the bytes of an input. After its end, all choices are zero.
 
-/// The bytes of an input that are left.
+/// The remaining bytes of an input.
 pub(crate) struct Recipe<'a>(pub(crate) &'a [u8]);
 
 impl Recipe<'_> {
@@ -24,12 +24,12 @@ impl Recipe<'_> {
         u16::from_be_bytes(self.bytes())
     }
 
-    /// Less than `most`, which is at most 256.
+    /// A number below `most`, which is at most 256.
     pub(crate) fn below(&mut self, most: usize) -> usize {
         usize::from(self.byte()) % most
     }
 
-    /// A number of any size: small ones, and powers of two, and those near the largest.
+    /// A number of any magnitude: small, shifted by a power of two, or near the maximum.
     pub(crate) fn number(&mut self) -> u64 {
         let (shift, word) = (self.byte(), u64::from(self.word()));
         match shift {

@@ -1,12 +1,12 @@
-//! Captures of TCP segments that follow each other in any way: what is behind the file's format and the headers.
+//! Captures of TCP segments in any order: tests what follows the parsing of files and headers.
 
 use detect::{CaptureFile, FindingOptions, TraceConditions, findings};
 use std::path::Path;
 
-/// Bytes of the input that make a segment.
+/// Bytes of the input that describe one segment.
 const RECIPE: usize = 12;
 
-/// A file of raw IP packets, made as `recipes` say.
+/// A capture file of raw IP packets, as `recipes` describe them.
 fn capture(recipes: &[u8]) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_3c4d_u32, 0x0004_0002, 0, 0, 65535, 101] {
@@ -17,7 +17,7 @@ fn capture(recipes: &[u8]) -> Vec<u8> {
         let [flags, wait, ahead, back, payload, window, ports, stamp, option, ttl, id, kind] = recipe else { continue };
         let side = usize::from(kind & 1);
         at = at.wrapping_add(u64::from(*wait) * u64::from(*wait) * 100_000);
-        // Most come after the last, some long before or after it.
+        // Most segments follow the last one, some are far before or after it.
         let begin = seq[side].wrapping_add(u32::from(*ahead) << if kind & 2 != 0 { 20 } else { 0 });
         let acked = seq[1 - side].wrapping_sub(u32::from(*back) * 100);
         let length = usize::from(*payload) * if kind & 4 != 0 { 40 } else { 1 };
@@ -48,10 +48,10 @@ fn capture(recipes: &[u8]) -> Vec<u8> {
     file
 }
 
-/// See the top of this file.
+/// Analyses captures of arbitrary TCP segments.
 ///
 /// # Panics
-/// When what it says there is not so.
+/// If the detector does.
 pub fn segments(data: &[u8]) {
     let Some((&share, recipes)) = data.split_first() else { return };
     let (one, two) = recipes.split_at(recipes.len() * usize::from(share) / 256 / RECIPE * RECIPE);

@@ -1,19 +1,19 @@
-//! Two trace files of any bytes, to their verdicts: nothing panics, and whatever is read again is found again.
+//! Two capture files of arbitrary bytes, up to their verdicts.
 
 use detect::{CaptureFile, FindingOptions, TraceConditions, findings};
 use std::path::Path;
 
-/// The first two bytes are the length of the first file.
+/// Splits an input into two files. Its first two bytes are the length of the first.
 fn files(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = data.split_at_checked(2)?;
     let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
     Some(rest.split_at(length.min(rest.len())))
 }
 
-/// See the top of this file.
+/// Analyses two capture files.
 ///
 /// # Panics
-/// When what it says there is not so.
+/// If the detector does, or finds more connections than there are.
 pub fn trace(data: &[u8]) {
     let Some((one, two)) = files(data) else { return };
     let read = |bytes| CaptureFile::read_from(bytes, Path::new("fuzzed")).ok();

@@ -1,6 +1,6 @@
-//! The fuzz targets on a stable compiler: each with its seeds, with inputs that are made from them,
-//! and with random ones; always the same. With `TANDEM_FUZZ_SECONDS` each goes on for that many
-//! seconds with inputs that no run had before. An input that fails is printed.
+//! Runs the fuzz targets on a stable compiler: each with its seeds, with mutations of them, and
+//! with random inputs, which are the same in every run. With `TANDEM_FUZZ_SECONDS` each target
+//! continues for that many seconds with new inputs. An input that fails is printed.
 
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The longest input.
+/// Maximum length of a random input, bytes.
 const LONGEST: usize = 2000;
-/// How long each target goes on with new inputs, in seconds.
+/// The variable that sets how long each target runs with new inputs, in seconds.
 const SECONDS: &str = "TANDEM_FUZZ_SECONDS";
 
 /// The seeds of a target.
@@ -24,8 +24,8 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| fs::read(file).expect("a seed can be read")).collect()
 }
 
-/// A seed that is cut, repeated, and changed here and there.
-fn changed(seed: &[u8], random: &mut Pcg64) -> Vec<u8> {
+/// A seed with random truncations, insertions, changes and repetitions.
+fn mutate(seed: &[u8], random: &mut Pcg64) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..random.random_range(1..6) {
         let at = random.random_range(0..=bytes.len());
@@ -44,7 +44,7 @@ fn changed(seed: &[u8], random: &mut Pcg64) -> Vec<u8> {
     bytes
 }
 
-/// An input under trial, which is printed when the target panics.
+/// An input of a running target; printed if the target panics.
 struct Input<'a> {
     target: &'a str,
     bytes: &'a [u8],
@@ -58,23 +58,23 @@ impl Drop for Input<'_> {
     }
 }
 
-/// A target and what its inputs are made from.
-struct Replay {
+/// A target and its seeds.
+struct TargetReplay {
     name: &'static str,
     target: fn(&[u8]),
     seeds: Vec<Vec<u8>>,
 }
 
-impl Replay {
+impl TargetReplay {
     fn run_once(&self, bytes: &[u8]) {
         let _printed = Input { target: self.name, bytes };
         (self.target)(bytes);
     }
 
-    /// The input of this number: a changed seed, by turns, or random bytes.
+    /// Input `number`: a mutation of each seed in turn, then random bytes.
     fn input(&self, number: usize, random: &mut Pcg64) -> Vec<u8> {
         match self.seeds.get(number % (self.seeds.len() + 1)) {
-            Some(seed) => changed(seed, random),
+            Some(seed) => mutate(seed, random),
             None => {
                 let mut bytes = vec![0; random.random_range(0..LONGEST)];
                 random.fill_bytes(&mut bytes);
@@ -84,9 +84,10 @@ impl Replay {
     }
 }
 
-/// Runs a target on its seeds, on so many inputs more, and for as long as the environment says.
+/// Runs a target with its seeds, with `inputs` fixed inputs, and with new inputs for as long as the
+/// environment variable says.
 fn replay(name: &'static str, target: fn(&[u8]), inputs: usize) {
-    let replay = Replay { name, target, seeds: seeds(name) };
+    let replay = TargetReplay { name, target, seeds: seeds(name) };
     replay.seeds.iter().for_each(|seed| replay.run_once(seed));
     let mut random = Pcg64::seed_from_u64(1);
     (0..inputs).for_each(|number| replay.run_once(&replay.input(number, &mut random)));
@@ -108,7 +109,7 @@ macro_rules! targets {
             replay(stringify!($name), fuzzing::$name, $inputs);
         })*
 
-        /// A target that is not tried here, or not fuzzed, is forgotten.
+        /// Fails if a target is missing here or in `fuzz/`.
         #[test]
         fn all_targets_are_here() {
             let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/fuzz_targets");
@@ -127,18 +128,18 @@ macro_rules! targets {
 }
 
 targets! {
-    call: 5000,
+    bond_handshake: 200,
     handshake: 500,
     exchange: 20,
     frames: 5000,
     greeting: 5000,
-    hello: 200,
     inbound: 2000,
     message: 2000,
     netlink: 5000,
+    open_message: 5000,
     outbound: 2000,
     picture: 200,
+    probe_messages: 5000,
     segments: 100,
     trace: 200,
-    words: 5000,
 }

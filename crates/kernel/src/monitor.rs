@@ -115,11 +115,11 @@ impl Plain for ClaimKey {}
 /// `struct td_claim`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Claim {
+struct RecordClaim {
     index: u32,
     owner: u32,
 }
-impl Plain for Claim {}
+impl Plain for RecordClaim {}
 
 impl Plain for u32 {}
 
@@ -229,9 +229,9 @@ impl Monitor {
 
     /// Reclaims the records of processes that have ended.
     fn reclaim(&self) {
-        let is_abandoned = |claim: &Claim| !sys::process_exists(claim.owner);
+        let is_abandoned = |claim: &RecordClaim| !sys::process_exists(claim.owner);
         for key in self.claims.keys().collect::<Vec<_>>() {
-            let claim = self.claims.lookup(&key, MapFlags::ANY).ok().flatten().map(|claim| sys::plain_from::<Claim>(&claim));
+            let claim = self.claims.lookup(&key, MapFlags::ANY).ok().flatten().map(|claim| sys::plain_from::<RecordClaim>(&claim));
             if let Some(claim) = claim.filter(is_abandoned) {
                 let _ = self.run(RecordConfiguration::cleared(claim.index));
                 let _ = self.claims.delete(&key);
@@ -246,11 +246,11 @@ impl Monitor {
             .claims
             .keys()
             .filter_map(|key| self.claims.lookup(&key, MapFlags::ANY).ok().flatten())
-            .map(|claim| sys::plain_from::<Claim>(&claim).index)
+            .map(|claim| sys::plain_from::<RecordClaim>(&claim).index)
             .collect();
         let max = self.records.max_entries();
         let index = (0..max).find(|index| !taken.contains(index)).ok_or(Error::AllRecordsInUse(max as usize))?;
-        let claim = Claim { index, owner: std::process::id() };
+        let claim = RecordClaim { index, owner: std::process::id() };
         self.claims
             .update(sys::bytes_of(&key(link)), sys::bytes_of(&claim), MapFlags::ANY)
             .map_err(Error::kernel("claim a record for a link"))?;

@@ -1,10 +1,10 @@
-//! Asked against delivered: measures an emulated link from outside, with UDP packets between two hosts and the kernel's own
-//! time stamps, so that the emulator is not its own witness.
+//! Measures what an emulated link delivers, independently of the emulator: with UDP packets between
+//! two hosts and the kernel's receive timestamps.
 
 use crate::{
-    LabError, Network,
-    network::Extras,
-    sys::{self, Stamped},
+    LabError, SeriesNetwork,
+    network::NetworkOptions,
+    sys::{self, TimestampedDatagram},
 };
 use scenario::{Loss, ScenarioFile};
 use std::{
@@ -15,63 +15,73 @@ use std::{
 };
 use units::{PKT, Rate, Span};
 
+/// Destination port of probes.
 const PORT: u16 = 9;
+/// Length of IPv4 and UDP headers, bytes.
 const HEADERS: u64 = 28;
 
-/// What was asked of a link and what it delivered.
+/// Configured and measured properties of an emulated link.
 #[derive(Debug, Clone)]
 pub struct Calibration {
-    /// Rate asked for.
+    /// Configured rate.
     pub rate: Rate,
-    /// Rate delivered under more traffic than it can carry, in IP bits a second.
+    /// Rate delivered under overload, in IP bits per second.
     pub delivered_rate_bps: f64,
-    /// That traffic: what the sender came to, where the machine let it, 5 % more than asked.
+    /// Rate sent during that measurement, in IP bits per second: 5 % above the configured rate,
+    /// unless the machine is too slow.
     pub offered_rate_bps: f64,
-    /// How late the emulator itself was meanwhile: 99th percentile, in seconds.
+    /// Lateness that the emulator reports for that time: 99th percentile, in seconds.
     pub late_p99_s: f64,
-    /// One-way delay asked for.
+    /// Configured one-way delay.
     pub delay: Span,
-    /// One-way delay of small packets on the idle link less their transmission time: median, in seconds.
+    /// One-way delay of small packets on the idle link, minus their transmission time: median, in
+    /// seconds.
     pub delivered_delay_s: f64,
-    /// How much later than the median: 99th percentile, in seconds.
+    /// 99th percentile of that delay minus its median, in seconds.
     pub jitter_p99_s: f64,
-    /// Packets sent and packets lost by the loss process, on a link that is not full.
+    /// Packets sent to measure losses, below the link's rate.
     pub sent: u64,
-    /// See `sent`.
+    /// Packets of these that were lost.
     pub lost: u64,
-    /// Times at which lost packets had been sent, in seconds.
+    /// When lost packets were sent, in seconds.
     pub lost_at_s: Vec<f64>,
-    /// Packets that the machine lost outside of the link; with any the figures don't hold.
+    /// Packets that the machine lost outside of the link. If there are any, the measurement is
+    /// invalid.
     pub refused: u64,
 }
 
-/// The longest that rate and delay are measured for; they need no more.
-const CLEAN_SPAN: Duration = Duration::from_secs(2);
+/// Maximum duration of the measurements of rate and delay; longer ones are not more accurate.
+const MAX_CLEAN_SPAN: Duration = Duration::from_secs(2);
 
-/// Measures a link of this rate, delay and loss: losses for about `span`, rate and delay for as long but no longer than they need.
+/// Measures a link with this rate, one-way delay and loss process. Losses are measured for about
+/// `span`; rate and delay for at most two seconds each.
+///
+/// # Errors
+/// If hosts, devices or sockets cannot be made, or a packet cannot be sent.
 pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: Duration) -> Result<Calibration, LabError> {
-    let clean = build(rate, delay, None, seed)?;
-    let clean_span = span.min(CLEAN_SPAN);
-    // Idle: small packets, a few hundred a second, too sparse to queue.
-    let probe = Plan { bytes: 100, gap: (clean_span / 400).max(Duration::from_micros(500)), count: 400 };
-    let idle = exchange(&clean, probe)?;
+    let clean = build_link(rate, delay, None, seed)?;
+    let clean_span = span.min(MAX_CLEAN_SPAN);
+    // Idle link: 400 small packets, spaced so that they do not queue.
+    let probe = ProbePlan { bytes: 100, gap: (clean_span / 400).max(Duration::from_micros(500)), count: 400 };
+    let idle = send_probes(&clean, probe)?;
     let transmission = rate.time_for(units::Bytes(100)).secs();
     let mut delays: Vec<f64> = idle.arrivals.iter().map(|arrival| arrival.delay_s() - transmission).collect();
     delays.sort_unstable_by(f64::total_cmp);
     let median = delays.get(delays.len() / 2).copied().unwrap_or(f64::NAN);
     let p99 = delays.get(delays.len() * 99 / 100).copied().unwrap_or(f64::NAN);
-    // Full: a little more than it can carry.
+    // Overload: slightly more than the link can carry.
     let gap = rate.time_for(PKT).duration().mul_f64(0.95);
-    let full = exchange(&clean, Plan { bytes: PKT.0, gap, count: (clean_span.as_secs_f64() / gap.as_secs_f64()).max(100.0) as u64 })?;
-    let (mut refused, late_p99_s) = end(clean)?;
+    let full =
+        send_probes(&clean, ProbePlan { bytes: PKT.0, gap, count: (clean_span.as_secs_f64() / gap.as_secs_f64()).max(100.0) as u64 })?;
+    let (mut refused, late_p99_s) = finish(clean)?;
     let (mut sent, mut lost_at_s) = (0, Vec::new());
     if loss.is_some() {
-        let lossy = build(rate, delay, loss, seed)?;
+        let lossy = build_link(rate, delay, loss, seed)?;
         let gap = rate.time_for(PKT).duration().mul_f64(1.5).max(Duration::from_micros(50));
-        let crossing = exchange(&lossy, Plan { bytes: PKT.0, gap, count: (span.as_secs_f64() / gap.as_secs_f64()) as u64 })?;
-        sent = crossing.sent;
-        refused += end(lossy)?.0;
-        lost_at_s = crossing.lost().map(|number| number as f64 * gap.as_secs_f64()).collect();
+        let lossy_run = send_probes(&lossy, ProbePlan { bytes: PKT.0, gap, count: (span.as_secs_f64() / gap.as_secs_f64()) as u64 })?;
+        sent = lossy_run.sent;
+        refused += finish(lossy)?.0;
+        lost_at_s = lossy_run.lost().map(|number| number as f64 * gap.as_secs_f64()).collect();
     }
     Ok(Calibration {
         rate,
@@ -88,15 +98,17 @@ pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: D
     })
 }
 
-/// Ends a network; returns how many packets the machine lost outside of its links, and how late the emulator was.
-fn end(network: Network) -> Result<(u64, f64), LabError> {
+/// Stops a network. Returns the number of packets that the machine lost outside of its links, and
+/// the 99th percentile of the emulator's lateness, in seconds.
+fn finish(network: SeriesNetwork) -> Result<(u64, f64), LabError> {
     let reports = network.finish()?;
     let late = reports.iter().filter_map(|report| report.late).map(|late| late.p99).fold(0.0, f64::max);
     Ok((reports.iter().map(|report| report.refused).sum(), late))
 }
 
-/// A single link. Where losses are counted, none may come from the queue, however long the sender sleeps and then catches up.
-fn build(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64) -> Result<Network, LabError> {
+/// Builds a single link. For a loss process its queue is large enough never to drop a packet, even
+/// if the sender sleeps too long and then sends a burst.
+fn build_link(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64) -> Result<SeriesNetwork, LabError> {
     let queue = if loss.is_some() { "100000pkt" } else { "100pkt" };
     let text = format!(
         "name = \"calibration\"\n[[link]]\nrate = \"{rate}\"\ndelay = \"{delay}\"\nqueue = \"{queue}\"\n[[flow]]\nbytes = \"1B\"\n"
@@ -106,42 +118,47 @@ fn build(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64) -> Result<Netwo
         .map_err(|why| LabError::System { what: "describe the link to calibrate", why: io::Error::other(why) })?;
     let mut scenario = file[0].scenario.clone();
     scenario.links[0].loss = loss;
-    Network::build(&scenario, seed, &Extras::default(), |_, _| {})
+    SeriesNetwork::build(&scenario, seed, &NetworkOptions::default(), |_, _| {})
 }
 
-/// Packets to send: their IP size, the time between them, how many.
+/// Probes to send.
 #[derive(Debug, Clone, Copy)]
-struct Plan {
+struct ProbePlan {
+    /// IP bytes of each.
     bytes: u64,
+    /// Time between two of them.
     gap: Duration,
     count: u64,
 }
 
-/// A packet that arrived.
+/// A probe that arrived. Times are in nanoseconds since 1970.
 #[derive(Debug, Clone, Copy)]
-struct Arrival {
+struct ReceivedProbe {
     number: u64,
     sent_ns: u64,
     received_ns: u64,
 }
 
-impl Arrival {
+impl ReceivedProbe {
     fn delay_s(&self) -> f64 {
         (self.received_ns as f64 - self.sent_ns as f64) / 1e9
     }
 }
 
+/// Probes that were sent, and those that arrived.
 #[derive(Debug)]
-struct Crossing {
+struct ProbeRun {
+    /// Number of probes sent.
     sent: u64,
+    /// IP bytes of each.
     bytes: u64,
-    /// IP bits a second between the first and the last that was sent.
+    /// Sending rate, in IP bits per second.
     offered_bps: f64,
-    arrivals: Vec<Arrival>,
+    arrivals: Vec<ReceivedProbe>,
 }
 
-impl Crossing {
-    /// IP bits a second between the first and the last arrival.
+impl ProbeRun {
+    /// Rate between the first and the last arrival, in IP bits per second.
     fn rate_bps(&self) -> f64 {
         match (self.arrivals.first(), self.arrivals.last()) {
             (Some(first), Some(last)) if last.received_ns > first.received_ns => {
@@ -151,6 +168,7 @@ impl Crossing {
         }
     }
 
+    /// Numbers of the probes that did not arrive.
     fn lost(&self) -> impl Iterator<Item = u64> {
         let mut arrived = vec![false; self.sent as usize];
         for arrival in &self.arrivals {
@@ -160,13 +178,13 @@ impl Crossing {
     }
 }
 
-/// Sends packets from the first host to the second and notes what arrives.
-fn exchange(network: &Network, plan: Plan) -> Result<Crossing, LabError> {
+/// Sends probes from the first host to the second and records which arrive.
+fn send_probes(network: &SeriesNetwork, plan: ProbePlan) -> Result<ProbeRun, LabError> {
     let failed = |what: &'static str| move |why: io::Error| LabError::System { what, why };
     let to = SocketAddr::new(network.receiver_addresses()[0], PORT);
     let sink = network.receiver().enter(|| UdpSocket::bind(to))?.map_err(failed("open a UDP socket"))?;
     intercept::force_receive_buffer(&sink, 256 << 20).map_err(failed("enlarge a receive buffer"))?;
-    sys::stamp_arrivals(&sink).map_err(failed("ask for time stamps"))?;
+    sys::enable_receive_timestamps(&sink).map_err(failed("enable receive timestamps"))?;
     let source = network.sender().enter(|| UdpSocket::bind("0.0.0.0:0"))?.map_err(failed("open a UDP socket"))?;
     source.connect(to).map_err(failed("address a UDP socket"))?;
     let mut bytes = vec![0; (plan.bytes - HEADERS) as usize];
@@ -174,7 +192,7 @@ fn exchange(network: &Network, plan: Plan) -> Result<Crossing, LabError> {
     for number in 0..plan.count {
         let due = plan.gap.mul_f64(number as f64);
         while let Some(left) = due.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
-            // A sleep is never exact: the last stretch is waited out.
+            // Sleeps are inexact: the thread spins during the last 100 to 200 µs.
             if left > Duration::from_micros(200) { thread::sleep(left - Duration::from_micros(100)) } else { std::hint::spin_loop() }
         }
         bytes[..8].copy_from_slice(&number.to_be_bytes());
@@ -182,17 +200,17 @@ fn exchange(network: &Network, plan: Plan) -> Result<Crossing, LabError> {
         source.send(&bytes).map_err(failed("send a UDP packet"))?;
     }
     let offered_bps = (plan.count - 1) as f64 * plan.bytes as f64 * 8.0 / begun.elapsed().as_secs_f64();
-    // The last packets are on their way for a delay and a full queue; then silence.
+    // The last packets take at most the delay and the time to drain a full queue.
     sink.set_read_timeout(Some(Duration::from_millis(1500))).map_err(failed("set a time-out"))?;
     let mut arrivals = Vec::new();
-    while let Ok(Stamped { bytes, at_ns }) = sys::receive_stamped(&sink) {
+    while let Ok(TimestampedDatagram { bytes, at_ns }) = sys::receive_timestamped(&sink) {
         let field = |at: usize| bytes.get(at..at + 8).and_then(|field| field.try_into().ok()).map(u64::from_be_bytes);
         if let (Some(number), Some(sent_ns)) = (field(0), field(8)) {
-            arrivals.push(Arrival { number, sent_ns, received_ns: at_ns });
+            arrivals.push(ReceivedProbe { number, sent_ns, received_ns: at_ns });
         }
         if arrivals.len() as u64 == plan.count {
             break;
         }
     }
-    Ok(Crossing { sent: plan.count, bytes: plan.bytes, offered_bps, arrivals })
+    Ok(ProbeRun { sent: plan.count, bytes: plan.bytes, offered_bps, arrivals })
 }

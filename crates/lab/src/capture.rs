@@ -1,6 +1,7 @@
-//! Captures: what each host sent and received, as pcapng, written by a thread of its own so that disks delay no packet.
+//! Captures of what each host sent and received, in pcapng format. A separate thread writes the
+//! files, so that slow disks do not delay packets.
 
-use crate::LabError;
+use crate::{LabError, host::Host};
 use link::Time;
 use pcap_file::{
     DataLink,
@@ -16,55 +17,64 @@ use std::{
     borrow::Cow,
     fs::File,
     io::BufWriter,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::mpsc,
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Where packets are noted.
+/// Records packets: passes copies of them to the writing thread.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    notes: mpsc::Sender<Note>,
+    sender: mpsc::Sender<RecordedPacket>,
 }
 
 #[derive(Debug)]
-struct Note {
+struct RecordedPacket {
     host: usize,
     link: usize,
     at: Time,
     bytes: Box<[u8]>,
 }
 
-/// The thread that writes; it ends when every [`Capture`] is gone.
+/// The writing thread, which ends when every [`Capture`] has been dropped.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct CaptureWriter {
     thread: thread::JoinHandle<Result<(), String>>,
     paths: Vec<PathBuf>,
 }
 
 impl Capture {
-    /// Opens one file a host, in this order.
-    pub(crate) fn open(paths: Vec<PathBuf>) -> Result<(Self, Writer), LabError> {
+    /// Captures the packets of `hosts` into files named `<prefix><host>.pcapng`; without a prefix,
+    /// nothing is captured.
+    pub(crate) fn of_hosts(prefix: Option<&Path>, hosts: &[Host]) -> Result<(Option<Self>, Option<CaptureWriter>), LabError> {
+        let Some(prefix) = prefix else { return Ok((None, None)) };
+        let path = |host: &Host| PathBuf::from(format!("{}{}.pcapng", prefix.display(), host.name()));
+        let (capture, writer) = Capture::open(hosts.iter().map(path).collect())?;
+        Ok((Some(capture), Some(writer)))
+    }
+
+    /// Creates one file for each host, in the order of their indices, and starts the thread.
+    fn open(paths: Vec<PathBuf>) -> Result<(Self, CaptureWriter), LabError> {
         let files: Result<Vec<_>, LabError> = paths
             .iter()
             .map(|path| {
                 File::create(path).map(BufWriter::new).map_err(|why| LabError::Capture { path: path.clone(), why: why.to_string() })
             })
             .collect();
-        let (files, (notes, inbox)) = (files?, mpsc::channel());
+        let (files, (sender, inbox)) = (files?, mpsc::channel());
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let thread = thread::spawn(move || write(files, &inbox, since_1970));
-        Ok((Capture { notes }, Writer { thread, paths }))
+        Ok((Capture { sender }, CaptureWriter { thread, paths }))
     }
 
-    /// Notes a packet that `host` sent or received over `link` (both from 0).
-    pub(crate) fn note(&self, host: usize, link: usize, at: Time, bytes: &[u8]) {
-        let _ = self.notes.send(Note { host, link, at, bytes: bytes.into() });
+    /// Records a packet that `host` sent or received over `link` (indices from 0).
+    pub(crate) fn record(&self, host: usize, link: usize, at: Time, bytes: &[u8]) {
+        let _ = self.sender.send(RecordedPacket { host, link, at, bytes: bytes.into() });
     }
 }
 
-impl Writer {
+impl CaptureWriter {
     /// Waits for the last packet to be written.
     pub(crate) fn finish(self) -> Result<(), LabError> {
         let why = match self.thread.join() {
@@ -76,13 +86,15 @@ impl Writer {
     }
 }
 
-/// Writes notes until no more come. Times count from `epoch`, when the lab's clock began.
-fn write(files: Vec<BufWriter<File>>, inbox: &mpsc::Receiver<Note>, epoch: Duration) -> Result<(), String> {
+/// Writes packets until every [`Capture`] has been dropped. `epoch` is the zero of their times,
+/// since 1970.
+fn write(files: Vec<BufWriter<File>>, inbox: &mpsc::Receiver<RecordedPacket>, epoch: Duration) -> Result<(), String> {
     let text = |why: pcap_file::PcapError| why.to_string();
     let mut writers = Vec::new();
     for (host, file) in files.into_iter().enumerate() {
         let mut writer = PcapNgWriter::new(file).map_err(text)?;
-        // A host has the link on its left and the one on its right; raw IP, times in nanoseconds.
+        // Each host has two interfaces: the link on the sender's side and the one on the
+        // receiver's. Packets are raw IP, times are in nanoseconds.
         for link in [host.wrapping_sub(1), host] {
             let name = format!("link{}", link.wrapping_add(1));
             let options = vec![InterfaceDescriptionOption::IfName(Cow::Owned(name)), InterfaceDescriptionOption::IfTsResol(9)];
@@ -90,13 +102,13 @@ fn write(files: Vec<BufWriter<File>>, inbox: &mpsc::Receiver<Note>, epoch: Durat
         }
         writers.push(writer);
     }
-    while let Ok(note) = inbox.recv() {
-        let Some(writer) = writers.get_mut(note.host) else { continue };
+    while let Ok(captured) = inbox.recv() {
+        let Some(writer) = writers.get_mut(captured.host) else { continue };
         let packet = EnhancedPacketBlock {
-            interface_id: u32::from(note.link == note.host),
-            timestamp: epoch + Duration::from_nanos(note.at.0),
-            original_len: note.bytes.len() as u32,
-            data: Cow::Owned(note.bytes.into_vec()),
+            interface_id: u32::from(captured.link == captured.host),
+            timestamp: epoch + Duration::from_nanos(captured.at.0),
+            original_len: captured.bytes.len() as u32,
+            data: Cow::Owned(captured.bytes.into_vec()),
             options: vec![],
         };
         writer.write_pcapng_block(packet).map_err(text)?;

@@ -1,8 +1,10 @@
-//! The link emulator: one thread that carries packets between TUN devices through the stages of `link`.
+//! The link emulator: one thread that moves packets between TUN devices through the stages of the
+//! crate `link`.
 //!
-//! Each scenario link is a pair of TUN devices, one in each host beside it. A packet is read from one, goes through queue,
-//! rate, loss and delay in the virtual time of the stages, and is written to the other when it is due. Since stages work
-//! with exact times, a late wake-up delays a packet but costs no rate; how late packets are is measured and reported.
+//! Each link of a scenario is a pair of TUN devices, one in each of its two hosts. The emulator
+//! reads a packet from one device, passes it through queue, rate, loss and delay, and writes it to
+//! the other device when it is due. The stages compute with exact times, so a late wake-up delays a
+//! packet but does not lower the rate. How late packets are written is measured and reported.
 
 use crate::{LabError, capture::Capture, sys};
 use hdrhistogram::Histogram;
@@ -25,128 +27,135 @@ use std::{
 };
 use units::{PKT, QueueSize, Rate, Span};
 
-/// Room for a packet: the TUN devices' MTU, rounded up.
-const FRAME: usize = 1536;
-/// Packets read from one device before the others get their turn.
+/// Size of a packet buffer, bytes: the MTU of the TUN devices, rounded up.
+const MAX_PACKET: usize = 1536;
+/// Maximum number of packets read from one device before the others are read.
 const BATCH: usize = 64;
-/// For how long a queue must stand before the rate behind it is a measurement, and how many packets must leave it: which of them has just left, and which
-/// is about to, must not matter.
+/// Minimum time during which a queue must not be empty for the rate to count as measured.
 const RATE_WINDOW: Span = Span(100_000_000);
+/// Minimum number of packets, at the link's rate, in such a time, so that one packet more or less
+/// makes no difference.
 const RATE_PACKETS: u64 = 200;
-/// The longest sleep: somebody may want the thread to end.
+/// Maximum sleep, since only an awake thread sees the stop flag.
 const LONGEST_SLEEP: Span = Span(50_000_000);
 
 /// A link to emulate.
 #[derive(Debug)]
 pub(crate) struct LinkSpec {
     pub(crate) rate: Rate,
-    /// Other rates, and from when on, counted from the run's beginning.
+    /// Later rates, in order; their times count from the start of the run.
     pub(crate) changes: Vec<RateChange>,
     pub(crate) delay: Span,
     pub(crate) limit: QueueSize,
     pub(crate) loss: Option<Loss>,
     pub(crate) loss_rng: rand_pcg::Pcg64,
-    /// The TUN devices on the sender's and on the receiver's side, and the numbers of the hosts that they are on.
+    /// The TUN devices on the sender's and on the receiver's side.
     pub(crate) ends: [OwnedFd; 2],
+    /// The hosts of these devices, by index.
     pub(crate) hosts: [usize; 2],
 }
 
-/// What the emulator shows while it runs.
+/// Counters of a link that can be read while the emulator runs.
 #[derive(Debug, Default)]
-pub(crate) struct Gauge {
+pub(crate) struct LinkGauge {
     /// Bytes in the queue in the direction of the data.
     pub(crate) queued: AtomicU64,
-    /// IP bytes that left the line in the direction of the data.
+    /// IP bytes that have left the queue in the direction of the data.
     pub(crate) left_bytes: AtomicU64,
 }
 
-/// What became of a link.
+/// Report on a link after a run.
 #[derive(Debug, Clone)]
 pub(crate) struct LinkReport {
-    /// In the direction of the data.
+    /// Packet counts in the direction of the data.
     pub(crate) counts: LinkCounts,
-    /// The rate while there was a queue, as a share of what was asked for; none when there was no queue for long enough.
+    /// The rate while packets were queued, divided by the configured rate; `None` if there was no
+    /// queue for long enough.
     pub(crate) rate_share: Option<f64>,
-    /// How late packets were handed over; none when there were none.
-    pub(crate) late: Option<Late>,
-    /// Packets that a host could not be given.
+    /// How late packets were written to their device; `None` without packets.
+    pub(crate) late: Option<Lateness>,
+    /// Packets that a host's device did not accept, or dropped before the emulator read them.
     pub(crate) refused: u64,
 }
 
-/// How late packets were handed over, in seconds.
+/// How much later than due packets were written to their device, in seconds.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Late {
+pub(crate) struct Lateness {
     pub(crate) median: f64,
     pub(crate) p99: f64,
     pub(crate) most: f64,
 }
 
-impl Late {
+impl Lateness {
     fn of(late: &Histogram<u64>) -> Option<Self> {
         let seconds = |ns: u64| ns as f64 / 1e9;
         let quantile = |q| seconds(late.value_at_quantile(q));
-        (!late.is_empty()).then(|| Late { median: quantile(0.5), p99: quantile(0.99), most: seconds(late.max()) })
+        (!late.is_empty()).then(|| Lateness { median: quantile(0.5), p99: quantile(0.99), most: seconds(late.max()) })
     }
 }
 
-/// A running emulator.
+/// A running emulator. Its thread ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Emulator {
-    gauges: Arc<[Gauge]>,
+    gauges: Arc<[LinkGauge]>,
     stop: Arc<AtomicBool>,
     epoch: Instant,
+    /// Start of the run, in nanoseconds since `epoch`; `u64::MAX` before.
     began: Arc<AtomicU64>,
     thread: Option<thread::JoinHandle<Vec<LinkReport>>>,
 }
 
-/// What the emulator needs besides links.
+/// Parameters of an emulator besides its links.
 #[derive(Debug)]
-pub(crate) struct Setting {
-    /// The beginning of time.
+pub(crate) struct EmulatorSettings {
+    /// Zero of the virtual time of the stages.
     pub(crate) epoch: Instant,
     /// Extra one-way delay on the first link, by the server port of a flow.
     pub(crate) access_delays: HashMap<u16, Span>,
-    /// Packets that others overtake, and what decides which they are.
+    /// Which packets are delayed so that later ones overtake them, and the generator that draws
+    /// them.
     pub(crate) reordering: Option<(Reordering, rand_pcg::Pcg64)>,
-    /// Where packets are noted as the hosts see them.
+    /// Records packets as the hosts see them.
     pub(crate) capture: Option<Capture>,
 }
 
-/// Some packets of a link take longer than the others, both ways, and are overtaken.
+/// Delays randomly chosen packets of a link, in both directions, so that later ones overtake them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reordering {
-    /// Which link, from 0.
+    /// Index of the link, from 0.
     pub link: usize,
-    /// The share of packets that do.
+    /// Probability that a packet is delayed.
     pub share: f64,
-    /// How much longer they take.
+    /// Extra one-way delay of such a packet.
     pub by: Span,
 }
 
 impl Emulator {
-    pub(crate) fn start(links: Vec<LinkSpec>, setting: Setting) -> Result<Self, LabError> {
-        let gauges: Arc<[Gauge]> = links.iter().map(|_| Gauge::default()).collect();
+    /// Starts the emulator's thread.
+    pub(crate) fn start(links: Vec<LinkSpec>, settings: EmulatorSettings) -> Result<Self, LabError> {
+        let gauges: Arc<[LinkGauge]> = links.iter().map(|_| LinkGauge::default()).collect();
         let stop = Arc::new(AtomicBool::new(false));
-        let (shown, stopped) = (gauges.clone(), stop.clone());
-        let (epoch, began) = (setting.epoch, Arc::new(AtomicU64::new(u64::MAX)));
-        let begins = began.clone();
+        let (thread_gauges, thread_stop) = (gauges.clone(), stop.clone());
+        let (epoch, began) = (settings.epoch, Arc::new(AtomicU64::new(u64::MAX)));
+        let thread_began = began.clone();
         let thread = thread::Builder::new()
             .name("emulator".into())
-            .spawn(move || Carrier::new(links, setting, shown, begins).run(&stopped))
+            .spawn(move || EmulatorThread::new(links, settings, thread_gauges, thread_began).run(&thread_stop))
             .map_err(|why| LabError::System { what: "start the emulator's thread", why })?;
         Ok(Emulator { gauges, stop, epoch, began, thread: Some(thread) })
     }
 
-    /// The run begins now: changes of links are counted from here.
-    pub(crate) fn begin(&self) {
+    /// Starts the clock of the run: rate changes of links are due relative to this moment. Before,
+    /// none is applied.
+    pub(crate) fn start_clock(&self) {
         self.began.store(self.epoch.elapsed().as_nanos() as u64, Relaxed);
     }
 
-    pub(crate) fn gauges(&self) -> &[Gauge] {
+    pub(crate) fn gauges(&self) -> &[LinkGauge] {
         &self.gauges
     }
 
-    /// Ends it, and returns what became of each link.
+    /// Stops the thread, and returns a report for each link.
     pub(crate) fn finish(mut self) -> Result<Vec<LinkReport>, LabError> {
         self.stop.store(true, Relaxed);
         match self.thread.take() {
@@ -165,14 +174,14 @@ impl Drop for Emulator {
     }
 }
 
-/// A packet with its bytes.
-struct Frame {
-    bytes: Box<[u8; FRAME]>,
+/// A packet and its buffer.
+struct EmulatedPacket {
+    bytes: Box<[u8; MAX_PACKET]>,
     length: u32,
     extra: Span,
 }
 
-impl LinkPacket for Frame {
+impl LinkPacket for EmulatedPacket {
     fn wire_bytes(&self) -> u32 {
         self.length
     }
@@ -181,186 +190,192 @@ impl LinkPacket for Frame {
     }
 }
 
-/// A link at work.
-struct Line {
+/// The state of a link.
+struct EmulatedLink {
     ends: [OwnedFd; 2],
     hosts: [usize; 2],
-    /// In the direction of the data, and against it.
-    ways: [LinkDirection<Frame>; 2],
-    /// What is asked for now, and what will be.
+    /// In the direction of the data, and in the opposite direction.
+    directions: [LinkDirection<EmulatedPacket>; 2],
+    /// The configured rate at present.
     asked: Rate,
+    /// Later rates.
     changes: VecDeque<RateChange>,
-    rate: RateMeter,
+    rate_meter: RateMeter,
     late: Histogram<u64>,
     refused: u64,
 }
 
-struct Carrier {
-    lines: Vec<Line>,
-    /// When the run began; far away until it has.
+/// What the emulator's thread works on.
+struct EmulatorThread {
+    links: Vec<EmulatedLink>,
+    /// Start of the run, in nanoseconds since the epoch; `u64::MAX` before.
     began: Arc<AtomicU64>,
-    gauges: Arc<[Gauge]>,
-    setting: Setting,
-    /// Rooms without a packet. They change hands without being copied, hence the boxes.
+    gauges: Arc<[LinkGauge]>,
+    settings: EmulatorSettings,
+    /// Unused packet buffers. They are boxed so that a packet moves without being copied.
     #[allow(clippy::vec_box)]
-    spare: Vec<Box<[u8; FRAME]>>,
+    free_buffers: Vec<Box<[u8; MAX_PACKET]>>,
 }
 
-impl Carrier {
-    fn new(links: Vec<LinkSpec>, setting: Setting, gauges: Arc<[Gauge]>, began: Arc<AtomicU64>) -> Self {
-        let line = |spec: LinkSpec| Line {
+impl EmulatorThread {
+    fn new(links: Vec<LinkSpec>, settings: EmulatorSettings, gauges: Arc<[LinkGauge]>, began: Arc<AtomicU64>) -> Self {
+        let link = |spec: LinkSpec| EmulatedLink {
             ends: spec.ends,
             hosts: spec.hosts,
-            ways: [
+            directions: [
                 LinkDirection::new(spec.rate, spec.limit, spec.delay, spec.loss, spec.loss_rng.clone()),
                 LinkDirection::new(spec.rate, spec.limit, spec.delay, None, spec.loss_rng),
             ],
             asked: spec.rate,
             changes: spec.changes.into(),
-            rate: RateMeter::default(),
-            // To a minute, in three digits: more than a clock read gives.
+            rate_meter: RateMeter::default(),
+            // From a nanosecond to a minute, with three significant digits.
             late: Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order"),
             refused: 0,
         };
-        Carrier { lines: links.into_iter().map(line).collect(), began, gauges, setting, spare: Vec::new() }
+        EmulatorThread { links: links.into_iter().map(link).collect(), began, gauges, settings, free_buffers: Vec::new() }
     }
 
     fn now(&self) -> Time {
-        Time(self.setting.epoch.elapsed().as_nanos() as u64)
+        Time(self.settings.epoch.elapsed().as_nanos() as u64)
     }
 
+    /// Moves packets until `stop` is set.
     fn run(mut self, stop: &AtomicBool) -> Vec<LinkReport> {
-        sys::be_punctual();
-        let mut readable = vec![[false; 2]; self.lines.len()];
+        sys::request_realtime_scheduling();
+        let mut readable = vec![[false; 2]; self.links.len()];
         while !stop.load(Relaxed) {
             let next = self.deliver();
             let wait = next.map_or(LONGEST_SLEEP, |at| at - self.now()).min(LONGEST_SLEEP);
             self.wait(wait, &mut readable);
-            self.collect(&readable);
+            self.read_devices(&readable);
         }
-        let report = |line: Line| LinkReport {
-            counts: line.ways[0].counts(),
-            rate_share: line.rate.share(),
-            late: Late::of(&line.late),
-            refused: line.refused,
+        let report = |link: EmulatedLink| LinkReport {
+            counts: link.directions[0].counts(),
+            rate_share: link.rate_meter.share(),
+            late: Lateness::of(&link.late),
+            refused: link.refused,
         };
-        self.lines.into_iter().map(report).collect()
+        self.links.into_iter().map(report).collect()
     }
 
-    /// Hands over every packet that is due; returns when the next one is.
+    /// Writes every packet that is due to its device, and applies rate changes. Returns when it
+    /// must be called again.
     fn deliver(&mut self) -> Option<Time> {
         let mut next: Option<Time> = None;
-        for index in 0..self.lines.len() {
-            next = next.into_iter().chain(self.change(index)).min();
-            for way in 0..2 {
+        for index in 0..self.links.len() {
+            next = next.into_iter().chain(self.apply_rate_changes(index)).min();
+            for direction in 0..2 {
                 let mut now = self.now();
-                while let Some((due, frame)) = self.lines[index].ways[way].ready(now) {
-                    let line = &mut self.lines[index];
-                    let bytes = &frame.bytes[..frame.length as usize];
-                    // A full backlog is the host's own loss, and makes the run invalid.
-                    if rustix::io::write(&line.ends[1 - way], bytes).is_err() {
-                        line.refused += 1;
+                while let Some((due, packet)) = self.links[index].directions[direction].ready(now) {
+                    let link = &mut self.links[index];
+                    let bytes = &packet.bytes[..packet.length as usize];
+                    // The host's backlog is full: a loss outside of the link, which makes the run
+                    // invalid.
+                    if rustix::io::write(&link.ends[1 - direction], bytes).is_err() {
+                        link.refused += 1;
                     }
-                    now = Time(self.setting.epoch.elapsed().as_nanos() as u64);
-                    line.late.saturating_record((now - due).0);
-                    if let Some(capture) = &self.setting.capture {
-                        capture.note(line.hosts[1 - way], index, now, bytes);
+                    now = Time(self.settings.epoch.elapsed().as_nanos() as u64);
+                    link.late.saturating_record((now - due).0);
+                    if let Some(capture) = &self.settings.capture {
+                        capture.record(link.hosts[1 - direction], index, now, bytes);
                     }
-                    self.spare.push(frame.bytes);
+                    self.free_buffers.push(packet.bytes);
                 }
-                next = next.into_iter().chain(self.lines[index].ways[way].next_wakeup()).min();
+                next = next.into_iter().chain(self.links[index].directions[direction].next_wakeup()).min();
             }
             let now = self.now();
-            let line = &mut self.lines[index];
-            let (queued, left) = (line.ways[0].queued(now).0, line.ways[0].counts().departed_bytes.0);
-            line.rate.look(now, left, queued > 0, line.asked);
+            let link = &mut self.links[index];
+            let (queued, left) = (link.directions[0].queued(now).0, link.directions[0].counts().departed_bytes.0);
+            link.rate_meter.sample(now, left, queued > 0, link.asked);
             self.gauges[index].queued.store(queued, Relaxed);
             self.gauges[index].left_bytes.store(left, Relaxed);
         }
         next
     }
 
-    /// Gives a link the rate that it is to have by now; returns when it next changes.
-    fn change(&mut self, index: usize) -> Option<Time> {
+    /// Applies the rate changes of a link that are due. Returns when the next one is.
+    fn apply_rate_changes(&mut self, index: usize) -> Option<Time> {
         let began = self.began.load(Relaxed);
         let now = self.now();
-        let line = &mut self.lines[index];
-        while let Some(change) = line.changes.front() {
+        let link = &mut self.links[index];
+        while let Some(change) = link.changes.front() {
             let at = Time(began) + change.at;
             if at > now {
                 return Some(at);
             }
-            for way in &mut line.ways {
-                way.set_rate(now, change.rate);
+            for direction in &mut link.directions {
+                direction.set_rate(now, change.rate);
             }
-            line.asked = change.rate;
-            line.changes.pop_front();
+            link.asked = change.rate;
+            link.changes.pop_front();
         }
         None
     }
 
-    /// Sleeps until a packet comes or `span` has passed.
+    /// Sleeps until a device is readable or `span` has passed; sets which devices are readable.
     fn wait(&self, span: Span, readable: &mut [[bool; 2]]) {
-        let mut fds: Vec<PollFd<'_>> = self.lines.iter().flat_map(|line| &line.ends).map(|end| PollFd::new(end, PollFlags::IN)).collect();
+        let mut fds: Vec<PollFd<'_>> = self.links.iter().flat_map(|link| &link.ends).map(|end| PollFd::new(end, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: 0, tv_nsec: span.0 as i64 };
-        // An interrupted sleep is a short one.
+        // An interrupted poll ends the sleep early, which is harmless.
         let _ = poll(&mut fds, Some(&timeout));
         for (flags, pair) in readable.iter_mut().zip(fds.chunks(2)) {
             *flags = [!pair[0].revents().is_empty(), !pair[1].revents().is_empty()];
         }
     }
 
-    /// Takes in what the hosts have sent.
-    fn collect(&mut self, readable: &[[bool; 2]]) {
+    /// Reads packets from the devices and enqueues them.
+    fn read_devices(&mut self, readable: &[[bool; 2]]) {
         for (index, flags) in readable.iter().enumerate() {
-            for (way, readable) in flags.iter().enumerate() {
+            for (direction, readable) in flags.iter().enumerate() {
                 for _ in 0..if *readable { BATCH } else { 0 } {
-                    let mut bytes = self.spare.pop().unwrap_or_else(|| Box::new([0; FRAME]));
-                    let length = match rustix::io::read(&self.lines[index].ends[way], &mut bytes[..]) {
+                    let mut bytes = self.free_buffers.pop().unwrap_or_else(|| Box::new([0; MAX_PACKET]));
+                    let length = match rustix::io::read(&self.links[index].ends[direction], &mut bytes[..]) {
                         Ok(length) => length,
                         Err(Errno::INTR) => continue,
                         Err(_) => {
-                            self.spare.push(bytes);
+                            self.free_buffers.push(bytes);
                             break;
                         }
                     };
                     let now = self.now();
                     if !is_unicast(&bytes[..length]) {
-                        self.spare.push(bytes);
+                        self.free_buffers.push(bytes);
                         continue;
                     }
-                    if let Some(capture) = &self.setting.capture {
-                        capture.note(self.lines[index].hosts[way], index, now, &bytes[..length]);
+                    if let Some(capture) = &self.settings.capture {
+                        capture.record(self.links[index].hosts[direction], index, now, &bytes[..length]);
                     }
                     let access = if index == 0 { self.access_delay(&bytes[..length]) } else { Span::ZERO };
-                    let extra = access + self.detour(index);
-                    let frame = Frame { bytes, length: length as u32, extra };
-                    if let Err(dropped) = self.lines[index].ways[way].enqueue(now, frame) {
-                        self.spare.push(dropped.bytes);
+                    let extra = access + self.reordering_delay(index);
+                    let packet = EmulatedPacket { bytes, length: length as u32, extra };
+                    if let Err(dropped) = self.links[index].directions[direction].enqueue(now, packet) {
+                        self.free_buffers.push(dropped.bytes);
                     }
                 }
             }
         }
     }
 
-    /// How much longer than others the next packet of a link takes.
-    fn detour(&mut self, index: usize) -> Span {
-        let Some((reordering, rng)) = &mut self.setting.reordering else { return Span::ZERO };
+    /// Extra delay of the next packet of a link because of reordering.
+    fn reordering_delay(&mut self, index: usize) -> Span {
+        let Some((reordering, rng)) = &mut self.settings.reordering else { return Span::ZERO };
         let takes = reordering.link == index && rng.random::<f64>() < reordering.share;
         if takes { reordering.by } else { Span::ZERO }
     }
 
-    /// The extra delay of the flow a packet belongs to.
+    /// Access delay of the flow to which a packet belongs.
     fn access_delay(&self, packet: &[u8]) -> Span {
-        if self.setting.access_delays.is_empty() {
+        if self.settings.access_delays.is_empty() {
             return Span::ZERO;
         }
-        let of = |port: u16| self.setting.access_delays.get(&port).copied();
+        let of = |port: u16| self.settings.access_delays.get(&port).copied();
         tcp_ports(packet).and_then(|[source, destination]| of(destination).or_else(|| of(source))).unwrap_or(Span::ZERO)
     }
 }
 
-/// Neighbour and group chatter of the kernel is no traffic of a scenario: it would shift every later draw of a loss process.
+/// Whether a packet is unicast. Others are the kernel's own (neighbour discovery, group
+/// membership): passed on, they would shift every later draw of a loss process.
 fn is_unicast(packet: &[u8]) -> bool {
     match packet.first().map(|byte| byte >> 4) {
         Some(4) => packet.get(16).is_some_and(|byte| *byte < 224),
@@ -369,7 +384,7 @@ fn is_unicast(packet: &[u8]) -> bool {
     }
 }
 
-/// Source and destination port of a TCP packet.
+/// Source and destination port of a TCP packet; `None` for other packets.
 fn tcp_ports(packet: &[u8]) -> Option<[u16; 2]> {
     const TCP: u8 = 6;
     let start = match packet.first()? >> 4 {
@@ -381,18 +396,22 @@ fn tcp_ports(packet: &[u8]) -> Option<[u16; 2]> {
     Some([u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])])
 }
 
-/// Measures the rate at which a line empties a queue that stands.
+/// Measures the rate at which bytes leave a queue, over times in which it is never empty.
 #[derive(Debug, Default)]
 struct RateMeter {
+    /// The current measurement: its start, the bytes that had left by then, the configured rate.
     since: Option<(Time, u64, Rate)>,
+    /// Bytes that left during completed measurements.
     bytes: u64,
+    /// Bytes that would have left at the configured rate.
     asked: u64,
 }
 
 impl RateMeter {
-    fn look(&mut self, now: Time, left_bytes: u64, queue_stands: bool, asked: Rate) {
+    /// Takes a sample: bytes that have left so far, whether packets wait, the configured rate.
+    fn sample(&mut self, now: Time, left_bytes: u64, has_queue: bool, asked: Rate) {
         match self.since {
-            _ if !queue_stands => self.since = None,
+            _ if !has_queue => self.since = None,
             Some((begun, bytes, rate)) if rate == asked && now - begun >= RATE_WINDOW.max(asked.time_for(PKT * RATE_PACKETS)) => {
                 self.bytes += left_bytes - bytes;
                 self.asked += asked.bytes_in(now - begun).0;
@@ -403,6 +422,7 @@ impl RateMeter {
         }
     }
 
+    /// Measured rate divided by configured rate; `None` before the first complete measurement.
     fn share(&self) -> Option<f64> {
         (self.asked > 0).then(|| self.bytes as f64 / self.asked as f64)
     }
@@ -428,19 +448,19 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_measured_only_while_a_queue_stands() {
+    fn a_rate_is_measured_only_while_packets_are_queued() {
         let mut meter = RateMeter::default();
         let (asked, halved) = (Rate(100_000_000), Rate(50_000_000));
-        meter.look(Time(0), 0, false, asked);
-        meter.look(Time(200_000_000), 1000, false, asked);
+        meter.sample(Time(0), 0, false, asked);
+        meter.sample(Time(200_000_000), 1000, false, asked);
         assert_eq!(meter.share(), None);
-        meter.look(Time(300_000_000), 1000, true, asked);
-        meter.look(Time(350_000_000), 2000, true, asked);
-        meter.look(Time(400_000_000), 1_251_000, true, asked);
+        meter.sample(Time(300_000_000), 1000, true, asked);
+        meter.sample(Time(350_000_000), 2000, true, asked);
+        meter.sample(Time(400_000_000), 1_251_000, true, asked);
         assert_eq!(meter.share(), Some(1.0));
-        // A window in which the rate changes is none.
-        meter.look(Time(450_000_000), 1_282_000, true, halved);
-        meter.look(Time(550_000_000), 1_907_000, true, halved);
+        // A change of the rate starts a new measurement.
+        meter.sample(Time(450_000_000), 1_282_000, true, halved);
+        meter.sample(Time(550_000_000), 1_907_000, true, halved);
         assert_eq!(meter.share(), Some((1_250_000.0 + 625_000.0) / (1_250_000.0 + 625_000.0)));
     }
 }

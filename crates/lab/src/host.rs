@@ -1,8 +1,9 @@
 //! A host: a network namespace of its own, without a link to the machine's network.
 //!
-//! It has no name in the system unless it is given one, and lives only while somebody holds it: when this process dies,
-//! however it dies, the host, its devices and its rules go with it. A named host (for `ip netns exec`) leaves its name behind
-//! when the process is killed; [`clear_stale`] removes such names at the next start.
+//! A [`Host`] holds a descriptor of its namespace. The kernel removes the namespace, its devices
+//! and its rules when the last descriptor is closed, so also when this process is killed. A
+//! published host has a name that `ip netns exec` knows; a killed process leaves that name behind,
+//! and [`clear_stale`] removes it at the next start.
 
 use crate::{LabError, sys};
 use rustix::{
@@ -19,12 +20,12 @@ use std::{
     thread,
 };
 
-/// Where `ip netns` looks for names.
+/// Directory in which `ip netns` looks up names.
 const NAMES: &str = "/run/netns";
-/// What the lab's names begin with; then comes the process that made them.
+/// Prefix of published names; the number of the process that published them follows.
 const PREFIX: &str = "tandem-";
 
-/// Whether the kernel has IPv6, and hosts its addresses.
+/// Whether the kernel has IPv6; without it, hosts have IPv4 addresses only.
 pub(crate) fn has_ipv6() -> bool {
     Path::new("/proc/sys/net/ipv6").exists()
 }
@@ -38,10 +39,13 @@ pub struct Host {
 }
 
 impl Host {
-    /// Makes a host with nothing but a loopback interface, which is up.
+    /// Makes a host with a loopback interface, which is up, and no other.
+    ///
+    /// # Errors
+    /// If the namespace cannot be made, which takes root.
     pub fn new(name: &str) -> Result<Self, LabError> {
         let made = thread::spawn(|| -> io::Result<OwnedFd> {
-            sys::new_network()?;
+            sys::unshare_network()?;
             sys::loopback_up()?;
             Ok(rustix::fs::open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
         });
@@ -49,16 +53,19 @@ impl Host {
         Ok(Host { name: name.into(), namespace, published: None })
     }
 
-    /// What it is called.
+    /// The host's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Runs `work` on a thread inside the host, and waits for it.
+    ///
+    /// # Errors
+    /// If the thread cannot enter the namespace, or panics.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
-                self.move_in()?;
+                self.enter_namespace()?;
                 Ok(work())
             });
             inside.join().map_err(|_| LabError::Panicked)?
@@ -66,6 +73,9 @@ impl Host {
     }
 
     /// Starts a thread inside the host.
+    ///
+    /// # Errors
+    /// If the thread cannot be started or cannot enter the namespace.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: &str,
@@ -75,20 +85,24 @@ impl Host {
         self.enter(|| builder.spawn(work))?.map_err(|why| LabError::Namespace { host: self.name.clone(), why })
     }
 
-    fn move_in(&self) -> Result<(), LabError> {
+    fn enter_namespace(&self) -> Result<(), LabError> {
         move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|errno| LabError::Namespace { host: self.name.clone(), why: errno.into() })
     }
 
-    /// A command that will run inside the host.
+    /// A command that runs inside the host when it is spawned.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        sys::run_in(&mut command, self.namespace.as_fd());
+        sys::enter_before_exec(&mut command, self.namespace.as_fd());
         command
     }
 
-    /// Joins this host and `other` by a pair of devices (veth), both called `name`, with these addresses, at once and without loss.
-    pub fn join(&self, addresses: &[&str], other: &Host, others: &[&str], name: &str) -> Result<(), LabError> {
+    /// Joins this host and `other` by a pair of veth devices, both called `name`, without delay or
+    /// loss. `addresses` (with prefix lengths) are this host's, `other_addresses` the other's.
+    ///
+    /// # Errors
+    /// If `ip` cannot be run or refuses.
+    pub fn join(&self, addresses: &[&str], other: &Host, other_addresses: &[&str], name: &str) -> Result<(), LabError> {
         let up = |addresses: &[&str]| {
             let mut lines: Vec<String> = addresses.iter().map(|address| format!("addr add {address} dev {name} nodad")).collect();
             lines.push(format!("link set {name} up"));
@@ -96,10 +110,13 @@ impl Host {
         };
         self.ip(&[format!("link add {name} type veth peer name {name} netns {}", other.path().display())])?;
         self.ip(&up(addresses))?;
-        other.ip(&up(others))
+        other.ip(&up(other_addresses))
     }
 
-    /// Runs `ip` commands (without the word `ip`) inside the host.
+    /// Runs `ip` commands (without the word `ip`) inside the host, as one batch.
+    ///
+    /// # Errors
+    /// If `ip` cannot be run or refuses one of the commands.
     pub fn ip(&self, lines: &[String]) -> Result<(), LabError> {
         let failed = |why: String| LabError::Configure { host: self.name.clone(), why };
         let mut child = self
@@ -117,15 +134,19 @@ impl Host {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
         match output.status.success() {
             true => Ok(()),
-            // Its answer is its whole help.
+            // BusyBox prints its whole help, which says nothing about the cause.
             false if said.starts_with("BusyBox") => {
-                Err(failed("this system's `ip` is BusyBox's, which cannot do it: install iproute2 (OpenWrt: ip-full)".into()))
+                Err(failed("this system's `ip` is BusyBox's, which lacks these commands: install iproute2 (OpenWrt: ip-full)".into()))
             }
             false => Err(failed(said)),
         }
     }
 
-    /// Sets network settings of the host: paths below /proc/sys/net. Those of IPv6 are left out where the kernel has it switched off.
+    /// Sets network settings of the host, which are paths below /proc/sys/net. Settings of IPv6 are
+    /// skipped if the kernel has no IPv6.
+    ///
+    /// # Errors
+    /// If a setting does not exist or cannot be written.
     pub fn sysctl(&self, settings: &[(&str, String)]) -> Result<(), LabError> {
         self.enter(|| {
             for (key, value) in settings.iter().filter(|(key, _)| has_ipv6() || !key.starts_with("ipv6/")) {
@@ -139,17 +160,20 @@ impl Host {
         })?
     }
 
-    /// A path that stands for the host's namespace while this process lives.
+    /// A path of the host's namespace, valid while the host lives.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), rustix::fd::AsRawFd::as_raw_fd(&self.namespace)).into()
     }
 
-    /// The name that `ip netns exec` knows, once it is published.
+    /// The name for `ip netns exec`, if the host is published.
     pub fn published_name(&self) -> Option<&str> {
         self.published.as_ref()?.file_name()?.to_str()
     }
 
-    /// Gives the host a name that `ip netns exec` knows.
+    /// Gives the host a name for `ip netns exec`.
+    ///
+    /// # Errors
+    /// If the namespace cannot be mounted at /run/netns.
     pub fn publish(&mut self) -> Result<(), LabError> {
         let name = format!("{PREFIX}{}-{}", std::process::id(), self.name);
         let path = Path::new(NAMES).join(&name);
@@ -168,18 +192,18 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         if let Some(path) = &self.published {
-            forget(path);
+            remove_name(path);
         }
     }
 }
 
 /// Removes a published name.
-fn forget(path: &Path) {
+fn remove_name(path: &Path) {
     let _ = rustix::mount::unmount(path, UnmountFlags::DETACH);
     let _ = fs::remove_file(path);
 }
 
-/// Removes the names that a killed lab left behind, and returns them.
+/// Removes published names whose process no longer exists, and returns them.
 pub fn clear_stale() -> Vec<String> {
     let Ok(entries) = fs::read_dir(NAMES) else { return Vec::new() };
     let stale = |name: &str| {
@@ -191,7 +215,7 @@ pub fn clear_stale() -> Vec<String> {
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
             stale(&name)?;
-            forget(&entry.path());
+            remove_name(&entry.path());
             Some(name)
         })
         .collect()

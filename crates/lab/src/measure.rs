@@ -1,12 +1,13 @@
-//! What was seen of a run.
+//! Measures a run.
 //!
-//! A [`Recorder`] looks at every flow, proxy and link many times a second; what the looks make of an outcome is said in `scenario`, for
-//! every engine alike. Here is besides whether the machine kept up.
+//! A [`Recorder`] samples every flow, proxy and link many times a second. How samples become an
+//! outcome is the same for every engine: see [`outcome::Seen`]. This module also decides whether
+//! the machine kept up with the scenario.
 
 use crate::{
     emulator::LinkReport,
-    network::Network,
-    workload::{Flow, Stage, Story, flow_of},
+    network::SeriesNetwork,
+    workload::{Flow, FlowResult, RunContext, flow_of},
 };
 use intercept::{LinkView, TcpInfo};
 use outcome::{FlowSamples, LegSample, LegSamples, LinkOutcome, LinkSample, Outcome, RunSamples, ShaperOutcome};
@@ -15,24 +16,25 @@ use scenario::{FlowSpec, Opens, Scenario};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use units::{Phase, Rate, Span};
 
-/// Every how many looks at the flows there is one at the machine's memory.
-const LOOKS_AT_MEMORY: usize = 10;
-/// A packet that is late by more than this, in seconds, may find that TCP has given it up: no retransmission timeout of Linux is less than
-/// this beyond a round trip (TCP_RTO_MIN).
-const LONGEST_STALL: f64 = 0.2;
+/// The machine's memory is checked with every tenth sample of the flows.
+const SAMPLES_PER_MEMORY_CHECK: usize = 10;
+/// Maximum lateness of a packet, in seconds: TCP may retransmit a packet that is later, since the
+/// retransmission timeout of Linux exceeds the RTT by at least this much (TCP_RTO_MIN).
+const MAX_STALL_S: f64 = 0.2;
 
-/// What is said when it was.
-pub(crate) const SHORT_OF_MEMORY: &str = "the machine's memory for TCP ran short, so that hosts dropped what they had received: play fewer runs \
-     side by side, bound the proxy's buffer, or raise net.ipv4.tcp_mem";
+/// The warning when the kernel ran short of memory for TCP.
+pub(crate) const SHORT_OF_MEMORY: &str = "the machine's memory for TCP ran short, so hosts dropped received packets: play fewer runs at once, \
+     bound the proxy's buffer, or raise net.ipv4.tcp_mem";
 
-/// Everything that was seen.
+/// Collects the samples of a run.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     seen: RunSamples,
+    /// Which end opens each flow.
     opens: Vec<Opens>,
-    /// The bottleneck's number, from 0.
+    /// Index of the bottleneck link, from 0.
     link: usize,
-    /// The kernel has had no room for what hosts received.
+    /// The kernel has run short of memory for TCP at least once.
     short_of_memory: bool,
 }
 
@@ -48,59 +50,61 @@ impl Recorder {
         }
     }
 
-    /// Looks once at everything.
-    pub(crate) fn look(&mut self, stage: &Stage, flows: &[Arc<Flow>], network: &Network) {
+    /// Samples all flows, proxies and the bottleneck link once.
+    pub(crate) fn sample(&mut self, context: &RunContext, flows: &[Arc<Flow>], network: &SeriesNetwork) {
         let (queued, left) = network.link_gauge(self.link);
-        if self.seen.bottleneck.len().is_multiple_of(LOOKS_AT_MEMORY) {
+        if self.seen.bottleneck.len().is_multiple_of(SAMPLES_PER_MEMORY_CHECK) {
             self.short_of_memory |= is_short_of_memory().unwrap_or(false);
         }
-        self.seen.bottleneck.push(LinkSample { t: stage.now(), left, queued });
+        self.seen.bottleneck.push(LinkSample { t: context.now(), left, queued });
         for (seen, flow) in self.seen.flows.iter_mut().zip(flows) {
-            let t = stage.now();
+            let t = context.now();
             seen.read.push((t, flow.read.load(Relaxed) as f64));
             if let Some(info) = flow.sending().and_then(|socket| intercept::tcp_info(socket).ok()) {
-                note(&mut seen.legs[0], t, &info, None);
+                record_sample(&mut seen.legs[0], t, &info, None);
             }
         }
         let (mut held, proxies) = (0, network.proxy_flows());
         for (proxy, stats) in proxies.iter().enumerate() {
-            let t = stage.now();
+            let t = context.now();
             for stats in stats {
                 if let Some(id) = flow_of(stats.server.port()).filter(|id| *id < flows.len()) {
-                    held += self.note_proxy(proxy, id, t, stats);
+                    held += self.record_proxy_sample(proxy, id, t, stats);
                 }
             }
         }
         if !proxies.is_empty() {
-            self.seen.held.push((stage.now(), held as f64));
+            self.seen.held.push((context.now(), held as f64));
         }
         if let Some(shaper) = &mut self.seen.shaper {
             let links: Vec<LinkView> = network.proxy_links().into_iter().filter(|link| link.shaped).collect();
-            self.seen.shaped.push((stage.now(), links.iter().map(|link| link.backlog_bytes).sum::<u64>() as f64));
+            self.seen.shaped.push((context.now(), links.iter().map(|link| link.backlog_bytes).sum::<u64>() as f64));
             shaper.queue_drops = links.iter().map(|link| link.drops).sum();
             shaper.queue_max_bytes = links.iter().map(|link| link.backlog_bytes).fold(shaper.queue_max_bytes, u64::max);
         }
     }
 
-    /// Counts, at the end, what the proxies' hosts dropped of what they had admitted.
-    pub(crate) fn count_overruns(&mut self, network: &Network) {
+    /// Reads, at the end of a run, how often sockets on the proxies' hosts lacked receive buffer.
+    pub(crate) fn count_overruns(&mut self, network: &SeriesNetwork) {
         self.seen.receive_overruns = network.receive_overruns();
     }
 
-    /// Notes what a proxy says of a flow: the direction of the data, and the leg that sends it on. Returns what it holds.
-    fn note_proxy(&mut self, proxy: usize, id: usize, t: f64, stats: &FlowStats) -> u64 {
+    /// Records a proxy's statistics of flow `id`: of the direction of the data, and of the leg that
+    /// sends them on. Returns the bytes that the proxy holds of it.
+    fn record_proxy_sample(&mut self, proxy: usize, id: usize, t: f64, stats: &FlowStats) -> u64 {
         let (direction, leg, source) = match self.opens[id] {
             Opens::Sender => (&stats.up, stats.far, &stats.near),
             Opens::Receiver => (&stats.down, stats.near, &stats.far),
         };
         let held = direction.held().0;
-        note(&mut self.seen.flows[id].legs[proxy + 1], t, &leg, Some((direction.moved, held, direction.phase(source))));
+        record_sample(&mut self.seen.flows[id].legs[proxy + 1], t, &leg, Some((direction.moved, held, direction.phase(source))));
         held
     }
 }
 
-/// Notes a look at a connection; `proxy`: what the proxy whose leg it is has moved and holds, and what it is doing.
-fn note(seen: &mut LegSamples, t: f64, info: &TcpInfo, proxy: Option<(u64, u64, Phase)>) {
+/// Records a sample of a connection. `proxy` is present if the connection is a leg of a proxy: the
+/// bytes that the proxy has moved, the bytes that it holds, and its phase.
+fn record_sample(seen: &mut LegSamples, t: f64, info: &TcpInfo, proxy: Option<(u64, u64, Phase)>) {
     let first_sent = info.bytes_sent.saturating_sub(info.bytes_retrans);
     let (sent, held, phase) = proxy.unwrap_or((first_sent, 0, Phase::Free));
     seen.samples.push(LegSample {
@@ -119,7 +123,8 @@ fn note(seen: &mut LegSamples, t: f64, info: &TcpInfo, proxy: Option<(u64, u64, 
     seen.timeouts = seen.timeouts.max(info.timeouts().map(u64::from));
 }
 
-/// Whether TCP has so much memory that the kernel begins to drop what sockets have received. All namespaces share it.
+/// Whether TCP uses so much memory that the kernel drops received packets (memory pressure). All
+/// namespaces share this memory. `None` if `/proc` cannot be read.
 pub(crate) fn is_short_of_memory() -> Option<bool> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let (used, limits) = (read("/proc/net/sockstat")?, read("/proc/sys/net/ipv4/tcp_mem")?);
@@ -129,7 +134,7 @@ pub(crate) fn is_short_of_memory() -> Option<bool> {
     Some(used >= pressure)
 }
 
-/// Makes an outcome of what was seen. `end_s` is when the run ended.
+/// Computes the outcome of a run. `end_s` is the end of the run, in seconds since its start.
 pub(crate) fn outcome(
     scenario: &Scenario,
     seed: u64,
@@ -140,26 +145,26 @@ pub(crate) fn outcome(
     end_s: f64,
 ) -> Outcome {
     let mut recorder = recorder;
-    // The last state of each flow in each proxy is one more look at it.
+    // The record of an ended flow is the last sample of it at that proxy.
     for (proxy, record) in &records {
         if let Some(id) = flow_of(record.last.server.port()).filter(|id| *id < flows.len()) {
-            let t = recorder.seen.flows[id].legs[proxy + 1].samples.last().map_or(end_s, |look| look.t);
-            recorder.note_proxy(*proxy, id, t, &record.last);
+            let t = recorder.seen.flows[id].legs[proxy + 1].samples.last().map_or(end_s, |sample| sample.t);
+            recorder.record_proxy_sample(*proxy, id, t, &record.last);
         }
     }
     for (seen, flow) in recorder.seen.flows.iter_mut().zip(flows) {
-        let story: Story = flow.story.lock().map(|story| story.clone()).unwrap_or_default();
-        if let Some(info) = story.last {
-            note(&mut seen.legs[0], story.ended.unwrap_or(end_s), &info, None);
+        let result: FlowResult = flow.result.lock().map(|result| result.clone()).unwrap_or_default();
+        if let Some(info) = result.last {
+            record_sample(&mut seen.legs[0], result.ended.unwrap_or(end_s), &info, None);
         }
         seen.bytes = flow.read.load(Relaxed);
-        seen.start_s = story.started.unwrap_or(flow.spec.start.secs());
-        (seen.end_s, seen.error) = (story.ended, story.error);
+        seen.start_s = result.started.unwrap_or(flow.spec.start.secs());
+        (seen.end_s, seen.error) = (result.ended, result.error);
     }
     recorder.seen.end_s = end_s;
     recorder.seen.links = links.iter().enumerate().map(|(index, report)| link_outcome(scenario, index, report)).collect();
 
-    let mut warnings = verdict(scenario, links);
+    let mut warnings = series_warnings(scenario, links);
     if recorder.short_of_memory {
         warnings.push(SHORT_OF_MEMORY.into());
     }
@@ -169,38 +174,39 @@ pub(crate) fn outcome(
     Outcome { valid, warnings, ..recorder.seen.outcome("lab", scenario, seed) }
 }
 
-/// What the machine failed to do, link by link; nothing when it kept up.
-fn verdict(scenario: &Scenario, links: &[LinkReport]) -> Vec<String> {
-    let whole = scenario::Leg { first: 0, end: scenario.links.len() };
+/// Warnings about all links; empty if the machine kept up.
+fn series_warnings(scenario: &Scenario, links: &[LinkReport]) -> Vec<String> {
+    let whole = scenario::LegLinks { first: 0, end: scenario.links.len() };
     let mut warnings = Vec::new();
     for (index, report) in links.iter().enumerate() {
-        warnings.extend(faults(&format!("link {}", index + 1), scenario.links[index].rate, scenario.base_rtt(whole), report));
+        warnings.extend(link_warnings(&format!("link {}", index + 1), scenario.links[index].rate, scenario.base_rtt(whole), report));
     }
     warnings
 }
 
-/// What the machine failed to do of a link, `what` it is called, that is to carry `rate` on a path of such a round trip.
-pub(crate) fn faults(what: &str, rate: Rate, rtt: Span, report: &LinkReport) -> Vec<String> {
-    // A delay that is off by this much changes no result that anybody would draw a conclusion from.
-    let most_late = 0.0005 + 0.02 * rtt.secs();
+/// Warnings about one link; empty if the machine kept up. `what` is the name of the link in the
+/// warnings, `rate` its configured rate, `rtt` the base RTT of its path.
+pub(crate) fn link_warnings(what: &str, rate: Rate, rtt: Span, report: &LinkReport) -> Vec<String> {
+    // A deviation of the delay up to this changes no result noticeably.
+    let max_late_s = 0.0005 + 0.02 * rtt.secs();
     let mut warnings = Vec::new();
     if report.refused > 0 {
         warnings.push(format!("{what}: the machine lost {} packets outside of the emulated link", report.refused));
     }
-    if let Some(late) = report.late.filter(|late| late.p99 > most_late) {
+    if let Some(late) = report.late.filter(|late| late.p99 > max_late_s) {
         warnings.push(format!(
             "{what}: 1 % of the packets were more than {:.1} ms late (up to {:.1} ms is fine)",
             late.p99 * 1e3,
-            most_late * 1e3
+            max_late_s * 1e3
         ));
     }
-    if let Some(late) = report.late.filter(|late| late.most > LONGEST_STALL) {
-        let most = LONGEST_STALL * 1e3;
-        warnings.push(format!("{what}: the machine stood still for {:.0} ms (up to {most:.0} ms is fine)", late.most * 1e3));
+    if let Some(late) = report.late.filter(|late| late.most > MAX_STALL_S) {
+        let most = MAX_STALL_S * 1e3;
+        warnings.push(format!("{what}: the machine stalled for {:.0} ms (up to {most:.0} ms is fine)", late.most * 1e3));
     }
     let asked = rate.bits_per_s() as f64;
     if let Some(share) = report.rate_share.filter(|share| (share - 1.0).abs() > 0.01) {
-        warnings.push(format!("{what}: {:.3} Mbit/s were delivered of {:.3} asked for", share * asked / 1e6, asked / 1e6));
+        warnings.push(format!("{what}: {:.3} Mbit/s were delivered instead of {:.3} Mbit/s", share * asked / 1e6, asked / 1e6));
     }
     warnings
 }

@@ -1,19 +1,22 @@
-//! The network of a scenario: hosts in a row, a link of two TUN devices between neighbours, addresses, routes, settings.
+//! The network of a scenario with links in series: hosts in a row, a link of two TUN devices
+//! between neighbours, addresses, routes, settings, proxies.
 //!
-//! Link `k` (from 1) joins two hosts as 10.77.k.1 and 10.77.k.2, and as fd77:0:0:k::1 and ::2; the device is called `link<k>`
-//! on both. Every network looks the same from inside, since none can see another.
+//! Link `k` (from 1) joins two hosts as 10.77.k.1 and 10.77.k.2, and as fd77:0:0:k::1 and ::2. Its
+//! device is called `link<k>` on both. All networks use the same addresses, since their namespaces
+//! are separate.
 
 use crate::{
     LabError,
-    awake::Awake,
-    capture::{Capture, Writer},
-    emulator::{Emulator, LinkReport, LinkSpec, Reordering, Setting},
+    capture::{Capture, CaptureWriter},
+    emulator::{Emulator, EmulatorSettings, LinkReport, LinkSpec, Reordering},
     host::{Host, has_ipv6},
+    keep_cpus_awake::CpusAwake,
     sys,
 };
 use intercept::{LegProfile, LegRule, LinkView, Policy, Prefix, ReceiveCounters};
 use kernel::Controller;
 use proxy::{FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
+use rand_pcg::Pcg64;
 use rustix::fd::OwnedFd;
 use scenario::{Purpose, Scenario, stream};
 use std::{
@@ -24,45 +27,48 @@ use std::{
 };
 use units::{Bytes, PKT, Rate, Span};
 
-/// Where a transparent proxy of the lab listens.
+/// Port at which the transparent proxies listen.
 const PROXY_PORT: u16 = 5000;
-/// Packets that wait between a host and the emulator; more would be lost by the host, which makes a run invalid. It is the largest
-/// queue that every kernel accepts: stable updates of 2026 refuse more than 32767.
+/// Length, in packets, of the queue between a host and the emulator (txqueuelen). The host drops
+/// packets beyond it, which makes a run invalid. It is the largest length that every kernel
+/// accepts: stable updates of 2026 refuse more than 32767.
 pub(crate) const HOST_QUEUE: u32 = 32_767;
 
-/// The hosts and links of a scenario, up and running.
+/// The hosts, links and proxies of a scenario with links in series, up and running until dropped.
 #[derive(Debug)]
-pub struct Network {
+pub struct SeriesNetwork {
     /// From sender to receiver.
     hosts: Vec<Host>,
-    /// The proxies, each with the host it runs on. Declared before the emulator: they end while packets still flow.
-    proxies: Vec<ProxyOn>,
+    /// From sender to receiver. Declared before the emulator, so that they are dropped while it
+    /// still delivers their last packets.
+    proxies: Vec<HostedProxy>,
     emulator: Option<Emulator>,
-    writer: Option<Writer>,
-    _awake: Awake,
+    capture_writer: Option<CaptureWriter>,
+    _cpus_awake: CpusAwake,
 }
 
-/// What a network is to have besides what the scenario says.
+/// Properties of a network that the scenario does not specify.
 #[derive(Debug, Default, Clone)]
-pub struct Extras {
-    /// Captures, one file a host: `<prefix><host>.pcapng`.
+pub struct NetworkOptions {
+    /// Path prefix of the captures, one file for each host: `<prefix><host>.pcapng`.
     pub capture: Option<PathBuf>,
-    /// Extra one-way delay on the first link by server port.
+    /// Extra one-way delay on the first link, by the server port of a flow.
     pub access_delays: HashMap<u16, Span>,
-    /// Packets that others overtake.
+    /// Makes some packets of a link arrive after later ones.
     pub reordering: Option<Reordering>,
-    /// Names that `ip netns` knows.
+    /// Whether the hosts get names for `ip netns exec`.
     pub published: bool,
 }
 
-/// A proxy and the number of its host.
+/// A proxy and the index of its host.
 #[derive(Debug)]
-struct ProxyOn {
+struct HostedProxy {
     host: usize,
     proxy: Option<Proxy>,
 }
 
-/// The addresses of the two hosts beside link `index` (from 0).
+/// The addresses of the two hosts of link `index` (from 0), sender's side first; of each IPv4,
+/// IPv6.
 fn addresses(index: usize) -> [[IpAddr; 2]; 2] {
     let number = index as u16 + 1;
     [1, 2].map(|end| {
@@ -73,27 +79,33 @@ fn addresses(index: usize) -> [[IpAddr; 2]; 2] {
     })
 }
 
-/// The prefixes of link `index`.
+/// The prefixes of link `index` (from 0): IPv4, IPv6.
 fn prefixes(index: usize) -> [String; 2] {
     let [v4, v6] = addresses(index)[0];
     let v4 = v4.to_string();
     [format!("{}0/30", &v4[..v4.len() - 1]), v6.to_string().replace("::1", "::/64")]
 }
 
-impl Network {
-    /// Builds the network of `scenario`, with its proxies. `on_end` hears of each flow a proxy has ended: of which, counted
-    /// from 0, and the flow.
+impl SeriesNetwork {
+    /// Builds the network of `scenario`, with its proxies. `on_end` is called with each flow that
+    /// ends at a proxy, after the index of that proxy (from 0, sender's side first).
+    ///
+    /// # Errors
+    /// If the scenario has no links in series, or a host, device, capture or proxy cannot be made.
     pub fn build(
         scenario: &Scenario,
         seed: u64,
-        extras: &Extras,
+        options: &NetworkOptions,
         on_end: impl Fn(usize, FlowRecord) + Clone + Send + Sync + 'static,
     ) -> Result<Self, LabError> {
+        if scenario.links.is_empty() {
+            return Err(LabError::NoLinks { scenario: scenario.name.clone() });
+        }
         crate::host::clear_stale();
         let epoch = Instant::now();
         let count = scenario.links.len();
         let mut hosts = host_names(scenario).iter().map(|name| Host::new(name)).collect::<Result<Vec<_>, _>>()?;
-        if extras.published {
+        if options.published {
             for host in &mut hosts {
                 host.publish()?;
             }
@@ -104,18 +116,11 @@ impl Network {
             ends.push(set_up(host, index, count, &buffers, scenario.tcp.initial_window)?);
         }
         let links = link_specs(scenario, seed, ends);
-        let (capture, writer) = match &extras.capture {
-            None => (None, None),
-            Some(prefix) => {
-                let path = |host: &Host| PathBuf::from(format!("{}{}.pcapng", prefix.display(), host.name()));
-                let (capture, writer) = Capture::open(hosts.iter().map(path).collect())?;
-                (Some(capture), Some(writer))
-            }
-        };
-        let reordering = extras.reordering.map(|reordering| (reordering, stream(seed, Purpose::Detours, reordering.link as u64)));
-        let setting = Setting { epoch, access_delays: extras.access_delays.clone(), reordering, capture };
-        let emulator = Some(Emulator::start(links, setting)?);
-        let mut network = Network { hosts, proxies: Vec::new(), emulator, writer, _awake: Awake::keep() };
+        let (capture, capture_writer) = Capture::of_hosts(options.capture.as_deref(), &hosts)?;
+        let access_delays = options.access_delays.clone();
+        let settings = EmulatorSettings { epoch, access_delays, reordering: reordering(options, seed), capture };
+        let emulator = Some(Emulator::start(links, settings)?);
+        let mut network = SeriesNetwork { hosts, proxies: Vec::new(), emulator, capture_writer, _cpus_awake: CpusAwake::keep() };
         for number in 0..scenario.splits.len() {
             let on_end = on_end.clone();
             network.start_proxy(scenario, number, move |record| on_end(number, record))?;
@@ -148,12 +153,13 @@ impl Network {
         addresses(self.hosts.len() - 2)[1]
     }
 
-    /// The IPv4 address at the far end of link `index`, from 0.
+    /// The IPv4 address at the receiver's end of link `index` (from 0).
     pub(crate) fn link_end(&self, index: usize) -> IpAddr {
         addresses(index)[1][0]
     }
 
-    /// Bytes queued before link `index`, and bytes that have left it, in the direction of the data.
+    /// Bytes in the queue of link `index` (from 0), and bytes that have left the queue, both in the
+    /// direction of the data.
     pub(crate) fn link_gauge(&self, index: usize) -> (u64, u64) {
         use std::sync::atomic::Ordering::Relaxed;
         let gauge =
@@ -161,17 +167,18 @@ impl Network {
         self.emulator.as_ref().map_or((0, 0), gauge)
     }
 
-    /// The run begins now: changes of links are counted from here.
-    pub(crate) fn begin(&self) {
+    /// Starts the clock of the run: rate changes of links are due relative to this moment.
+    pub(crate) fn start_clock(&self) {
         if let Some(emulator) = &self.emulator {
-            emulator.begin();
+            emulator.start_clock();
         }
     }
 
-    /// Tells the proxies that send into link `index` what it carries from now on, but for those that were told something else.
-    pub(crate) fn tell(&mut self, scenario: &Scenario, index: usize, rate: Rate) -> Result<(), LabError> {
-        let told = |number: &usize| scenario.splits[*number].after == index && scenario.splits[*number].capacity.is_none();
-        for number in (0..scenario.splits.len()).filter(told) {
+    /// Reconfigures the proxies that send into link `index` (from 0) for its new rate, except those
+    /// whose scenario gives them a capacity.
+    pub(crate) fn update_link_rate(&mut self, scenario: &Scenario, index: usize, rate: Rate) -> Result<(), LabError> {
+        let follows_link = |number: &usize| scenario.splits[*number].after == index && scenario.splits[*number].capacity.is_none();
+        for number in (0..scenario.splits.len()).filter(follows_link) {
             let (config, on) = (self.config(scenario, number, rate), &self.proxies[number]);
             let Some(proxy) = &on.proxy else { continue };
             let host = &self.hosts[on.host];
@@ -180,22 +187,23 @@ impl Network {
         Ok(())
     }
 
-    /// The flows of each proxy as they are now.
+    /// The current flows of each proxy.
     pub fn proxy_flows(&self) -> Vec<Vec<FlowStats>> {
         self.proxies.iter().map(|on| on.proxy.as_ref().map(Proxy::flows).unwrap_or_default()).collect()
     }
 
-    /// What is known of the links that the proxies share out, those first that the data come to first.
+    /// The links whose capacity the proxies share among flows, sender's side first.
     pub fn proxy_links(&self) -> Vec<LinkView> {
         self.proxies.iter().filter_map(|on| on.proxy.as_ref()).flat_map(Proxy::links).collect()
     }
 
-    /// How proxy `number` is configured when the link after it carries `rate`.
+    /// The configuration of proxy `number` when the link behind it has this rate.
     fn config(&self, scenario: &Scenario, number: usize, rate: Rate) -> ProxyConfig {
         let host = scenario.splits[number].after;
         let control = scenario.leg_controls()[number + 1];
         let profile = |control: &str| LegProfile { control: Some(control.into()), ..LegProfile::default() };
-        // Whoever opens a connection, its data leave for the receiver: that leg has the proxy's controller.
+        // Data flow to the receiver, whichever end opens the connection: the leg towards the
+        // receiver gets the proxy's controller.
         let to = self.receiver_addresses().map(|address| Prefix(address.into())).into();
         let split = &scenario.splits[number];
         let mut onward = profile(control);
@@ -226,22 +234,22 @@ impl Network {
         let proxy = self.hosts[host]
             .enter(|| Proxy::start(config, on_end))?
             .map_err(|why| LabError::Proxy { host: host_name, why: Box::new(why) })?;
-        self.proxies.push(ProxyOn { host, proxy: Some(proxy) });
+        self.proxies.push(HostedProxy { host, proxy: Some(proxy) });
         Ok(())
     }
 
-    /// How often receive buffers on the proxies' hosts had no room for what they had admitted; none where a host does not
-    /// tell.
+    /// How often sockets on the proxies' hosts had to prune or drop what they had received for lack
+    /// of receive buffer; `None` if a host's counters cannot be read.
     pub(crate) fn receive_overruns(&self) -> Option<u64> {
-        let of = |on: &ProxyOn| {
+        let of = |on: &HostedProxy| {
             let counters = self.hosts[on.host].enter(ReceiveCounters::read).ok()?.ok()?;
             Some(counters.pruned + counters.dropped)
         };
         self.proxies.iter().map(of).sum()
     }
 
-    /// Ends everything, and returns what became of each link; packets that a host lost before the emulator saw them count as
-    /// refused.
+    /// Stops proxies and emulator, and returns a report for each link. Packets that a host dropped
+    /// before the emulator could read them are counted in `refused`.
     pub(crate) fn finish(mut self) -> Result<Vec<LinkReport>, LabError> {
         self.stop_proxies();
         let mut reports = match self.emulator.take() {
@@ -257,13 +265,13 @@ impl Network {
                 }
             }
         }
-        if let Some(writer) = self.writer.take() {
+        if let Some(writer) = self.capture_writer.take() {
             writer.finish()?;
         }
         Ok(reports)
     }
 
-    /// Proxies take their rules away in the namespace where they put them.
+    /// Drops each proxy inside its host, since it removes its firewall rules there.
     fn stop_proxies(&mut self) {
         for on in &mut self.proxies {
             let proxy = on.proxy.take();
@@ -272,25 +280,33 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for SeriesNetwork {
     fn drop(&mut self) {
         self.stop_proxies();
     }
 }
 
-/// Makes a TUN device on `host` and lets it go, to see whether it can be done.
+/// The reordering of packets that `options` ask for, with its generator of random numbers.
+pub(crate) fn reordering(options: &NetworkOptions, seed: u64) -> Option<(Reordering, Pcg64)> {
+    options.reordering.map(|reordering| (reordering, stream(seed, Purpose::Detours, reordering.link as u64)))
+}
+
+/// Makes a TUN device on `host` and removes it, to find out whether this machine can.
+///
+/// # Errors
+/// If it cannot; the error names the cure.
 pub fn try_tun(host: &Host) -> Result<(), LabError> {
     let device = "probe";
     let made = host.enter(|| sys::open_tun(device))?;
     made.map(drop).map_err(|why| LabError::Tun { device: device.into(), host: host.name().into(), why })
 }
 
-/// Whether the emulator's thread will run before others.
-pub fn try_punctual() -> bool {
-    std::thread::spawn(sys::be_punctual).join().unwrap_or(false)
+/// Whether the kernel grants the emulator's thread real-time scheduling.
+pub fn try_realtime_scheduling() -> bool {
+    std::thread::spawn(sys::request_realtime_scheduling).join().unwrap_or(false)
 }
 
-/// What the hosts are called, from sender to receiver.
+/// Names of the hosts, from sender to receiver.
 fn host_names(scenario: &Scenario) -> Vec<String> {
     let inner = scenario.links.len() - 1;
     let is_proxy = |at: usize| scenario.splits.iter().any(|split| split.after == at);
@@ -307,10 +323,11 @@ fn host_names(scenario: &Scenario) -> Vec<String> {
     names
 }
 
-/// What every host is told; `memory` is the default and the largest socket buffer.
+/// Network settings of every host. `memory` is the default and the maximum size of a socket
+/// buffer, as the last two values of `tcp_rmem`.
 pub(crate) fn settings(memory: &str) -> [(&'static str, String); 8] {
     [
-        // Only what the scenario sends is to cross a link.
+        // No traffic of the kernel's own may cross a link.
         ("ipv6/conf/default/addr_gen_mode", "1".into()),
         ("ipv6/conf/default/accept_ra", "0".into()),
         ("ipv6/conf/default/router_solicitations", "0".into()),
@@ -318,13 +335,14 @@ pub(crate) fn settings(memory: &str) -> [(&'static str, String); 8] {
         ("ipv4/conf/default/rp_filter", "0".into()),
         ("ipv4/tcp_rmem", format!("4096 {memory}")),
         ("ipv4/tcp_wmem", format!("4096 {memory}")),
-        // A run must not learn from the flow before it.
+        // No flow may start from the metrics that the kernel saved of an earlier one.
         ("ipv4/tcp_no_metrics_save", "1".into()),
     ]
 }
 
-/// Makes a host's devices and configures it; returns the devices towards the sender and towards the receiver. Its connections begin with `window` segments:
-/// the kernel takes that from the route, and has its own where the route says nothing.
+/// Makes a host's devices and configures the host. Returns the devices towards the sender and
+/// towards the receiver. `window` is the initial congestion window of its connections, in segments:
+/// an attribute of routes, and the kernel's own default if absent.
 fn set_up(host: &Host, index: usize, links: usize, memory: &str, window: Option<u32>) -> Result<[Option<OwnedFd>; 2], LabError> {
     host.sysctl(&settings(memory))?;
     host.sysctl(&[("ipv4/ip_forward", "1".into()), ("ipv6/conf/all/forwarding", "1".into())])?;
@@ -335,7 +353,7 @@ fn set_up(host: &Host, index: usize, links: usize, memory: &str, window: Option<
     let left = index.checked_sub(1);
     let right = (index < links).then_some(index);
     let ends = [left.map(open).transpose()?, right.map(open).transpose()?];
-    let begin = window.map_or(String::new(), |window| format!(" initcwnd {window}"));
+    let initial_window = window.map_or(String::new(), |window| format!(" initcwnd {window}"));
     let mut lines = Vec::new();
     for (link, own) in left.map(|link| (link, 1)).into_iter().chain(right.map(|link| (link, 0))) {
         let device = format!("link{}", link + 1);
@@ -349,18 +367,18 @@ fn set_up(host: &Host, index: usize, links: usize, memory: &str, window: Option<
             lines.push(format!("addr add {v6}/64 dev {device} nodad"));
         }
         if window.is_some() {
-            // In place of the kernel's own routes to neighbours.
+            // Replaces the routes to neighbours that the kernel made when the address was added.
             let [net4, net6] = prefixes(link);
-            lines.push(format!("route replace {net4} dev {device} proto kernel scope link src {v4}{begin}"));
+            lines.push(format!("route replace {net4} dev {device} proto kernel scope link src {v4}{initial_window}"));
             if has_ipv6() {
-                lines.push(format!("route replace {net6} dev {device} proto kernel metric 256{begin}"));
+                lines.push(format!("route replace {net6} dev {device} proto kernel metric 256{initial_window}"));
             }
         }
     }
     for other in (0..links).filter(|&link| Some(link) != left && Some(link) != right) {
         let device = format!("link{}", if other < index { index } else { index + 1 });
         let families = if has_ipv6() { 2 } else { 1 };
-        lines.extend(prefixes(other)[..families].iter().map(|prefix| format!("route add {prefix} dev {device}{begin}")));
+        lines.extend(prefixes(other)[..families].iter().map(|prefix| format!("route add {prefix} dev {device}{initial_window}")));
     }
     host.ip(&lines)?;
     Ok(ends)
@@ -387,23 +405,24 @@ fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]
     specs
 }
 
-/// Default and largest socket buffer: what is in flight and queued on the whole path, twice over for the kernel's own
-/// overhead and once more for growth, so that the window is never the bottleneck.
+/// Default and maximum socket buffer, in bytes: four times what is in flight and queued on the
+/// whole path. A factor of two covers the kernel's overhead, another the growth of the window, so
+/// that the window is never the bottleneck.
 fn socket_memory(scenario: &Scenario) -> String {
     let queues: u64 = (0..scenario.links.len()).map(|index| scenario.queue_size(index).bytes().0).fold(0, u64::saturating_add);
-    let whole = scenario::Leg { first: 0, end: scenario.links.len() };
+    let whole = scenario::LegLinks { first: 0, end: scenario.links.len() };
     let extra = scenario.flow_specs(scenario.seed).iter().map(|flow| 2 * flow.access_delay.0).max().unwrap_or(0);
     let rtt = scenario.base_rtt(whole) + Span(extra);
     let fastest = scenario.links.iter().map(|link| link.rate).max().unwrap_or(units::Rate(0));
     let slowest = scenario.bottleneck_rate(whole);
-    // A queue can hold more than the bottleneck's share only up to what the fastest link brings.
+    // Queues fill only as far as the fastest link can fill them.
     let Bytes(flight) = slowest.bytes_in(rtt);
     let Bytes(burst) = fastest.bytes_in(rtt);
     let need = (flight + queues.min(burst.saturating_mul(4))).saturating_mul(4).clamp(4 << 20, 1 << 30);
     format!("{need} {need}")
 }
 
-/// Packets that each device of `host` dropped because the emulator did not take them.
+/// Packets that each device of `host` dropped because the emulator did not read them in time.
 fn transmit_drops(host: &Host) -> Result<Vec<(String, u64)>, LabError> {
     let text = host
         .enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"))?

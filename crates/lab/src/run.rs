@@ -1,11 +1,11 @@
-//! Plays a scenario: builds its network, lets its flows run, watches, and measures.
+//! Plays a scenario: builds its network, starts its flows, samples them, and measures.
 
 use crate::{
     LabError,
     measure::{self, Recorder},
-    network::{Extras, Network},
+    network::{NetworkOptions, SeriesNetwork},
     parallel,
-    workload::{self, Stage, Workload},
+    workload::{self, RunContext, Workload},
 };
 use outcome::{Engine, EngineError, Outcome, Progress};
 use scenario::{Backpressure, Explicit, QueueKind, RateChange, Scenario, SplitMode, Tcp};
@@ -16,22 +16,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a run is looked at.
-const TICK: Duration = Duration::from_millis(20);
-/// The most flows: each has a port of its own.
-const MOST_FLOWS: usize = 20_000;
+/// Interval between samples of a run.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum number of flows: each has its own server port.
+const MAX_FLOWS: usize = 20_000;
 
-/// Why there is no Fast Open.
+/// Why the lab does not play Fast Open.
 const NO_COOKIES: &str =
-    "its hosts are new in every run, and have no cookies of earlier connections; the simulator (sim) takes them for granted";
+    "its hosts are new in every run and have no cookies from earlier connections; the simulator assumes that they have: --on sim";
 
-/// Controllers of Linux that Tandem does not bring: a kernel may have them or not.
-const OF_LINUX: [&str; 11] = ["bbr", "bic", "cdg", "highspeed", "htcp", "illinois", "lp", "nv", "scalable", "veno", "yeah"];
+/// Controllers of Linux that Tandem does not bring and that a kernel may lack.
+const LINUX_CONTROLLERS: [&str; 11] = ["bbr", "bic", "cdg", "highspeed", "htcp", "illinois", "lp", "nv", "scalable", "veno", "yeah"];
 
 /// The engine that plays scenarios on the real kernel.
 #[derive(Debug, Default, Clone)]
 pub struct Lab {
-    /// Where captures go, one file a host; the file names begin with what this ends in.
+    /// Path prefix of the captures, one file for each host: `<prefix><host>.pcapng`.
     pub capture: Option<PathBuf>,
 }
 
@@ -50,17 +50,22 @@ impl Engine for Lab {
         }
         for (index, link) in (1..).zip(&scenario.links) {
             if link.queue.kind != QueueKind::Droptail {
-                let why = "its links are drop-tail queues; others, and routers that take part, are the simulator's: --on sim";
+                let why = "its links have drop-tail queues only; the simulator has AQM and router-assisted queues: --on sim";
                 return EngineError::cannot("lab", format!("link[{index}].queue.kind"), why);
             }
         }
         for (index, split) in scenario.splits.iter().enumerate() {
             match split.mode {
                 SplitMode::Stream => {}
-                SplitMode::Store => return EngineError::cannot("lab", format!("split[{}].mode", index + 1), "its proxy forwards a stream"),
+                SplitMode::Store => {
+                    return EngineError::cannot(
+                        "lab",
+                        format!("split[{}].mode", index + 1),
+                        "its proxy forwards data as they arrive; the simulator has store-and-forward proxies: --on sim",
+                    );
+                }
                 SplitMode::Semi => {
-                    let why =
-                        "a real socket acknowledges what it has received; the simulator (sim) has proxies that acknowledge end to end";
+                    let why = "real sockets acknowledge what they receive; the simulator has proxies that acknowledge end to end: --on sim";
                     return EngineError::cannot("lab", format!("split[{}].mode", index + 1), why);
                 }
             }
@@ -71,7 +76,7 @@ impl Engine for Lab {
                 return EngineError::cannot(
                     "lab",
                     format!("split[{}].backpressure", index + 1),
-                    "real sockets hold a sender back by its window",
+                    "real sockets exert backpressure by their advertised window: set it to \"window\"",
                 );
             }
             let least = proxy::ProxyConfig::LEAST_BUFFER;
@@ -79,27 +84,27 @@ impl Engine for Lab {
                 return EngineError::cannot(
                     "lab",
                     format!("split[{}].buffer", index + 1),
-                    format!("a real host cannot hold to less than {least}"),
+                    format!("the buffers of real sockets cannot be bounded below {least}: set at least that"),
                 );
             }
         }
-        // How a connection begins is a route's to say; a bond's networks have none of the kind.
+        // The initial window is an attribute of routes, which networks in parallel do not have.
         let initial_window = scenario.tcp.initial_window.filter(|_| scenario.parallel().is_some());
         let others = Tcp { initial_window, ..scenario.tcp };
         if let Some(key) = others.first_set() {
-            return EngineError::cannot("lab", key, "the kernel's TCP is as it is; one that is otherwise is the simulator's");
+            return EngineError::cannot("lab", key, "the lab cannot change the kernel's TCP; the simulator can: --on sim");
         }
         for (index, flow) in (1..).zip(&scenario.flows) {
             if flow.fast_open {
                 return EngineError::cannot("lab", format!("flow[{index}].fast_open"), NO_COOKIES);
             }
             if flow.send_buffer.is_some() {
-                let why = "a real socket counts its memory, not its payload: leave it out, or ask the simulator (sim)";
+                let why = "the send buffer of a real socket counts memory, not payload: leave it out, or use the simulator: --on sim";
                 return EngineError::cannot("lab", format!("flow[{index}].send_buffer"), why);
             }
         }
-        if scenario.flow_specs(scenario.seed).len() > MOST_FLOWS {
-            return EngineError::cannot("lab", "flow.count", format!("it has ports for {MOST_FLOWS} flows"));
+        if scenario.flow_specs(scenario.seed).len() > MAX_FLOWS {
+            return EngineError::cannot("lab", "flow.count", format!("it has ports for {MAX_FLOWS} flows only: ask for fewer"));
         }
         let available = intercept::available_controllers();
         for (leg, name) in scenario.leg_controls().into_iter().enumerate() {
@@ -112,7 +117,7 @@ impl Engine for Lab {
                     return EngineError::cannot(
                         "lab",
                         key,
-                        format!("{name:?} shares out the capacity of a proxy's egress; a sender knows none"),
+                        format!("{name:?} shares the capacity of a proxy's egress link among flows; a sender has no such link"),
                     );
                 }
                 Some(_) => continue,
@@ -122,10 +127,10 @@ impl Engine for Lab {
                 return EngineError::cannot(
                     "lab",
                     key,
-                    format!("{name:?} works with routers that take part, which are the simulator's: --on sim"),
+                    format!("{name:?} needs router-assisted queues, which the simulator has: --on sim"),
                 );
             }
-            if OF_LINUX.contains(&name) {
+            if LINUX_CONTROLLERS.contains(&name) {
                 return EngineError::cannot("lab", key, format!("this kernel has no controller {name:?}; it has {}", available.join(", ")));
             }
             return Err(EngineError::WrongScenario {
@@ -151,59 +156,61 @@ impl From<LabError> for EngineError {
     }
 }
 
+/// Plays a scenario with links in series.
 fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<Outcome, EngineError> {
     progress.at(0.0, "building");
     let specs = scenario.flow_specs(seed);
     let delayed = specs.iter().filter(|flow| flow.access_delay.0 > 0);
-    let extras = Extras {
+    let options = NetworkOptions {
         capture: lab.capture.clone(),
         access_delays: delayed.map(|flow| (workload::port(flow.id), flow.access_delay)).collect(),
-        ..Extras::default()
+        ..NetworkOptions::default()
     };
-    // The proxies hold their own.
-    let sender = match kernel::resolve(&scenario.control.sender) {
+    // Keeps the sender's controller loaded during the run. The proxies load theirs themselves.
+    let loaded = match kernel::resolve(&scenario.control.sender) {
         Some(ours) => Some(kernel::load(ours.name(), &[]).map_err(|error| EngineError::Failed(error.to_string()))?),
         None => None,
     };
-    let control = sender.as_ref().map_or(scenario.control.sender.clone(), |held| format!("td_{}", held.controller().name()));
+    let control = loaded.as_ref().map_or(scenario.control.sender.clone(), |loaded| format!("td_{}", loaded.controller().name()));
     let ended = Arc::new(Mutex::new(Vec::new()));
     let records = ended.clone();
-    let mut network = Network::build(scenario, seed, &extras, move |proxy, record| {
+    let mut network = SeriesNetwork::build(scenario, seed, &options, move |proxy, record| {
         if let Ok(mut records) = records.lock() {
             records.push((proxy, record));
         }
     })?;
-    let stage = Arc::new(Stage::new(seed, &control));
-    network.begin();
-    let mut changes = changes(scenario).into_iter().peekable();
-    let mut workload = Workload::start(&network, stage.clone(), &specs, &scenario.cross)?;
+    let context = Arc::new(RunContext::new(seed, &control));
+    network.start_clock();
+    let mut rate_changes = rate_changes(scenario).into_iter().peekable();
+    let mut workload = Workload::start(&network, context.clone(), &specs, &scenario.cross)?;
     let mut recorder = Recorder::new(scenario, &specs);
 
     let duration = scenario.duration.map(units::Span::duration);
     let ends_by_itself = specs.iter().all(|flow| flow.bytes.is_some());
     let mut next = Instant::now();
     let cancelled = loop {
-        recorder.look(&stage, &workload.flows, &network);
-        let elapsed = stage.began.elapsed();
-        while let Some((index, change)) = changes.next_if(|(_, change)| change.at.duration() <= elapsed) {
-            network.tell(scenario, index, change.rate)?;
+        recorder.sample(&context, &workload.flows, &network);
+        let elapsed = context.began.elapsed();
+        while let Some((index, change)) = rate_changes.next_if(|(_, change)| change.at.duration() <= elapsed) {
+            network.update_link_rate(scenario, index, change.rate)?;
         }
-        progress.at(share_done(&workload, elapsed, duration), "running");
+        progress.at(progress_of(&workload, elapsed, duration), "running");
         if (ends_by_itself && workload.is_done()) || duration.is_some_and(|duration| elapsed >= duration) {
             break false;
         }
         if progress.cancelled() {
             break true;
         }
-        // A look that came late is not made up for: the next is a tick from now.
-        next = (next + TICK).max(Instant::now());
+        // After a late sample the next is taken at once; missed samples are not caught up on.
+        next = (next + SAMPLE_INTERVAL).max(Instant::now());
         thread::sleep(next - Instant::now());
     };
-    let end_s = stage.now();
+    let end_s = context.now();
     progress.at(1.0, "measuring");
     workload.finish();
     if ends_by_itself && !cancelled {
-        // Proxies hear the last acknowledgement a moment after the ends do; their last figures are worth it.
+        // Proxies receive the last acknowledgement a moment after the endpoints do; their records
+        // are complete only then.
         let begun = Instant::now();
         while network.proxy_flows().iter().any(|flows| !flows.is_empty()) && begun.elapsed() < Duration::from_secs(2) {
             thread::sleep(Duration::from_millis(5));
@@ -220,16 +227,16 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     Ok(measure::outcome(scenario, seed, recorder, &flows, records, &links, end_s))
 }
 
-/// When rates change, of which link (from 0), in order.
-fn changes(scenario: &Scenario) -> Vec<(usize, RateChange)> {
+/// The rate changes of all links, each with the index of its link (from 0), in order of time.
+fn rate_changes(scenario: &Scenario) -> Vec<(usize, RateChange)> {
     let all = scenario.links.iter().enumerate().flat_map(|(index, link)| link.changes.iter().map(move |change| (index, *change)));
     let mut all: Vec<(usize, RateChange)> = all.collect();
     all.sort_by_key(|(_, change)| change.at);
     all
 }
 
-/// How much of a run is done, as far as can be told.
-fn share_done(workload: &Workload, elapsed: Duration, duration: Option<Duration>) -> f64 {
+/// Completed share of a run, estimated from elapsed time and from the bytes read.
+fn progress_of(workload: &Workload, elapsed: Duration, duration: Option<Duration>) -> f64 {
     let time = duration.map(|duration| elapsed.as_secs_f64() / duration.as_secs_f64());
     let (mut read, mut asked) = (0, 0);
     for flow in &workload.flows {

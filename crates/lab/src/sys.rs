@@ -1,4 +1,5 @@
-//! The system calls that no library here wraps: TUN devices, and what a child does between fork and exec. Nothing is decided here.
+//! System calls that no library here wraps: TUN devices, namespaces, scheduling, receive
+//! timestamps, and what a child does between fork and exec.
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -9,10 +10,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// `_IOW('T', 202, int)`: names and shapes the TUN device behind a descriptor.
+/// `_IOW('T', 202, int)`: makes a TUN device with a name and flags (linux/if_tun.h).
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 
-/// What ioctls about the interface `name` take.
+/// The argument of ioctls on the interface `name`.
 fn request(name: &str) -> io::Result<libc::ifreq> {
     let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: 0 } };
     if name.len() >= libc::IFNAMSIZ {
@@ -24,10 +25,11 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// Opens a TUN device of that name in the network namespace of the calling thread. It lives as long as the descriptor.
+/// Makes a TUN device with this name in the network namespace of the calling thread. The device is
+/// removed when the descriptor is closed. Reads and writes do not block.
 pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
     let open = || File::options().read(true).write(true).open("/dev/net/tun");
-    // The device comes with its module.
+    // /dev/net/tun exists once the module is loaded.
     let load = || Command::new("modprobe").arg("tun").stderr(Stdio::null()).status().is_ok_and(|status| status.success());
     let file = match open() {
         Err(why) if why.kind() == io::ErrorKind::NotFound && load() => open(),
@@ -43,11 +45,11 @@ pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Lets `command` run in the network namespace behind `namespace`.
-pub(crate) fn run_in(command: &mut Command, namespace: BorrowedFd<'_>) {
+/// Makes `command` enter a network namespace before it executes its program.
+pub(crate) fn enter_before_exec(command: &mut Command, namespace: BorrowedFd<'_>) {
     let descriptor = namespace.as_raw_fd();
-    // SAFETY: setns and prctl are async-signal-safe, and the descriptor outlives the spawn: `Host` keeps it open and the
-    // command is spawned through a borrow of that host.
+    // SAFETY: setns and prctl are async-signal-safe, and the descriptor outlives the spawn: `Host`
+    // keeps it open and the command is spawned through a borrow of that host.
     unsafe {
         command.pre_exec(move || {
             if libc::setns(descriptor, libc::CLONE_NEWNET) < 0 {
@@ -58,8 +60,8 @@ pub(crate) fn run_in(command: &mut Command, namespace: BorrowedFd<'_>) {
     }
 }
 
-/// Gives the calling thread a new network namespace of its own.
-pub(crate) fn new_network() -> io::Result<()> {
+/// Moves the calling thread into a new network namespace.
+pub(crate) fn unshare_network() -> io::Result<()> {
     // SAFETY: a network namespace holds no memory or descriptors of this process.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -78,20 +80,23 @@ pub(crate) fn loopback_up() -> io::Result<()> {
 
 /// Whether a process of that number exists.
 pub(crate) fn process_exists(pid: i32) -> bool {
-    // SAFETY: signal 0 is delivered to nobody.
+    // SAFETY: signal 0 checks for existence and is not delivered.
     unsafe { libc::kill(pid, 0) == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH) }
 }
 
-/// Puts the calling thread into a scheduling class. By number, since musl's function for it does nothing.
+/// Sets the scheduling class of the calling thread; returns whether the kernel granted it. A raw
+/// system call, since musl's wrapper does nothing.
 fn schedule(class: libc::c_int, priority: libc::c_int) -> bool {
     const THIS_THREAD: libc::c_int = 0;
     // SAFETY: the kernel reads one integer, the priority (`struct sched_param`).
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, THIS_THREAD, class, &raw const priority) == 0 }
 }
 
-/// Binds the calling thread to a processor, in the class that runs when nobody else wants to. Tells whether the kernel granted both.
-pub(crate) fn be_idle_on(processor: usize) -> bool {
-    // SAFETY: an all-zero set is a valid one, which lives for the call; the call changes only the calling thread's scheduling.
+/// Binds the calling thread to a processor, in the idle scheduling class. Returns whether the
+/// kernel granted both.
+pub(crate) fn pin_as_idle_class(processor: usize) -> bool {
+    // SAFETY: an all-zero set is a valid one, which lives for the call; the call changes only the
+    // calling thread's scheduling.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(processor, &mut set);
@@ -99,22 +104,23 @@ pub(crate) fn be_idle_on(processor: usize) -> bool {
     }
 }
 
-/// Wakes the calling thread as exactly as the kernel can, before others where it may: a late emulator is a wrong emulator.
-/// Tells whether the kernel granted it.
-pub(crate) fn be_punctual() -> bool {
+/// Minimises the timer slack of the calling thread and requests real-time scheduling, since late
+/// wake-ups delay emulated packets. Returns whether the kernel granted real-time scheduling.
+pub(crate) fn request_realtime_scheduling() -> bool {
     // SAFETY: changes only the calling thread's timers; a refusal leaves them as they were.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     schedule(libc::SCHED_RR, 10)
 }
 
-/// A datagram with the time at which the kernel received it (CLOCK_REALTIME).
-pub(crate) struct Stamped {
+/// The first bytes of a datagram, and the time at which the kernel received it (CLOCK_REALTIME), in
+/// nanoseconds since 1970.
+pub(crate) struct TimestampedDatagram {
     pub(crate) bytes: [u8; 16],
     pub(crate) at_ns: u64,
 }
 
-/// Asks the kernel to stamp what `socket` receives.
-pub(crate) fn stamp_arrivals(socket: impl AsFd) -> io::Result<()> {
+/// Makes the kernel timestamp the datagrams that `socket` receives.
+pub(crate) fn enable_receive_timestamps(socket: impl AsFd) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the pointer and length describe `on`.
     let status = unsafe {
@@ -129,13 +135,14 @@ pub(crate) fn stamp_arrivals(socket: impl AsFd) -> io::Result<()> {
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives a datagram's first bytes and its stamp.
-pub(crate) fn receive_stamped(socket: impl AsFd) -> io::Result<Stamped> {
+/// Receives the first bytes of a datagram and its timestamp.
+pub(crate) fn receive_timestamped(socket: impl AsFd) -> io::Result<TimestampedDatagram> {
     let mut bytes = [0u8; 16];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = [0u64; 8];
-    // SAFETY: an all-zero msghdr is valid; the pointers set below outlive the call; the control buffer is aligned for cmsghdr,
-    // and its messages are read only through the CMSG macros, within the length the kernel returned.
+    // SAFETY: an all-zero msghdr is valid; the pointers set below outlive the call; the control
+    // buffer is aligned for cmsghdr, and its messages are read only through the CMSG macros, within
+    // the length the kernel returned.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut part;
@@ -147,14 +154,14 @@ pub(crate) fn receive_stamped(socket: impl AsFd) -> io::Result<Stamped> {
         }
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         if header.is_null() || (*header).cmsg_type != libc::SCM_TIMESTAMPNS {
-            return Err(io::Error::other("the kernel gave no time stamp"));
+            return Err(io::Error::other("the kernel gave no timestamp"));
         }
         let stamp = libc::CMSG_DATA(header).cast::<libc::timespec>().read_unaligned();
-        Ok(Stamped { bytes, at_ns: stamp.tv_sec as u64 * 1_000_000_000 + stamp.tv_nsec as u64 })
+        Ok(TimestampedDatagram { bytes, at_ns: stamp.tv_sec as u64 * 1_000_000_000 + stamp.tv_nsec as u64 })
     }
 }
 
-/// The clock of the kernel's stamps.
+/// The clock of the kernel's receive timestamps, nanoseconds since 1970.
 pub(crate) fn now_realtime_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

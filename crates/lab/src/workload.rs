@@ -1,8 +1,10 @@
-//! The ends: programs that open connections, send, receive and check what arrived; and UDP cross traffic.
+//! The endpoints of flows, which open connections, send, receive and check what arrives; and UDP
+//! cross traffic.
 //!
-//! A flow is two threads, one on each host. What they did is in [`Flow`], which others may look at while it runs.
+//! A flow has two threads, one on each host. They publish their state in [`Flow`], which can be
+//! sampled while the flow runs.
 
-use crate::{LabError, host::Host, network::Network};
+use crate::{LabError, host::Host, network::SeriesNetwork};
 use rand::RngExt;
 use scenario::{Cross, FlowSpec, Opens, Purpose, Times, Writes, stream};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -19,13 +21,13 @@ use std::{
 use units::{Bytes, Span};
 use xxhash_rust::xxh3::Xxh3;
 
-/// The server port of flow 0; the others follow.
+/// Server port of flow 0; flow `id` has this port plus `id`.
 const FIRST_PORT: u16 = 10_000;
-/// Where cross traffic goes.
+/// Destination port of cross traffic.
 const CROSS_PORT: u16 = 9;
-/// How much of what a sender has written may wait to be sent for the first time.
-const UNSENT: u32 = 4 << 20;
-/// What a sender writes and a receiver reads at a time.
+/// Maximum number of bytes in a send buffer that have not been sent yet (TCP_NOTSENT_LOWAT).
+const MAX_UNSENT: u32 = 4 << 20;
+/// Bytes of one write or read.
 const CHUNK: usize = 128 * 1024;
 
 /// The server port of flow `id`.
@@ -33,33 +35,34 @@ pub(crate) fn port(id: u32) -> u16 {
     FIRST_PORT + id as u16
 }
 
-/// The flow that a server port belongs to.
+/// The flow of a server port.
 pub(crate) fn flow_of(port: u16) -> Option<usize> {
     port.checked_sub(FIRST_PORT).map(usize::from)
 }
 
-/// What all flows of a run share.
+/// State that all flows of a run share.
 #[derive(Debug)]
-pub(crate) struct Stage {
-    /// When the run began.
+pub(crate) struct RunContext {
+    /// Start of the run.
     pub(crate) began: Instant,
     /// Set when the run is to end.
     stop: AtomicBool,
-    /// What random times are drawn from.
+    /// Seed of the random times of application writes and cross traffic.
     seed: u64,
-    /// What is sent, over and over.
+    /// The bytes that flows send, repeated cyclically.
     payload: Vec<u8>,
     /// The sender's congestion controller.
     control: String,
 }
 
-impl Stage {
+impl RunContext {
     pub(crate) fn new(seed: u64, control: &str) -> Self {
         let mut payload = vec![0; 1 << 20];
         stream(seed, Purpose::Payload, 0).fill(&mut payload[..]);
-        Stage { began: Instant::now(), stop: AtomicBool::new(false), seed, payload, control: control.into() }
+        RunContext { began: Instant::now(), stop: AtomicBool::new(false), seed, payload, control: control.into() }
     }
 
+    /// Seconds since the start of the run.
     pub(crate) fn now(&self) -> f64 {
         self.began.elapsed().as_secs_f64()
     }
@@ -68,7 +71,7 @@ impl Stage {
         self.stop.load(Relaxed)
     }
 
-    /// Sleeps until `at`; false when the run ended before.
+    /// Sleeps until `at`, counted from the start of the run. Returns false if the run ended before.
     fn sleep_until(&self, at: Span) -> bool {
         loop {
             if self.stopped() {
@@ -83,27 +86,29 @@ impl Stage {
     }
 }
 
-/// A flow, and what is known of it.
+/// A flow: its specification and its state.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) spec: FlowSpec,
-    /// Payload that the receiver has read.
+    /// Payload that the receiver has read, bytes.
     pub(crate) read: AtomicU64,
     sending: OnceLock<Arc<Socket>>,
     receiving: OnceLock<Arc<Socket>>,
     listening: OnceLock<Arc<Socket>>,
-    pub(crate) story: Mutex<Story>,
+    pub(crate) result: Mutex<FlowResult>,
 }
 
-/// What happened to a flow. Times in seconds since the run began.
+/// The result of a flow. Times are in seconds since the start of the run.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Story {
+pub(crate) struct FlowResult {
+    /// When the opening end called connect.
     pub(crate) started: Option<f64>,
     /// When the receiver read the last byte.
     pub(crate) ended: Option<f64>,
     pub(crate) error: Option<String>,
-    /// The sender's connection at its end.
+    /// Kernel statistics of the sender's connection after its last byte was acknowledged.
     pub(crate) last: Option<intercept::TcpInfo>,
+    /// Checksums of what was sent and of what was received.
     sent_sum: Option<u64>,
     received_sum: Option<u64>,
 }
@@ -115,35 +120,36 @@ impl Flow {
     }
 
     fn fail(&self, what: &str, why: &io::Error) {
-        let mut story = self.story.lock().expect("no thread panics while it holds a story");
-        story.error.get_or_insert_with(|| format!("{what}: {why}"));
+        let mut result = self.result.lock().expect("no thread panics while it holds a result");
+        result.error.get_or_insert_with(|| format!("{what}: {why}"));
     }
 
-    /// Ends whatever its threads wait for.
+    /// Resets its connections, so that its threads do not block any longer.
     fn interrupt(&self) {
         for socket in [&self.listening, &self.sending, &self.receiving] {
             if let Some(socket) = socket.get() {
-                // What it has not delivered goes with it: the kernel would hold it for minutes, for a network that is gone.
+                // A reset discards undelivered data. Otherwise the kernel would retransmit them for
+                // minutes into a network that no longer exists.
                 let _ = socket.set_linger(Some(Duration::ZERO));
-                // Not connected (any more) is as good as shut down.
+                // Fails if the socket is not connected, which needs no shutdown.
                 let _ = socket.shutdown(Shutdown::Both);
             }
         }
     }
 }
 
-/// Flows at work.
+/// The flows and cross traffic of a run, and their threads. They are stopped when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Workload {
-    pub(crate) stage: Arc<Stage>,
+    pub(crate) context: Arc<RunContext>,
     pub(crate) flows: Vec<Arc<Flow>>,
     threads: Vec<thread::JoinHandle<()>>,
 }
 
 impl Workload {
-    /// Starts every flow and all cross traffic; each waits for its own time.
-    pub(crate) fn start(network: &Network, stage: Arc<Stage>, specs: &[FlowSpec], cross: &[Cross]) -> Result<Self, LabError> {
-        let mut workload = Workload { stage, flows: Vec::new(), threads: Vec::new() };
+    /// Starts the threads of all flows and of all cross traffic; each waits until its start time.
+    pub(crate) fn start(network: &SeriesNetwork, context: Arc<RunContext>, specs: &[FlowSpec], cross: &[Cross]) -> Result<Self, LabError> {
+        let mut workload = Workload { context, flows: Vec::new(), threads: Vec::new() };
         for spec in specs {
             let flow = Arc::new(Flow {
                 spec: *spec,
@@ -151,7 +157,7 @@ impl Workload {
                 sending: OnceLock::new(),
                 receiving: OnceLock::new(),
                 listening: OnceLock::new(),
-                story: Mutex::new(Story::default()),
+                result: Mutex::new(FlowResult::default()),
             });
             workload.add(network, &flow)?;
             workload.flows.push(flow);
@@ -162,32 +168,32 @@ impl Workload {
             let address = SocketAddr::new(network.link_end(cross.link - 1), CROSS_PORT);
             let sink =
                 to.enter(|| UdpSocket::bind(address))?.map_err(|why| LabError::System { what: "open a sink for cross traffic", why })?;
-            let (stage, times) = (workload.stage.clone(), cross.times(workload.stage.seed, index));
-            workload.threads.push(from.spawn("cross", move || cross_traffic(&stage, times, &sink))?);
+            let (context, times) = (workload.context.clone(), cross.times(workload.context.seed, index));
+            workload.threads.push(from.spawn("cross", move || cross_traffic(&context, times, &sink))?);
         }
         Ok(workload)
     }
 
-    fn add(&mut self, network: &Network, flow: &Arc<Flow>) -> Result<(), LabError> {
+    fn add(&mut self, network: &SeriesNetwork, flow: &Arc<Flow>) -> Result<(), LabError> {
         let (opener, server, address) = match flow.spec.opens {
             Opens::Sender => (network.sender(), network.receiver(), network.receiver_addresses()[0]),
             Opens::Receiver => (network.receiver(), network.sender(), network.sender_addresses()[0]),
         };
         let failed = |why| LabError::System { what: "open a listener for a flow", why };
-        // The listener is there before anybody connects.
+        // The socket listens before any client connects.
         let listener = self.listener(server, flow, address)?.map_err(failed)?;
         let listener = Arc::new(listener);
         let _ = flow.listening.set(listener.clone());
-        let (stage, shared) = (self.stage.clone(), flow.clone());
+        let (context, shared) = (self.context.clone(), flow.clone());
         self.threads.push(server.spawn("server", move || match listener.accept() {
-            Ok((socket, _)) => play(&stage, &shared, socket, shared.spec.opens == Opens::Receiver),
-            Err(_) if stage.stopped() => {}
+            Ok((socket, _)) => play(&context, &shared, socket, shared.spec.opens == Opens::Receiver),
+            Err(_) if context.stopped() => {}
             Err(why) => shared.fail("accept", &why),
         })?);
-        let (stage, shared) = (self.stage.clone(), flow.clone());
+        let (context, shared) = (self.context.clone(), flow.clone());
         self.threads.push(opener.spawn("opener", move || {
-            if stage.sleep_until(shared.spec.start) {
-                open(&stage, &shared, SocketAddr::new(address, port(shared.spec.id)));
+            if context.sleep_until(shared.spec.start) {
+                open(&context, &shared, SocketAddr::new(address, port(shared.spec.id)));
             }
         })?);
         Ok(())
@@ -196,21 +202,21 @@ impl Workload {
     fn listener(&self, host: &Host, flow: &Flow, address: IpAddr) -> Result<io::Result<Socket>, LabError> {
         let receives = flow.spec.opens == Opens::Sender;
         host.enter(|| {
-            let socket = socket(&self.stage, flow, receives)?;
+            let socket = socket(&self.context, flow, receives)?;
             socket.bind(&SockAddr::from(SocketAddr::new(address, port(flow.spec.id))))?;
             socket.listen(4)?;
             Ok(socket)
         })
     }
 
-    /// Whether every flow has ended.
+    /// Whether all threads of flows have ended.
     pub(crate) fn is_done(&self) -> bool {
         self.threads.iter().filter(|thread| thread.thread().name() != Some("cross")).all(thread::JoinHandle::is_finished)
     }
 
-    /// Ends what still runs, and waits for it.
+    /// Stops all threads and waits for them, for at most ten seconds.
     pub(crate) fn finish(&mut self) {
-        self.stage.stop.store(true, Relaxed);
+        self.context.stop.store(true, Relaxed);
         let begun = Instant::now();
         while !self.threads.iter().all(thread::JoinHandle::is_finished) && begun.elapsed() < Duration::from_secs(10) {
             for flow in &self.flows {
@@ -232,8 +238,8 @@ impl Drop for Workload {
     }
 }
 
-/// A socket for one end of `flow`, tuned before it connects.
-fn socket(stage: &Stage, flow: &Flow, receives: bool) -> io::Result<Socket> {
+/// A socket for one end of `flow`, with its options set before it connects.
+fn socket(context: &RunContext, flow: &Flow, receives: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if receives {
@@ -242,134 +248,139 @@ fn socket(stage: &Stage, flow: &Flow, receives: bool) -> io::Result<Socket> {
             intercept::clamp_window(&socket, window.0 as usize)?;
         }
     } else {
-        socket.set_tcp_congestion(stage.control.as_bytes())?;
-        // Buffers are as large as a path may need in flight: what a flow without an end would have wait in them is the machine's memory.
-        socket.set_tcp_notsent_lowat(UNSENT)?;
+        socket.set_tcp_congestion(context.control.as_bytes())?;
+        // Send buffers are large enough for the BDP of any path. Without this limit, unlimited
+        // flows would fill them with unsent data.
+        socket.set_tcp_notsent_lowat(MAX_UNSENT)?;
     }
     Ok(socket)
 }
 
-fn open(stage: &Stage, flow: &Flow, to: SocketAddr) {
+/// Connects, and plays the opening end of the connection.
+fn open(context: &RunContext, flow: &Flow, to: SocketAddr) {
     let receives = flow.spec.opens == Opens::Receiver;
-    let connected = socket(stage, flow, receives).and_then(|socket| {
-        flow.story.lock().expect("no thread panics while it holds a story").started = Some(stage.now());
+    let connected = socket(context, flow, receives).and_then(|socket| {
+        flow.result.lock().expect("no thread panics while it holds a result").started = Some(context.now());
         socket.connect(&SockAddr::from(to))?;
         Ok(socket)
     });
     match connected {
-        Ok(socket) => play(stage, flow, socket, !receives),
-        Err(_) if stage.stopped() => {}
+        Ok(socket) => play(context, flow, socket, !receives),
+        Err(_) if context.stopped() => {}
         Err(why) => flow.fail("connect", &why),
     }
 }
 
 /// Plays one end of a connection.
-fn play(stage: &Stage, flow: &Flow, socket: Socket, sends: bool) {
+fn play(context: &RunContext, flow: &Flow, socket: Socket, sends: bool) {
     let socket = Arc::new(socket);
     let slot = if sends { &flow.sending } else { &flow.receiving };
     let _ = slot.set(socket.clone());
-    let played = if sends { send(stage, flow, &socket) } else { receive(stage, flow, &socket) };
+    let played = if sends { send(context, flow, &socket) } else { receive(context, flow, &socket) };
     match played {
-        Err(why) if !stage.stopped() => flow.fail(if sends { "send" } else { "receive" }, &why),
+        Err(why) if !context.stopped() => flow.fail(if sends { "send" } else { "receive" }, &why),
         _ => {}
     }
-    // The other end waits for this end's FIN; the slot keeps the socket itself open for whoever looks at it.
+    // The peer waits for this end's FIN. The slot keeps the socket open so that it can be sampled.
     let _ = socket.shutdown(Shutdown::Both);
-    let mut story = flow.story.lock().expect("no thread panics while it holds a story");
-    if let (Some(sent), Some(received)) = (story.sent_sum, story.received_sum)
+    let mut result = flow.result.lock().expect("no thread panics while it holds a result");
+    if let (Some(sent), Some(received)) = (result.sent_sum, result.received_sum)
         && sent != received
     {
-        story.error.get_or_insert_with(|| "the receiver read other bytes than the sender wrote".into());
+        result.error.get_or_insert_with(|| "the receiver read other bytes than the sender wrote".into());
     }
 }
 
-/// Writes the flow's bytes, ends, and waits for the other end's end: a clean one means that all was delivered.
-fn send(stage: &Stage, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
+/// Writes the flow's bytes, sends a FIN, and waits for the peer's: a clean close means that all
+/// bytes were delivered.
+fn send(context: &RunContext, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
     let (mut sum, mut sent) = (Xxh3::new(), 0);
     let most = flow.spec.bytes.map_or(u64::MAX, |bytes| bytes.0);
-    let mut offered = flow.spec.offers.map(|offer| Offered { writes: offer.writes(stage.seed, flow.spec.id, flow.spec.start), until: 0 });
-    while sent < most && !stage.stopped() {
-        let at = ((sent + u64::from(flow.spec.id) * 4099) % stage.payload.len() as u64) as usize;
-        let end = stage.payload.len().min(at + CHUNK).min(at.saturating_add(usize::try_from(most - sent).unwrap_or(usize::MAX)));
+    let mut offered =
+        flow.spec.offers.map(|offer| OfferedBytes { writes: offer.writes(context.seed, flow.spec.id, flow.spec.start), until: 0 });
+    while sent < most && !context.stopped() {
+        let at = ((sent + u64::from(flow.spec.id) * 4099) % context.payload.len() as u64) as usize;
+        let end = context.payload.len().min(at + CHUNK).min(at.saturating_add(usize::try_from(most - sent).unwrap_or(usize::MAX)));
         let end = match &mut offered {
-            Some(offered) => end.min(at.saturating_add(offered.beyond(stage, sent))),
+            Some(offered) => end.min(at.saturating_add(offered.beyond(context, sent))),
             None => end,
         };
-        let count = socket.write(&stage.payload[at..end])?;
-        sum.update(&stage.payload[at..at + count]);
+        let count = socket.write(&context.payload[at..end])?;
+        sum.update(&context.payload[at..at + count]);
         sent += count as u64;
     }
     if flow.spec.bytes.is_some() {
-        flow.story.lock().expect("no thread panics while it holds a story").sent_sum = Some(sum.digest());
+        flow.result.lock().expect("no thread panics while it holds a result").sent_sum = Some(sum.digest());
     }
     socket.shutdown(Shutdown::Write)?;
     let ended = socket.read(&mut [0; 1]);
-    flow.story.lock().expect("no thread panics while it holds a story").last = intercept::tcp_info(socket).ok();
+    flow.result.lock().expect("no thread panics while it holds a result").last = intercept::tcp_info(socket).ok();
     ended.map(|_| ())
 }
 
-/// What an application has offered so far.
-struct Offered {
+/// The bytes that an application has written so far, according to its schedule.
+struct OfferedBytes {
     writes: Writes,
-    /// Up to which byte.
+    /// Total number of these bytes.
     until: u64,
 }
 
-impl Offered {
-    /// How much of it has not been sent; waits until there is some, or the run ends.
-    fn beyond(&mut self, stage: &Stage, sent: u64) -> usize {
+impl OfferedBytes {
+    /// Number of these bytes beyond the first `sent`. Blocks until there is at least one, or the
+    /// run ends.
+    fn beyond(&mut self, context: &RunContext, sent: u64) -> usize {
         while self.until <= sent {
             let Some((at, Bytes(bytes))) = self.writes.next() else { break };
-            // Each write comes at its time.
-            stage.sleep_until(at);
+            context.sleep_until(at);
             self.until = self.until.saturating_add(bytes);
         }
         usize::try_from(self.until.saturating_sub(sent)).unwrap_or(usize::MAX)
     }
 }
 
-/// Reads until the end.
-fn receive(stage: &Stage, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
-    let (mut sum, mut bytes, mut last) = (Xxh3::new(), vec![0; CHUNK], stage.now());
+/// Reads until end of file.
+fn receive(context: &RunContext, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
+    let (mut sum, mut bytes, mut last) = (Xxh3::new(), vec![0; CHUNK], context.now());
     loop {
         if let Some(window) = flow.spec.window {
-            // The kernel forgets the clamp whenever a segment larger than any before comes.
+            // The kernel resets the clamp when it receives a segment larger than all before.
             intercept::clamp_window(socket, window.0 as usize)?;
         }
         let count = socket.read(&mut bytes)?;
         if count == 0 {
             break;
         }
-        last = stage.now();
+        last = context.now();
         sum.update(&bytes[..count]);
         flow.read.fetch_add(count as u64, Relaxed);
     }
     let read = flow.read.load(Relaxed);
-    let mut story = flow.story.lock().expect("no thread panics while it holds a story");
+    let mut result = flow.result.lock().expect("no thread panics while it holds a result");
     match flow.spec.bytes {
-        _ if stage.stopped() => {}
+        _ if context.stopped() => {}
         Some(bytes) if read != bytes.0 => {
-            story.error.get_or_insert_with(|| format!("the receiver read {read} of {} bytes", bytes.0));
+            result.error.get_or_insert_with(|| format!("the receiver read {read} of {} bytes", bytes.0));
         }
         _ => {
-            story.ended = Some(last);
-            story.received_sum = Some(sum.digest());
+            result.ended = Some(last);
+            result.received_sum = Some(sum.digest());
         }
     }
     Ok(())
 }
 
-/// Sends UDP packets at their times across one link. The sink is only kept open, so that no ICMP comes back.
-fn cross_traffic(stage: &Stage, times: Times, sink: &UdpSocket) {
+/// Sends UDP packets at the given times across one link. `sink` receives them; it is open so that
+/// its host sends no ICMP errors, and is never read.
+fn cross_traffic(context: &RunContext, times: Times, sink: &UdpSocket) {
     const HEADERS: u64 = 28;
     let packet = vec![0; (units::PKT.0 - HEADERS) as usize];
     let Ok(to) = sink.local_addr() else { return };
     let Ok(socket) = UdpSocket::bind("0.0.0.0:0") else { return };
     for at in times {
-        if !stage.sleep_until(at) {
+        if !context.sleep_until(at) {
             return;
         }
-        // What the host can't send now is dropped, as UDP is.
+        // A packet that cannot be sent now is dropped, as is usual for UDP.
         let _ = socket.send_to(&packet, to);
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     curve,
     outcome::{Dist, FlowOutcome, LegOutcome, LinkOutcome, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome, jain},
 };
-use scenario::{Leg, Scenario};
+use scenario::{LegLinks, Scenario};
 use units::{Phase, Span};
 
 /// Number of points of a flow at which a byte's delay is measured.
@@ -165,7 +165,7 @@ impl RunSamples {
 
     /// Jain's index of the flows while all were in progress, without the first round trips after a start.
     fn jain(&self, scenario: &Scenario, farthest: Span) -> Option<f64> {
-        let whole = Leg { first: 0, end: scenario.links.len() };
+        let whole = LegLinks { first: 0, end: scenario.links.len() };
         let round_trip = scenario.base_rtt(whole).secs() + 2.0 * farthest.secs();
         let from = self.flows.iter().map(|flow| flow.start_s).fold(0.0, f64::max) + 4.0 * round_trip;
         let to = self.flows.iter().map(|flow| flow.end_s.unwrap_or(self.end_s)).fold(f64::INFINITY, f64::min);

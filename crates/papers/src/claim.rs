@@ -163,18 +163,13 @@ fn below((low, high): (f64, f64), claimed: f64) -> ClaimVerdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_outcomes::outcome;
 
     fn judged(ratio: ClaimedRatio, ours: &[f64], theirs: &[f64]) -> Option<Judgement> {
-        let outcome = |case: &str, seed: usize, value: &f64| Outcome {
-            case: case.into(),
-            engine: "lab".into(),
-            seed: seed as u64,
-            valid: true,
-            goodput_bps: *value,
-            ..Outcome::default()
+        let outcomes_of = |case: &'static str, values: &[f64]| -> Vec<Outcome> {
+            (0..).zip(values).map(|(seed, value)| outcome("lab", case, seed, *value)).collect()
         };
-        let mut outcomes: Vec<Outcome> = ours.iter().enumerate().map(|(seed, value)| outcome("ours", seed, value)).collect();
-        outcomes.extend(theirs.iter().enumerate().map(|(seed, value)| outcome("theirs", seed, value)));
+        let outcomes = [outcomes_of("ours", ours), outcomes_of("theirs", theirs)].concat();
         let claim =
             PaperClaim { says: String::new(), number: "goodput_bps".into(), case: "ours".into(), than: "theirs".into(), over: None, ratio };
         claim.judge(&ResultSource { engine: "lab".into(), variation: String::new() }, &outcomes)
@@ -214,19 +209,12 @@ mod tests {
 
     #[test]
     fn engines_are_judged_apart() {
-        let outcome = |engine: &str, case: &str, goodput_bps: f64| Outcome {
-            engine: engine.into(),
-            case: case.into(),
-            valid: true,
-            goodput_bps,
-            ..Outcome::default()
-        };
         let outcomes = [
-            outcome("sim", "a", 2.0),
-            outcome("lab", "a", 1.0),
-            outcome("sim", "b", 1.0),
-            outcome("lab", "b, with more", 4.0),
-            outcome("lab", "a, with more", 2.0),
+            outcome("sim", "a", 0, 2.0),
+            outcome("lab", "a", 0, 1.0),
+            outcome("sim", "b", 0, 1.0),
+            outcome("lab", "b, with more", 0, 4.0),
+            outcome("lab", "a, with more", 0, 2.0),
         ];
         let claim = PaperClaim {
             says: String::new(),

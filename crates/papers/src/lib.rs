@@ -22,6 +22,10 @@ mod seed_mean;
 mod source;
 mod variation;
 
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod test_outcomes;
+
 pub use claim::{CasePair, ClaimVerdict, ClaimedRatio, Judgement, PaperClaim, SAME_WITHIN};
 pub use engine_kind::EngineKind;
 pub use equations::{Computation, ComputedRow, ComputedTable, EquationTable};

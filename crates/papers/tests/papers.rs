@@ -1,7 +1,10 @@
 //! The embedded papers: every experiment can be played as its index says, and outcomes become the
 //! rows that it asks for.
 
+mod common;
+
 use bound::FairShareBound;
+use common::outcome;
 use outcome::{Engine, Outcome};
 use papers::{EngineKind, Experiment, Paper, PaperEntry, ResultSource};
 use std::collections::BTreeSet;
@@ -126,18 +129,11 @@ fn invalid_outcomes_do_not_count_and_each_seed_has_its_own_bound() {
 #[test]
 fn engines_and_variations_have_rows_of_their_own() {
     let (paper, experiment) = experiment("baccelli/table-19.1");
-    let outcome = |engine: &str, case: &str, goodput_bps: f64| Outcome {
-        engine: engine.into(),
-        case: case.into(),
-        valid: true,
-        goodput_bps,
-        ..Outcome::default()
-    };
     let outcomes = [
-        outcome("sim", "split.1.buffer=1pkt", 1.0),
-        outcome("sim", "split.1.buffer=1pkt, window", 2.0),
-        outcome("theory", "split.1.buffer=1pkt", 3.0),
-        outcome("elsewhere", "split.1.buffer=5pkt", 4.0),
+        outcome("sim", "split.1.buffer=1pkt", 0, 1.0),
+        outcome("sim", "split.1.buffer=1pkt, window", 0, 2.0),
+        outcome("theory", "split.1.buffer=1pkt", 0, 3.0),
+        outcome("elsewhere", "split.1.buffer=5pkt", 0, 4.0),
     ];
     let plans = paper.plans(&experiment, &experiment.default_engines()).unwrap();
     let rows = experiment.rows(&plans, &outcomes);

@@ -18,7 +18,7 @@ const NONCE: &str = "0123456789abcdef";
 /// # Panics
 /// If the result depends on how the bytes are split, if a parsed message is written differently, or
 /// if a wrong proof is accepted.
-pub fn words(data: &[u8]) {
+pub fn probe_messages(data: &[u8]) {
     let Some((&first, bytes)) = data.split_first() else { return };
     match first % 8 {
         0 => hello(bytes),

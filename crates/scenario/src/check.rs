@@ -5,7 +5,7 @@ use crate::{
     law::{SizeLaw, SpanLaw},
     links::{Loss, Queue},
     model::{Control, Scenario},
-    networks::{Bond, Foreground, Network},
+    networks::{Bond, Foreground, ParallelNetwork},
     split::Buffer,
 };
 use toml_file::Fault;
@@ -175,8 +175,9 @@ impl Scenario {
         check_window(&key("window"), foreground.window)?;
         let least = Foreground::LEAST_JOBS;
         need(foreground.jobs >= least, key("jobs"), format!("is {}, but a mean with an interval takes at least {least}", foreground.jobs))?;
-        let of =
-            |load: fn(&Network) -> f64| self.networks.iter().map(|network| load(network) * network.rate.bits_per_s() as f64).sum::<f64>();
+        let of = |load: fn(&ParallelNetwork) -> f64| {
+            self.networks.iter().map(|network| load(network) * network.rate.bits_per_s() as f64).sum::<f64>()
+        };
         let all = load * self.networks[0].rate.bits_per_s() as f64 + of(|network| network.load);
         let share = all / of(|_| 1.0);
         let grows = format!(
@@ -202,7 +203,7 @@ impl Bond {
     }
 }
 
-impl Network {
+impl ParallelNetwork {
     fn check(&self, path: &str, foreground: Option<&Foreground>) -> Result<(), Fault> {
         let key = |key: &str| format!("{path}.{key}");
         need(self.rate.0 > 0, key("rate"), "is 0: nothing would ever cross this network".into())?;

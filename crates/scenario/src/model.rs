@@ -4,7 +4,7 @@
 use crate::{
     flows::{FlowGroup, FlowSpec, Opens},
     links::Link,
-    networks::{Bond, Foreground, Network},
+    networks::{Bond, Foreground, ParallelNetwork},
     random::{Purpose, stream},
     sources::Cross,
     split::{Buffer, Split},
@@ -52,7 +52,7 @@ pub struct Scenario {
     pub cross: Vec<Cross>,
     /// Networks in parallel, one to four, in place of links in series.
     #[serde(rename = "network", default, skip_serializing_if = "Vec::is_empty")]
-    pub networks: Vec<Network>,
+    pub networks: Vec<ParallelNetwork>,
     /// Random transfers over the networks in parallel, in place of `[[flow]]`s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreground: Option<Foreground>,
@@ -115,7 +115,7 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
 
 /// The links between the two ends of a TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Leg {
+pub struct LegLinks {
     /// Index of the first link, from 0.
     pub first: usize,
     /// One past the last link.
@@ -148,13 +148,13 @@ impl Scenario {
     }
 
     /// The legs from sender to receiver: one if nothing is split, and one more for each split.
-    pub fn legs(&self) -> Vec<Leg> {
+    pub fn legs(&self) -> Vec<LegLinks> {
         let mut ends: Vec<usize> = self.splits.iter().map(|split| split.after).collect();
         ends.push(self.links.len());
         let mut first = 0;
         ends.into_iter()
             .map(|end| {
-                let leg = Leg { first, end };
+                let leg = LegLinks { first, end };
                 first = end;
                 leg
             })
@@ -181,12 +181,12 @@ impl Scenario {
     }
 
     /// Base round trip of `leg`, without queues: twice the delays of its links.
-    pub fn base_rtt(&self, leg: Leg) -> Span {
+    pub fn base_rtt(&self, leg: LegLinks) -> Span {
         Span(2 * self.links[leg.first..leg.end].iter().map(|link| link.delay.0).sum::<u64>())
     }
 
     /// The lowest rate of `leg`'s links.
-    pub fn bottleneck_rate(&self, leg: Leg) -> Rate {
+    pub fn bottleneck_rate(&self, leg: LegLinks) -> Rate {
         self.links[leg.first..leg.end].iter().map(|link| link.rate).min().unwrap_or(Rate(0))
     }
 
@@ -196,7 +196,7 @@ impl Scenario {
     }
 
     /// The leg on which link `index` (from 0) lies.
-    pub fn leg_of_link(&self, index: usize) -> Leg {
+    pub fn leg_of_link(&self, index: usize) -> LegLinks {
         let legs = self.legs();
         *legs.iter().find(|leg| (leg.first..leg.end).contains(&index)).unwrap_or(&legs[0])
     }
@@ -213,7 +213,7 @@ impl Scenario {
             Buffer::Bytes(bytes) => Some(bytes),
             Buffer::Unlimited => None,
             Buffer::Auto => {
-                let bdp = |leg: Leg| self.bottleneck_rate(leg).bytes_in(self.base_rtt(leg));
+                let bdp = |leg: LegLinks| self.bottleneck_rate(leg).bytes_in(self.base_rtt(leg));
                 let legs = self.legs();
                 Some(bdp(legs[index]).max(bdp(legs[index + 1])).max(Bytes(256 * 1024)))
             }

@@ -13,7 +13,7 @@ use units::{Bytes, Rate, Span};
 /// One of several networks in parallel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Network {
+pub struct ParallelNetwork {
     /// Payload rate in full segments, in bits a second: the effective throughput of a long transfer.
     /// (The rate of a `[[link]]` counts IP bytes.)
     pub rate: Rate,
@@ -69,7 +69,7 @@ fn ten_thousand() -> u64 {
 #[serde(deny_unknown_fields)]
 pub struct Bond {
     /// The scheduler, which assigns pieces to connections.
-    pub scheduler: Scheduler,
+    pub scheduler: TransferScheduler,
     /// Size of a piece, for schedulers that assign pieces; at least 1 KiB for those of the bond.
     #[serde(default = "piece", skip_serializing_if = "is_piece")]
     #[schemars(extend("default" = piece().to_string()))]
@@ -97,7 +97,7 @@ pub struct Bond {
 
 impl Bond {
     /// A bond with this scheduler and the defaults of a file for all other keys.
-    pub fn of(scheduler: Scheduler) -> Self {
+    pub fn of(scheduler: TransferScheduler) -> Self {
         Bond { scheduler, piece: piece(), queue: None, alpha: alpha(), tau: tau(), foresight: yes() }
     }
 
@@ -105,11 +105,11 @@ impl Bond {
     /// network, or the kernel's Multipath TCP.
     pub fn settings(&self) -> Option<bond::BondSettings> {
         let scheduler = match self.scheduler {
-            Scheduler::Score => bond::Scheduler::Score,
-            Scheduler::RoundRobin => bond::Scheduler::RoundRobin,
-            Scheduler::Redundant => bond::Scheduler::Redundant,
-            Scheduler::Tiers => bond::Scheduler::Tiers,
-            Scheduler::Fluid | Scheduler::Single | Scheduler::Mptcp => return None,
+            TransferScheduler::Score => bond::Scheduler::Score,
+            TransferScheduler::RoundRobin => bond::Scheduler::RoundRobin,
+            TransferScheduler::Redundant => bond::Scheduler::Redundant,
+            TransferScheduler::Tiers => bond::Scheduler::Tiers,
+            TransferScheduler::Fluid | TransferScheduler::Single | TransferScheduler::Mptcp => return None,
         };
         Some(bond::BondSettings {
             smoothing: bond::Smoothing { alpha: self.alpha, rtts: self.tau },
@@ -156,7 +156,7 @@ fn is_yes(value: &bool) -> bool {
 /// Which connection gets which part of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Scheduler {
+pub enum TransferScheduler {
     /// Whichever connection can send takes the next bytes, however few: the ideal of the CAN model
     /// (§II), which no real bond attains
     Fluid,

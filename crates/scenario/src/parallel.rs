@@ -7,7 +7,7 @@
 use crate::{
     law::SizeLaw,
     model::Scenario,
-    networks::{Bond, Foreground, Network, Scheduler},
+    networks::{Bond, Foreground, ParallelNetwork, TransferScheduler},
     random::{Purpose, stream},
 };
 use rand::RngExt;
@@ -18,7 +18,7 @@ use units::{Bytes, Span};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parallel<'a> {
     /// The networks, at least one.
-    pub networks: &'a [Network],
+    pub networks: &'a [ParallelNetwork],
     /// The random transfers; absent if the scenario lists its flows instead.
     pub foreground: Option<&'a Foreground>,
     /// How transfers are divided among the networks.
@@ -93,8 +93,8 @@ impl Parallel<'_> {
     pub fn parts(&self) -> Option<Vec<f64>> {
         let count = self.networks.len();
         match self.bond.scheduler {
-            Scheduler::RoundRobin => Some(vec![1.0 / count as f64; count]),
-            Scheduler::Single => Some((0..count).map(|network| f64::from(u8::from(network == self.best()))).collect()),
+            TransferScheduler::RoundRobin => Some(vec![1.0 / count as f64; count]),
+            TransferScheduler::Single => Some((0..count).map(|network| f64::from(u8::from(network == self.best()))).collect()),
             _ => None,
         }
     }
@@ -181,7 +181,7 @@ mod tests {
     fn the_whole_schema_is_read() {
         let scenario = scenario(WLANS);
         let parallel = scenario.parallel().unwrap();
-        assert_eq!(parallel.bond, Bond { piece: Bytes(32_768), ..Bond::of(Scheduler::RoundRobin) });
+        assert_eq!(parallel.bond, Bond { piece: Bytes(32_768), ..Bond::of(TransferScheduler::RoundRobin) });
         assert_eq!(parallel.window(0), Some(Bytes(8760)));
         assert_eq!(parallel.window(2), Some(Bytes(65_536)));
         assert_eq!(parallel.size(1), parallel.size(0));
@@ -204,7 +204,7 @@ mod tests {
         let variants = file.variants(&["network.1.load=0.1,0.5".parse().unwrap(), "bond.scheduler=fluid,single".parse().unwrap()]).unwrap();
         let seen: Vec<_> =
             variants.iter().map(|variant| (variant.scenario.networks[0].load, variant.scenario.bond.unwrap().scheduler)).collect();
-        use Scheduler::{Fluid, Single};
+        use TransferScheduler::{Fluid, Single};
         assert_eq!(seen, [(0.1, Fluid), (0.1, Single), (0.5, Fluid), (0.5, Single)]);
     }
 
@@ -222,7 +222,7 @@ mod tests {
             let size = parallel.size(class).unwrap();
             assert!((mean / size.mean.0 as f64 - 1.0).abs() < 4.0 * (size.shape.scv() / of.len() as f64).sqrt(), "{class}: {mean}");
         }
-        let other = Scenario { bond: Some(Bond { scheduler: Scheduler::Fluid, ..parallel.bond }), ..scenario.clone() };
+        let other = Scenario { bond: Some(Bond { scheduler: TransferScheduler::Fluid, ..parallel.bond }), ..scenario.clone() };
         assert!(other.parallel().unwrap().jobs(3).take(1000).eq(jobs.iter().copied().take(1000)));
         assert!(!parallel.jobs(4).take(1000).eq(jobs.into_iter().take(1000)));
     }

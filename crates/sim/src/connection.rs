@@ -12,7 +12,7 @@
 //! the sender or the receiver directly, except for SYN-ACKs.
 
 use crate::{
-    event_queue::EventKind,
+    event_queue::ScheduledEventKind,
     network::SimNetwork,
     packet::{FIN, HEADER_BYTES, PacketKind, SYN_BYTES, SimPacket, TFO_COOKIE, TFO_COOKIE_BYTES},
     receiver::TcpReceiver,
@@ -49,7 +49,7 @@ pub(crate) enum ConnectionEnd {
 
 /// One end's part of the handshake.
 #[derive(Debug, Clone, Copy)]
-struct Handshake {
+struct TcpHandshake {
     state: HandshakeState,
     /// When its first SYN or SYN-ACK was sent.
     first_sent_ns: u64,
@@ -69,7 +69,7 @@ pub(crate) struct TcpConnection {
     opens: Opens,
     fast_open: bool,
     /// By [`ConnectionEnd`].
-    handshakes: [Handshake; 2],
+    handshakes: [TcpHandshake; 2],
     pub(crate) settings: TcpSettings,
     /// The channels that the sender and the receiver send into.
     channels: [usize; 2],
@@ -85,7 +85,7 @@ impl TcpConnection {
         channels: [usize; 2],
         settings: TcpSettings,
     ) -> Self {
-        let handshake = Handshake { state: HandshakeState::Closed, first_sent_ns: 0, retransmits: 0, echo_ns: 0, has_early_data: false };
+        let handshake = TcpHandshake { state: HandshakeState::Closed, first_sent_ns: 0, retransmits: 0, echo_ns: 0, has_early_data: false };
         let number = sender.config.connection;
         TcpConnection { sender, receiver, opens, fast_open, handshakes: [handshake; 2], settings, channels, number }
     }
@@ -159,20 +159,20 @@ impl TcpConnection {
 
     /// Handles a timer event of this connection that is due at `at` ns. Returns whether the sender
     /// may have sent new data.
-    pub(crate) fn on_timer(&mut self, at: u64, kind: EventKind, net: &mut SimNetwork) -> bool {
+    pub(crate) fn on_timer(&mut self, at: u64, kind: ScheduledEventKind, net: &mut SimNetwork) -> bool {
         match kind {
-            EventKind::SenderTimer if self.sender.timer_expired(at, net) => {
+            ScheduledEventKind::SenderTimer if self.sender.timer_expired(at, net) => {
                 if self.is_established(ConnectionEnd::Sender) {
                     self.sender.on_timer(net);
                     return true;
                 }
                 self.retransmit_handshake(ConnectionEnd::Sender, net);
             }
-            EventKind::Pacing if self.sender.pacing_expired(at, net) => {
+            ScheduledEventKind::Pacing if self.sender.pacing_expired(at, net) => {
                 self.sender.resume(net);
                 return true;
             }
-            EventKind::ReceiverTimer if self.receiver.timer_expired(at, net) => {
+            ScheduledEventKind::ReceiverTimer if self.receiver.timer_expired(at, net) => {
                 if self.is_established(ConnectionEnd::Receiver) {
                     self.receiver.on_timer(net);
                 } else {

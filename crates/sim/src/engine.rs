@@ -10,7 +10,7 @@ use crate::{
 };
 use control::Controller;
 use outcome::{Engine, EngineError, Outcome, Progress};
-use scenario::{Buffer, Explicit, FlowGroup, Parallel, QueueKind, Scenario, Scheduler, SplitMode};
+use scenario::{Buffer, Explicit, FlowGroup, Parallel, QueueKind, Scenario, SplitMode, TransferScheduler};
 use units::Span;
 
 /// Time limit of a run without a duration: a month. It is reached when a flow cannot end, for
@@ -154,7 +154,7 @@ fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(
             return EngineError::cannot("sim", format!("flow[{index}].{key}"), why);
         }
     }
-    if parallel.bond.scheduler == Scheduler::Mptcp {
+    if parallel.bond.scheduler == TransferScheduler::Mptcp {
         return EngineError::cannot("sim", "bond.scheduler", "Multipath TCP is available in the kernel only: use --on lab");
     }
     match parallel.overload() {

@@ -14,13 +14,13 @@ pub(crate) const NEVER: u64 = u64::MAX;
 pub(crate) struct EventKey {
     /// Index of a connection, a flow, a transfer or a source of cross traffic, depending on `kind`.
     pub(crate) target: u32,
-    pub(crate) kind: EventKind,
+    pub(crate) kind: ScheduledEventKind,
 }
 
 /// The kinds of events. Of events at the same time and with the same target, the kind that is
 /// listed first is handled first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EventKind {
+pub(crate) enum ScheduledEventKind {
     /// The rate of a link changes.
     RateChange,
     /// A sample of the whole simulation is due.
@@ -88,16 +88,16 @@ impl Timer {
 }
 
 /// Every kind, in the order of its discriminant.
-const ALL_KINDS: [EventKind; 9] = [
-    EventKind::RateChange,
-    EventKind::Sample,
-    EventKind::FlowStart,
-    EventKind::ApplicationWrite,
-    EventKind::CrossTraffic,
-    EventKind::SenderTimer,
-    EventKind::Pacing,
-    EventKind::ReceiverTimer,
-    EventKind::BondCheck,
+const ALL_KINDS: [ScheduledEventKind; 9] = [
+    ScheduledEventKind::RateChange,
+    ScheduledEventKind::Sample,
+    ScheduledEventKind::FlowStart,
+    ScheduledEventKind::ApplicationWrite,
+    ScheduledEventKind::CrossTraffic,
+    ScheduledEventKind::SenderTimer,
+    ScheduledEventKind::Pacing,
+    ScheduledEventKind::ReceiverTimer,
+    ScheduledEventKind::BondCheck,
 ];
 
 /// An entry as one integer, so that one comparison orders entries: time, target, kind.
@@ -146,7 +146,7 @@ impl EventQueue {
 mod tests {
     use super::*;
 
-    const KEY: EventKey = EventKey { target: 0, kind: EventKind::SenderTimer };
+    const KEY: EventKey = EventKey { target: 0, kind: ScheduledEventKind::SenderTimer };
 
     #[test]
     fn entries_surface_in_order_of_time_with_their_keys() {

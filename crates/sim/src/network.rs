@@ -8,7 +8,7 @@ use crate::{
     router::{self, LinkRouter},
 };
 use link::{LinkDirection, Time};
-use scenario::{Network, Purpose, QueueKind, Scenario, stream};
+use scenario::{ParallelNetwork, Purpose, QueueKind, Scenario, stream};
 use units::{Bytes, PKT, QueueSize, Rate, Span};
 
 /// Where a packet goes that a channel has delivered.
@@ -107,7 +107,7 @@ impl SimNetwork {
 
     /// The links of parallel networks, for segments of `mss` bytes of payload. The channels of
     /// network k are 2k and 2k + 1; each delivers to an end.
-    pub(crate) fn for_parallel(networks: &[Network], mss: u32, seed: u64) -> Self {
+    pub(crate) fn for_parallel(networks: &[ParallelNetwork], mss: u32, seed: u64) -> Self {
         let channels = (0..).zip(networks).flat_map(|(index, network)| {
             let rate = wire_rate(network.rate, mss);
             let limit = network.queue.size_for(rate, network.delay * 2);

@@ -8,7 +8,7 @@
 //! what the application has read or the proxy has sent on, then [`TcpReceiver::ack_if_due`].
 
 use crate::{
-    event_queue::{EventKey, EventKind, Timer},
+    event_queue::{EventKey, ScheduledEventKind, Timer},
     feedback::RouterFeedback,
     network::SimNetwork,
     packet::{CE, CWR, DSACK, ECE, FIN, HEADER_BYTES, MAX_SACK_BLOCKS, PacketKind, SimPacket},
@@ -144,7 +144,7 @@ impl TcpReceiver {
     }
 
     fn key(&self) -> EventKey {
-        EventKey { target: self.connection, kind: EventKind::ReceiverTimer }
+        EventKey { target: self.connection, kind: ScheduledEventKind::ReceiverTimer }
     }
 
     /// Sets the timer of the handshake, which is the timer of delayed acknowledgements later.

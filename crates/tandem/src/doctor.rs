@@ -170,7 +170,7 @@ fn needs() -> Vec<Requirement> {
         "run, lab",
         "real-time scheduling",
         true,
-        lab::try_punctual()
+        lab::try_realtime_scheduling()
             .then(|| "granted".to_string())
             .ok_or_else(|| "without it the link emulator may fall behind under load: run as root, or with CAP_SYS_NICE".into()),
     );

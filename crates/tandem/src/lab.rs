@@ -2,15 +2,21 @@
 
 use crate::{CommandError, runs};
 use clap::Args;
-use lab::{Extras, Network};
+use lab::{Host, LabError, NetworkOptions, ParallelNetworks, SeriesNetwork};
 use outcome::Engine;
 use runner::RunError;
 use scenario::Assignment;
-use std::{path::PathBuf, sync::atomic::Ordering::Relaxed, thread, time::Duration};
+use std::{
+    net::IpAddr,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+    time::Duration,
+};
 
 /// Build the emulated network of a scenario, and keep it up for other programs
 ///
-/// Creates the hosts, links and proxies, prints the commands that run programs on the hosts, and
+/// Creates the hosts, links, proxies and bonds, prints the commands that run programs on the hosts, and
 /// removes everything on Ctrl-C. The flows of the scenario are not started.
 #[derive(Debug, Args)]
 pub(crate) struct LabCommand {
@@ -31,22 +37,44 @@ impl LabCommand {
         let unanswered = |error| runs::failure(RunError { case: variant.case.clone(), error }.into());
         lab::Lab::default().can_answer(&variant.scenario).map_err(unanswered)?;
         let interrupted = runner::interrupt_flag();
-        let extras = Extras { published: true, ..Extras::default() };
-        let network = Network::build(&variant.scenario, variant.scenario.seed, &extras, |_, _| {})
-            .map_err(|error| CommandError::Failed(error.to_string()))?;
+        let options = NetworkOptions { published: true, ..NetworkOptions::default() };
+        let (scenario, seed) = (&variant.scenario, variant.scenario.seed);
+        let failed = |error: LabError| CommandError::Failed(error.to_string());
+        if scenario.parallel().is_some() {
+            let networks = ParallelNetworks::build(scenario, seed, &options).map_err(failed)?;
+            let [sender, receiver] = networks.hosts();
+            print_host(sender, &networks.sender_addresses());
+            print_host(receiver, &networks.receiver_addresses());
+            for bond in networks.bonds() {
+                let (from, to) = (bond.from.name(), bond.to.name());
+                outln!("\nbond: connections to {} on the {from} are passed on to {} on the {to}", bond.entry, bond.exit);
+            }
+            wait_for(&interrupted);
+            return Ok(());
+        }
+        let network = SeriesNetwork::build(scenario, seed, &options, |_, _| {}).map_err(failed)?;
         for host in network.hosts() {
-            let addresses = match host.name() {
-                "sender" => network.sender_addresses().map(|address| address.to_string()).join("  "),
-                "receiver" => network.receiver_addresses().map(|address| address.to_string()).join("  "),
-                _ => String::new(),
-            };
-            let line = format!("{:<10} ip netns exec {:<28} {addresses}", host.name(), host.published_name().unwrap_or_default());
-            outln!("{}", line.trim_end());
+            match host.name() {
+                "sender" => print_host(host, &network.sender_addresses()),
+                "receiver" => print_host(host, &network.receiver_addresses()),
+                _ => print_host(host, &[]),
+            }
         }
-        outln!("\nup until Ctrl-C");
-        while !interrupted.load(Relaxed) {
-            thread::sleep(Duration::from_millis(50));
-        }
+        wait_for(&interrupted);
         Ok(())
+    }
+}
+
+/// Prints how to run programs on a host, and its addresses.
+fn print_host(host: &Host, addresses: &[IpAddr]) {
+    let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+    let name = host.published_name().unwrap_or_default();
+    outln!("{}", format!("{:<10} ip netns exec {name:<28} {}", host.name(), addresses.join("  ")).trim_end());
+}
+
+fn wait_for(interrupted: &AtomicBool) {
+    outln!("\nup until Ctrl-C");
+    while !interrupted.load(Relaxed) {
+        thread::sleep(Duration::from_millis(50));
     }
 }

@@ -66,7 +66,7 @@ fn short(scenario: &Scenario) -> Span {
     const LEAST_ROUND_TRIPS: u64 = 3;
     const MOST: Span = Span(10_000_000_000);
     const MOST_BITS: u64 = 1_000_000_000;
-    let whole = scenario::Leg { first: 0, end: scenario.links.len() };
+    let whole = scenario::LegLinks { first: 0, end: scenario.links.len() };
     let slowest = scenario.bottleneck_rate(whole).bits_per_s().max(1);
     let bounded = Span(MOST_BITS * 1_000_000_000 / slowest).min(MOST);
     let least = Span(LEAST_ROUND_TRIPS * scenario.base_rtt(whole).0);

@@ -4,13 +4,13 @@
 //!     cargo run --release -p tandem-theory --example convergence [MILLION LOSSES] [MILLION JOBS]
 
 use std::time::Instant;
-use theory::{Aimd, Can, LossProcess, TandemModel};
+use theory::{Aimd, Can, LossRate, TandemModel};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let mut millions = |otherwise: u64| arguments.next().map_or(Ok(otherwise), |text| text.parse::<u64>()).map(|count| count * 1_000_000);
     let (losses, jobs) = (millions(40)?, millions(100)?);
-    for (name, law) in [("RI, 0.4 per second", LossProcess::PerSecond(0.4)), ("RD, 1e-4 per packet", LossProcess::PerPacket(1e-4))] {
+    for (name, law) in [("RI, 0.4 per second", LossRate::PerSecond(0.4)), ("RD, 1e-4 per packet", LossRate::PerPacket(1e-4))] {
         let leg = Aimd::new(0.04, law)?;
         let rate = TandemModel::alone(leg, 1e12)?.estimate(1, losses)?.rate;
         println!("{name}: {:.6} ± {:.6} of the formula's mean", rate.mean / leg.mean(), rate.half / leg.mean());

@@ -3,9 +3,9 @@
 
 use crate::error::{TheoryError, positive};
 
-/// The loss process of a connection.
+/// The loss rate of a connection.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum LossProcess {
+pub enum LossRate {
     /// Rate independent (RI): a Poisson process in time, losses/s.
     PerSecond(f64),
     /// Rate dependent (RD): a Poisson process in packets sent, losses/packet.
@@ -16,7 +16,7 @@ pub enum LossProcess {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Aimd {
     rtt_s: f64,
-    losses: LossProcess,
+    losses: LossRate,
 }
 
 /// Φ of Baccelli (19.3): the mean rate under RD losses is Φ √(α/λ). See [`phi`].
@@ -44,11 +44,11 @@ impl Aimd {
     ///
     /// # Errors
     /// When a parameter is not positive.
-    pub fn new(rtt_s: f64, losses: LossProcess) -> Result<Self, TheoryError> {
+    pub fn new(rtt_s: f64, losses: LossRate) -> Result<Self, TheoryError> {
         positive("the round-trip time", rtt_s)?;
         match losses {
-            LossProcess::PerSecond(rate) => positive("the losses per second", rate)?,
-            LossProcess::PerPacket(rate) => positive("the losses per packet", rate)?,
+            LossRate::PerSecond(rate) => positive("the losses per second", rate)?,
+            LossRate::PerPacket(rate) => positive("the losses per packet", rate)?,
         };
         Ok(Aimd { rtt_s, losses })
     }
@@ -59,7 +59,7 @@ impl Aimd {
     }
 
     /// Its loss process.
-    pub fn losses(&self) -> LossProcess {
+    pub fn losses(&self) -> LossRate {
         self.losses
     }
 
@@ -72,8 +72,8 @@ impl Aimd {
     /// then.
     pub(crate) fn time_to_loss(&self, rate: f64, hazard: f64) -> f64 {
         match self.losses {
-            LossProcess::PerSecond(losses) => hazard / losses,
-            LossProcess::PerPacket(losses) => ((rate.powi(2) + 2.0 * self.slope() * hazard / losses).sqrt() - rate) / self.slope(),
+            LossRate::PerSecond(losses) => hazard / losses,
+            LossRate::PerPacket(losses) => ((rate.powi(2) + 2.0 * self.slope() * hazard / losses).sqrt() - rate) / self.slope(),
         }
     }
 
@@ -87,8 +87,8 @@ impl Aimd {
     pub fn moment(&self, n: u32) -> f64 {
         let step = |n: u32| f64::from(n) * self.slope() / (1.0 - 0.5f64.powi(n as i32));
         match self.losses {
-            LossProcess::PerSecond(rate) => (1..=n).map(|n| step(n) / rate).product(),
-            LossProcess::PerPacket(rate) => {
+            LossRate::PerSecond(rate) => (1..=n).map(|n| step(n) / rate).product(),
+            LossRate::PerPacket(rate) => {
                 let first = if n % 2 == 1 { PHI * (self.slope() / rate).sqrt() } else { 1.0 };
                 (1..n).filter(|below| (n - below) % 2 == 1).map(|below| step(below) / rate).product::<f64>() * first
             }
@@ -99,8 +99,8 @@ impl Aimd {
     /// rate.
     pub fn loss_probability(&self) -> f64 {
         match self.losses {
-            LossProcess::PerSecond(rate) => rate / self.mean(),
-            LossProcess::PerPacket(rate) => rate,
+            LossRate::PerSecond(rate) => rate / self.mean(),
+            LossRate::PerPacket(rate) => rate,
         }
     }
 
@@ -125,14 +125,14 @@ impl Aimd {
         let mut coefficient = 1.0;
         for i in 0..24 {
             let term = match self.losses {
-                LossProcess::PerSecond(rate) => Term { coefficient, scale: rate * 2f64.powi(i) / self.slope(), gaussian: false },
-                LossProcess::PerPacket(rate) => Term { coefficient, scale: rate * 4f64.powi(i) / (2.0 * self.slope()), gaussian: true },
+                LossRate::PerSecond(rate) => Term { coefficient, scale: rate * 2f64.powi(i) / self.slope(), gaussian: false },
+                LossRate::PerPacket(rate) => Term { coefficient, scale: rate * 4f64.powi(i) / (2.0 * self.slope()), gaussian: true },
             };
             sum += of(&term);
             whole += coefficient * term.tail(0.0);
             coefficient *= match self.losses {
-                LossProcess::PerSecond(_) => 2.0 / (1.0 - 2f64.powi(i + 1)),
-                LossProcess::PerPacket(_) => 4.0 / (1.0 - 4f64.powi(i + 1)),
+                LossRate::PerSecond(_) => 2.0 / (1.0 - 2f64.powi(i + 1)),
+                LossRate::PerPacket(_) => 4.0 / (1.0 - 4f64.powi(i + 1)),
             };
         }
         sum / whole
@@ -180,7 +180,7 @@ fn erfc(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const BOTH: [LossProcess; 2] = [LossProcess::PerSecond(0.4), LossProcess::PerPacket(0.003)];
+    const BOTH: [LossRate; 2] = [LossRate::PerSecond(0.4), LossRate::PerPacket(0.003)];
 
     fn assert_close(a: f64, b: f64, relative: f64) {
         assert!((a - b).abs() <= relative * b.abs(), "{a} is not {b}");
@@ -222,8 +222,8 @@ mod tests {
                 let h = x * 1e-5;
                 let slope = (leg.density(x + h) - leg.density(x - h)) / (2.0 * h) * leg.slope();
                 let right = match losses {
-                    LossProcess::PerSecond(rate) => -rate * leg.density(x) + 2.0 * rate * leg.density(2.0 * x),
-                    LossProcess::PerPacket(rate) => -rate * x * leg.density(x) + 4.0 * rate * x * leg.density(2.0 * x),
+                    LossRate::PerSecond(rate) => -rate * leg.density(x) + 2.0 * rate * leg.density(2.0 * x),
+                    LossRate::PerPacket(rate) => -rate * x * leg.density(x) + 4.0 * rate * x * leg.density(2.0 * x),
                 };
                 assert_close(slope, right, 1e-6);
             }
@@ -249,9 +249,9 @@ mod tests {
 
     #[test]
     fn wrong_parameters_are_named() {
-        let error = Aimd::new(0.0, LossProcess::PerSecond(1.0)).unwrap_err();
+        let error = Aimd::new(0.0, LossRate::PerSecond(1.0)).unwrap_err();
         assert_eq!(error.to_string(), "the round-trip time is 0, and must be a positive number");
-        assert!(Aimd::new(0.1, LossProcess::PerPacket(-1.0)).is_err());
-        assert!(Aimd::new(0.1, LossProcess::PerSecond(f64::NAN)).is_err());
+        assert!(Aimd::new(0.1, LossRate::PerPacket(-1.0)).is_err());
+        assert!(Aimd::new(0.1, LossRate::PerSecond(f64::NAN)).is_err());
     }
 }

@@ -8,7 +8,7 @@
 //! then known to a few percent.
 
 use crate::{
-    aimd::{Aimd, LossProcess},
+    aimd::{Aimd, LossRate},
     error::{TheoryError, positive},
     estimate::{self, Mean},
     split::TandemModel,
@@ -138,8 +138,8 @@ impl TandemModel {
     pub fn buffer_unit(&self) -> f64 {
         let leg = self.legs[self.slower_leg()];
         match leg.losses() {
-            LossProcess::PerSecond(losses) => leg.slope() / losses.powi(2),
-            LossProcess::PerPacket(losses) => 1.0 / losses,
+            LossRate::PerSecond(losses) => leg.slope() / losses.powi(2),
+            LossRate::PerPacket(losses) => 1.0 / losses,
         }
     }
 }

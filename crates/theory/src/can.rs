@@ -39,7 +39,7 @@ pub use simulation::CanSimulation;
 
 use crate::error::{TheoryError, positive};
 use double_double::{DoubleDouble, Real};
-use power_series::{Epsilon, Series};
+use power_series::{Epsilon, PowerSeries};
 
 /// A system of N networks. Class 0 is the foreground, which is split over all networks; class i is
 /// the background of network i.
@@ -178,7 +178,7 @@ impl Can {
     fn extrapolate<R: Real>(&self, max_order: usize) -> CanMeans {
         const COMPARED: usize = 6;
         let classes = self.sizes.len();
-        let mut series = Series::<R>::new(self, max_order);
+        let mut series = PowerSeries::<R>::new(self, max_order);
         let mut sums = vec![Epsilon::<R>::new(); classes];
         // The nearest pole, and its factor at θ = 1.
         let pole = (0..classes)

@@ -1,7 +1,7 @@
 //! The engine that answers a scenario by the equations.
 
 use crate::{
-    aimd::{Aimd, LossProcess},
+    aimd::{Aimd, LossRate},
     error::TheoryError,
     estimate::Estimate,
     parallel,
@@ -119,10 +119,10 @@ fn check_legs(scenario: &Scenario) -> Result<(), EngineError> {
 }
 
 /// A leg in the equations, and the rate of its bottleneck, packets/s.
-fn leg(scenario: &Scenario, leg: scenario::Leg) -> Result<(Aimd, f64), TheoryError> {
+fn leg(scenario: &Scenario, leg: scenario::LegLinks) -> Result<(Aimd, f64), TheoryError> {
     let losses = scenario.links[leg.first..leg.end].iter().find_map(|link| match link.loss {
-        Some(Loss::PerPacket(rate)) => Some(LossProcess::PerPacket(rate)),
-        Some(Loss::PerSecond(rate)) => Some(LossProcess::PerSecond(rate)),
+        Some(Loss::PerPacket(rate)) => Some(LossRate::PerPacket(rate)),
+        Some(Loss::PerSecond(rate)) => Some(LossRate::PerSecond(rate)),
         _ => None,
     });
     let losses = losses.expect("can_answer requires a loss process");
@@ -255,7 +255,7 @@ mod tests {
         let text = "name = \"x\"\nduration = \"60s\"\n[control]\nsender = \"reno\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"50ms\"\n\
             loss = { per_packet = 0.001 }\n[[flow]]\n";
         let outcome = Theory.run(&scenario(text), 1, &()).unwrap();
-        let mean = Aimd::new(0.1, LossProcess::PerPacket(0.001)).unwrap().mean() * PAYLOAD * 8.0;
+        let mean = Aimd::new(0.1, LossRate::PerPacket(0.001)).unwrap().mean() * PAYLOAD * 8.0;
         assert!((outcome.goodput_bps / mean - 1.0).abs() < 0.01, "{} of {mean}", outcome.goodput_bps);
         let narrow = Theory.run(&scenario(&text.replace("1Gbit", "2Mbit")), 1, &()).unwrap();
         assert!(narrow.utilization <= 1.0 && narrow.goodput_bps < 2e6, "{}", narrow.goodput_bps);

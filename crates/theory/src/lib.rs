@@ -12,9 +12,9 @@
 //! Rates are in packets/s, buffers in packets, times in seconds, unless a name has another unit.
 //!
 //! ```
-//! use theory::{Aimd, LossProcess, TandemModel};
-//! let near = Aimd::new(0.040, LossProcess::PerSecond(0.4))?;
-//! let far = Aimd::new(0.020, LossProcess::PerSecond(0.4))?;
+//! use theory::{Aimd, LossRate, TandemModel};
+//! let near = Aimd::new(0.040, LossRate::PerSecond(0.4))?;
+//! let far = Aimd::new(0.020, LossRate::PerSecond(0.4))?;
 //! assert_eq!(near.mean(), 2.0 / 0.040f64.powi(2) / 0.4);
 //! let split = TandemModel::new(near, far).with_buffer(1000.0)?;
 //! let found = split.estimate(1, 20_000)?;
@@ -36,7 +36,7 @@ pub mod tail;
 mod trajectory;
 mod wlan;
 
-pub use aimd::{Aimd, LossProcess, PHI, phi};
+pub use aimd::{Aimd, LossRate, PHI, phi};
 pub use buffer_sizing::SufficientBuffer;
 pub use can::{
     Can, CanMeans, CanSimulation, CanSimulationResult, InelasticStreams, Modulation, SizeDistribution, ValueWithError, ideal, replay,

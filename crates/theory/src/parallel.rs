@@ -11,7 +11,7 @@ use crate::{
     error::TheoryError,
 };
 use outcome::{EngineError, NetworkOutcome, Outcome, SOJOURNS};
-use scenario::{Parallel, Scenario, Scheduler, Shape};
+use scenario::{Parallel, Scenario, Shape, TransferScheduler};
 
 /// Whether the model can answer.
 pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
@@ -26,11 +26,13 @@ pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
         );
     }
     match (parallel.bond.scheduler, parallel.overload()) {
-        (Scheduler::Score | Scheduler::Redundant | Scheduler::Tiers | Scheduler::Mptcp, _) => EngineError::cannot(
-            "theory",
-            "bond.scheduler",
-            "it models the ideal split, fixed parts and a single network: fluid, round-robin, single",
-        ),
+        (TransferScheduler::Score | TransferScheduler::Redundant | TransferScheduler::Tiers | TransferScheduler::Mptcp, _) => {
+            EngineError::cannot(
+                "theory",
+                "bond.scheduler",
+                "it models the ideal split, fixed parts and a single network: fluid, round-robin, single",
+            )
+        }
         (_, Some((network, load))) => {
             let why =
                 format!("network {network} would have a load of {load:.3}: the sojourn times would grow without limit and have no mean");
@@ -45,8 +47,8 @@ pub(crate) fn answer(scenario: &Scenario, parallel: &Parallel<'_>, seed: u64) ->
     let Some(foreground) = parallel.foreground else { unreachable!("can_answer requires a foreground") };
     let memoryless = (0..parallel.classes()).filter_map(|class| parallel.size(class)).all(|size| size.shape == Shape::Exponential);
     let (means, share, how) = match parallel.bond.scheduler {
-        Scheduler::Single => (queues(parallel), parallel.parts(), "processor sharing, for any size distribution".to_string()),
-        Scheduler::Fluid if memoryless => (chain(parallel)?, None, "the Markov chain of the CAN model".into()),
+        TransferScheduler::Single => (queues(parallel), parallel.parts(), "processor sharing, for any size distribution".to_string()),
+        TransferScheduler::Fluid if memoryless => (chain(parallel)?, None, "the Markov chain of the CAN model".into()),
         _ => {
             let (means, share) = simulated(parallel, foreground.jobs, seed)?;
             (means, Some(share), format!("the CAN model, simulated with {} jobs", foreground.jobs))

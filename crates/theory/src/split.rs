@@ -2,7 +2,7 @@
 //! (19.8).
 
 use crate::{
-    aimd::{Aimd, LossProcess},
+    aimd::{Aimd, LossRate},
     error::{TheoryError, positive},
 };
 
@@ -62,7 +62,7 @@ impl TandemModel {
         let [first, second] = self.legs;
         let slopes = first.slope() / second.slope();
         match (first.losses(), second.losses()) {
-            (LossProcess::PerSecond(lambda), LossProcess::PerSecond(mu)) | (LossProcess::PerPacket(lambda), LossProcess::PerPacket(mu)) => {
+            (LossRate::PerSecond(lambda), LossRate::PerSecond(mu)) | (LossRate::PerPacket(lambda), LossRate::PerPacket(mu)) => {
                 slopes * mu / lambda
             }
             _ => first.mean() / second.mean(),
@@ -84,7 +84,7 @@ impl TandemModel {
     /// # Errors
     /// When the capacity is not positive.
     pub fn alone(leg: Aimd, capacity: f64) -> Result<Self, TheoryError> {
-        let second = Aimd::new(1e-6, LossProcess::PerSecond(1e-6))?;
+        let second = Aimd::new(1e-6, LossRate::PerSecond(1e-6))?;
         TandemModel::new(leg, second).with_capacities(capacity, f64::MAX)
     }
 }

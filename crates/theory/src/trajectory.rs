@@ -6,7 +6,7 @@
 //! packet that the leader sends. With S packets sent since, Y dY = βX dt gives Y² = Y₀² + 2βS.
 
 use crate::{
-    aimd::LossProcess,
+    aimd::LossRate,
     split::{LossBasis, TandemModel},
 };
 use rand::{RngExt, SeedableRng};
@@ -139,7 +139,7 @@ impl TandemModel {
     /// rate-dependent ones. There are no losses after the last one.
     pub fn trajectory_with_losses(&self, from: TandemState, positions: [&[f64]; 2]) -> Trajectory {
         let clock = |leg: usize| match self.legs[leg].losses() {
-            LossProcess::PerSecond(losses) | LossProcess::PerPacket(losses) => LossClock::at(positions[leg], losses),
+            LossRate::PerSecond(losses) | LossRate::PerPacket(losses) => LossClock::at(positions[leg], losses),
         };
         Trajectory::with_clocks(*self, from, [clock(FIRST), clock(SECOND)])
     }
@@ -236,8 +236,8 @@ impl Trajectory {
         let TandemState { x, y, q } = self.state;
         let (a, b) = (self.slope(FIRST), self.slope(SECOND));
         let until = |leg: usize, rate: f64, slope: f64| match self.split.legs[leg].losses() {
-            LossProcess::PerSecond(losses) => self.hazard[leg] / losses,
-            LossProcess::PerPacket(losses) => time_for(rate, slope, self.hazard[leg] / losses),
+            LossRate::PerSecond(losses) => self.hazard[leg] / losses,
+            LossRate::PerPacket(losses) => time_for(rate, slope, self.hazard[leg] / losses),
         };
         let cap = |leg: usize, rate: f64, slope: f64| if slope > 0.0 { (self.split.caps[leg] - rate) / slope } else { f64::INFINITY };
         let (span, ends) = earliest([
@@ -299,16 +299,16 @@ impl Trajectory {
         let time = |packets: f64| time_for(v, a, packets);
 
         let leader_loses = match leader {
-            LossProcess::PerSecond(losses) => self.hazard[lead] / losses,
-            LossProcess::PerPacket(losses) => time(self.hazard[lead] / losses),
+            LossRate::PerSecond(losses) => self.hazard[lead] / losses,
+            LossRate::PerPacket(losses) => time(self.hazard[lead] / losses),
         };
         // A loss by the window is expensive to find, so it is computed only if nothing else comes
         // first.
-        let by_window = matches!((follower, self.split.loss_basis), (LossProcess::PerPacket(_), LossBasis::Window));
+        let by_window = matches!((follower, self.split.loss_basis), (LossRate::PerPacket(_), LossBasis::Window));
         let follower_loses = match follower {
-            LossProcess::PerSecond(losses) => self.hazard[follow] / losses,
-            LossProcess::PerPacket(losses) if !by_window => time(self.hazard[follow] / losses),
-            LossProcess::PerPacket(_) => f64::INFINITY,
+            LossRate::PerSecond(losses) => self.hazard[follow] / losses,
+            LossRate::PerPacket(losses) if !by_window => time(self.hazard[follow] / losses),
+            LossRate::PerPacket(_) => f64::INFINITY,
         };
         let meet = if a > b { time((w * w - v * v).max(0.0) / (2.0 * (a - b))) } else { f64::INFINITY };
         let leader_capped = if a > 0.0 { (self.split.caps[lead] - v) / a } else { f64::INFINITY };
@@ -321,7 +321,7 @@ impl Trajectory {
             (follower_capped, caps[follow]),
             (f64::INFINITY, SegmentEnd::Empty),
         ]);
-        if let (LossProcess::PerPacket(losses), true) = (follower, by_window) {
+        if let (LossRate::PerPacket(losses), true) = (follower, by_window) {
             let window = Window::new(v, a, w, b);
             let hazard = self.hazard[follow] / losses;
             let exposure = if span.is_finite() { window.packets(span).0 } else { f64::INFINITY };
@@ -337,8 +337,8 @@ impl Trajectory {
     /// Subtracts the loss intensity of a segment from a leg's hazard.
     fn spend(&mut self, leg: usize, span: f64, packets: f64) {
         let used = match self.split.legs[leg].losses() {
-            LossProcess::PerSecond(losses) => losses * span,
-            LossProcess::PerPacket(losses) => losses * packets,
+            LossRate::PerSecond(losses) => losses * span,
+            LossRate::PerPacket(losses) => losses * packets,
         };
         self.hazard[leg] = (self.hazard[leg] - used).max(0.0);
     }

@@ -25,8 +25,8 @@ struct TextForm {
     example: &'static str,
     /// Units with their factors, smallest first.
     table: &'static [(&'static str, f64)],
-    /// Other spellings that are accepted because they have no second meaning, with the unit of `table`
-    /// that each stands for.
+    /// Other spellings that are accepted because they have no second meaning, with the unit of
+    /// `table` that each stands for.
     spellings: &'static [(&'static str, &'static str)],
     /// Spellings in lower case that are not accepted because they are ambiguous or unusual, with the
     /// units of `table` that may be meant.
@@ -368,8 +368,8 @@ macro_rules! quantity {
     };
 }
 
-/// Serializes and deserializes a type by its text form, `Display` and `FromStr`, and describes it so
-/// in a JSON Schema. The literals are what the text is ("a rate") and an example of it.
+/// Serializes and deserializes a type by its text form, `Display` and `FromStr`, and describes it
+/// so in a JSON Schema. The literals are what the text is ("a rate") and an example of it.
 #[macro_export]
 macro_rules! impl_text {
     ($name:ident, $what:literal, $example:literal) => {
@@ -421,6 +421,11 @@ macro_rules! impl_text {
 pub struct Rate(pub u64);
 quantity!(Rate, RATE, &[RATE.table[0], RATE.table[1], RATE.table[2], RATE.table[3]], "a rate", "10Mbit");
 
+/// Converts to 64 bits, saturating at the largest value.
+fn saturate(value: u128) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
+}
+
 impl Rate {
     /// The rate, bit/s.
     #[inline]
@@ -428,15 +433,15 @@ impl Rate {
         self.0
     }
 
-    /// Bytes sent in `span` at this rate, rounded down.
+    /// Bytes sent in `span` at this rate, rounded down. Saturates at the largest size.
     pub fn bytes_in(self, span: Span) -> Bytes {
-        Bytes((u128::from(self.0) * u128::from(span.0) / 8_000_000_000) as u64)
+        Bytes(saturate(u128::from(self.0) * u128::from(span.0) / 8_000_000_000))
     }
 
     /// Time to send `bytes` at this rate, rounded down to nanoseconds. A rate of 0 counts as 1
-    /// bit/s.
+    /// bit/s. Saturates at the longest span.
     pub fn time_for(self, bytes: Bytes) -> Span {
-        Span((u128::from(bytes.0) * 8_000_000_000 / u128::from(self.0.max(1))) as u64)
+        Span(saturate(u128::from(bytes.0) * 8_000_000_000 / u128::from(self.0.max(1))))
     }
 }
 
@@ -747,6 +752,18 @@ mod tests {
             }
         }
         assert!(count > 800, "{count}");
+    }
+
+    #[test]
+    fn results_beyond_the_range_saturate() {
+        let longest = Span(u64::MAX);
+        assert_eq!(Rate(8).bytes_in(longest), Bytes(u64::MAX / 1_000_000_000));
+        assert_eq!(Rate(8_000_000_000).bytes_in(longest), Bytes(u64::MAX));
+        assert_eq!(Rate(8_000_000_001).bytes_in(longest), Bytes(u64::MAX));
+        assert_eq!(Rate(u64::MAX).bytes_in(longest), Bytes(u64::MAX));
+        assert_eq!(Rate(u64::MAX).time_for(Bytes(u64::MAX)), Span(8_000_000_000));
+        assert_eq!(Rate(8).time_for(Bytes(u64::MAX / 1_000_000_000 + 1)), longest);
+        assert_eq!(Rate(0).time_for(Bytes(u64::MAX)), longest);
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-/* The kernel's BBR, called from BPF: every callback it has but the one for `ss`. */
+/* The kernel's BBR, called from BPF: all its callbacks except get_info, which only `ss` calls. */
 #include "kernels.h"
 
 extern void bbr_init(struct sock *sk) __ksym;

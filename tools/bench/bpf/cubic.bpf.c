@@ -1,4 +1,4 @@
-/* The kernel's cubic, called from BPF: every callback it has. */
+/* The kernel's CUBIC, called from BPF: all its callbacks. */
 #include "kernels.h"
 
 extern void cubictcp_init(struct sock *sk) __ksym;

@@ -1,4 +1,7 @@
-/* A program that does nothing, at every segment that an open connection gets: what the kernel counts of it is what counting adds. */
+/*
+ * A program that does nothing, run for every segment that an established connection receives. The time
+ * that the kernel counts for it is the cost of counting.
+ */
 #include "kernels.h"
 
 SEC("tp_btf/tcp_probe")

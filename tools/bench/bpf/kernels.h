@@ -1,6 +1,6 @@
 /*
- * What the baselines need of the kernel: controllers of BPF whose callbacks only call the kernel's own, so that BPF's statistics
- * count both alike.
+ * Declarations for the baselines: BPF controllers whose callbacks only call the kernel's own, so that
+ * the kernel's BPF statistics count both in the same way.
  */
 #ifndef TB_KERNELS_H
 #define TB_KERNELS_H
@@ -22,7 +22,7 @@ typedef __u32 __wsum;
 
 #define KERNEL __attribute__((preserve_access_index))
 
-/* Only handed on; a field each, since a struct without any is none. */
+/* Only pointers to these are passed on. Each has one field, since C has no empty structs. */
 struct sock {
 	__u32 sk_pacing_status;
 } KERNEL;
@@ -37,7 +37,7 @@ struct rate_sample {
 
 enum tcp_ca_event { CA_EVENT_TX_START };
 
-/* The kernel takes what is set. */
+/* The members that the baselines set; the kernel takes all others as unset. */
 struct tcp_congestion_ops {
 	__u32 (*ssthresh)(struct sock *sk);
 	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);

@@ -1,4 +1,4 @@
-/* The kernel's Reno, called from BPF: every callback it has. */
+/* The kernel's Reno, called from BPF: all its callbacks. */
 #include "kernels.h"
 
 extern __u32 tcp_reno_ssthresh(struct sock *sk) __ksym;

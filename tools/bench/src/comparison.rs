@@ -10,7 +10,7 @@ use std::{path::PathBuf, time::Duration};
 use testbed::ThreeHosts;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Comparison {
+pub(crate) struct ProxyComparison {
     /// Rounds; each rival is measured once in each
     #[arg(long, default_value_t = 5)]
     runs: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Comparison {
     json: Option<PathBuf>,
 }
 
-pub(crate) fn measure(arguments: &Comparison) -> Result<()> {
+pub(crate) fn measure(arguments: &ProxyComparison) -> Result<()> {
     let mut results = ComparisonResults::default();
     let outcome = rounds(arguments, &mut results);
     // Print what was measured even if a later measurement failed.
@@ -52,7 +52,7 @@ pub(crate) fn measure(arguments: &Comparison) -> Result<()> {
     outcome
 }
 
-fn rounds(arguments: &Comparison, results: &mut ComparisonResults) -> Result<()> {
+fn rounds(arguments: &ProxyComparison, results: &mut ComparisonResults) -> Result<()> {
     let tandem = testbed::resolve_program(&arguments.tandem);
     let rivals = Rival::all(&tandem, &arguments.tandem_flags);
     let is_rival = |name: &&String| rivals.iter().any(|rival| rival.name() == **name);

@@ -57,7 +57,7 @@ struct ControllerCase {
     /// Name of its BPF registration, if it has one.
     ops: Option<String>,
     /// Whether it needs the link's capacity.
-    told: bool,
+    needs_capacity: bool,
 }
 
 /// The monitor's program for links that a qdisc shapes.
@@ -83,11 +83,11 @@ impl ControllerCost {
             for subject in &subjects {
                 let mut tries = (0..self.tries.max(1)).map(|_| self.turn(&network, &servers, subject));
                 let turn = tries.find_map(|tried| {
-                    let told = tried.map(|(measures, turn)| {
+                    let valid = tried.map(|(measures, turn)| {
                         eprintln!("round {}, {:12} {turn}; {measures}", round + 1, subject.name);
                         measures.is_valid().then_some(turn)
                     });
-                    told.transpose()
+                    valid.transpose()
                 });
                 match turn {
                     Some(turn) => sheet.add(round, &subject.name, turn.with_context(|| subject.name.clone())?),
@@ -114,7 +114,8 @@ impl ControllerCost {
     /// Measures flows under one controller after they have warmed up.
     fn turn(&self, network: &ThreeHosts, servers: &LoadServers, subject: &ControllerCase) -> Result<(Measurement, ControllerTurn)> {
         let bytes_per_s = self.rate * 1_000_000 / 8;
-        let _link = if subject.told { RateLimit::at_sender(network, bytes_per_s)? } else { RateLimit::at_middle(network, bytes_per_s)? };
+        let _link =
+            if subject.needs_capacity { RateLimit::at_sender(network, bytes_per_s)? } else { RateLimit::at_middle(network, bytes_per_s)? };
         let flows = BulkFlows { to: SocketAddr::new(ThreeHosts::SERVER, SINK_PORT), count: self.flows, control: Some(&subject.control) };
         let (bytes, (before, after, spent)) = load::send(network, servers, flows, || {
             let (before, clocks) = (KernelCounters::take(network, subject)?, CpuClocks::read()?);
@@ -132,7 +133,7 @@ impl ControllerCost {
             packets: after.packets - before.packets,
             callbacks: after.callbacks.iter().map(|(name, count)| (name.clone(), since(name, count))).collect(),
             empty: after.empty - before.empty,
-            monitor: subject.told.then(|| after.monitor - before.monitor),
+            monitor: subject.needs_capacity.then(|| after.monitor - before.monitor),
             cpu_s_per_gb,
         };
         ensure!(turn.acks > 0, "no ACK came back");
@@ -143,19 +144,19 @@ impl ControllerCost {
 
 /// The kernel's own controllers, the same called from BPF, and Tandem's.
 fn subjects(baselines: &[BpfBaseline], controllers: &[Controller]) -> Vec<ControllerCase> {
-    let native = |name: &str| ControllerCase { name: name.into(), control: name.into(), ops: None, told: false };
+    let native = |name: &str| ControllerCase { name: name.into(), control: name.into(), ops: None, needs_capacity: false };
     let mut subjects: Vec<ControllerCase> = baselines.iter().map(|baseline| native(baseline.name)).collect();
     subjects.extend(baselines.iter().map(|baseline| ControllerCase {
         name: format!("{} by BPF", baseline.name),
         control: baseline.control(),
         ops: Some(baseline.ops()),
-        told: false,
+        needs_capacity: false,
     }));
     subjects.extend(controllers.iter().map(|controller| ControllerCase {
         name: format!("td_{}", controller.name()),
         control: format!("td_{}", controller.name()),
         ops: Some(format!("td_ops_{}", controller.name())),
-        told: controller.needs_capacity(),
+        needs_capacity: controller.needs_capacity(),
     }));
     debug_assert!([NATIVE, BASELINE].iter().all(|name| subjects.iter().any(|subject| subject.name == *name)));
     subjects

@@ -5,7 +5,7 @@ use crate::statistics::median;
 use anyhow::{Context as _, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::process::Command;
-use theory::{Aimd, Can, LossBasis as Follows, LossProcess as Losses, SizeDistribution as Sizes, TandemModel as Split};
+use theory::{Aimd, Can, LossBasis, LossRate, SizeDistribution, TandemModel};
 
 /// Measures how fast the equations are evaluated: the split connection, the CAN model
 #[derive(Debug, clap::Args)]
@@ -31,21 +31,25 @@ impl Equations {
     pub(crate) fn run(&self) -> Result<()> {
         let mut rows: Vec<EquationSpeed> = Vec::new();
         for _ in 0..self.runs {
-            let mut place = 0;
+            let mut index = 0;
             let mut note = |about: String, speed: f64| {
                 eprintln!("{about}: {speed:.2} million a second");
-                if rows.len() == place {
+                if rows.len() == index {
                     rows.push(EquationSpeed { about, speeds: Vec::new() });
                 }
-                rows[place].speeds.push(speed);
-                place += 1;
+                rows[index].speeds.push(speed);
+                index += 1;
             };
             for (name, split) in splits()? {
                 let begun = spent_s();
                 split.estimate(1, self.events)?;
                 note(format!("split connection, losses: {name}"), self.events as f64 / (spent_s() - begun) / 1e6);
             }
-            let laws = [("exponential", Sizes::EXPONENTIAL), ("deterministic", Sizes::DETERMINISTIC), ("Lomax-3", Sizes::lomax(3.0)?)];
+            let laws = [
+                ("exponential", SizeDistribution::EXPONENTIAL),
+                ("deterministic", SizeDistribution::DETERMINISTIC),
+                ("Lomax-3", SizeDistribution::lomax(3.0)?),
+            ];
             for (name, sizes) in laws {
                 let run = Can::new(0.1, &[0.7, 0.7])?.simulation().with_sizes(&sizes).on_threads(1);
                 let begun = spent_s();
@@ -68,19 +72,19 @@ impl Equations {
 
 /// Settings of the paper's figures: a slow sender with a fast forwarder and the reverse, with each
 /// kind of loss.
-fn splits() -> Result<Vec<(&'static str, Split)>> {
-    let ri = |rtt_s: f64, losses: f64| Aimd::new(rtt_s, Losses::PerSecond(losses));
-    let rd = |rtt_s: f64, losses: f64| Aimd::new(rtt_s, Losses::PerPacket(losses));
+fn splits() -> Result<Vec<(&'static str, TandemModel)>> {
+    let ri = |rtt_s: f64, losses: f64| Aimd::new(rtt_s, LossRate::PerSecond(losses));
+    let rd = |rtt_s: f64, losses: f64| Aimd::new(rtt_s, LossRate::PerPacket(losses));
     Ok(vec![
-        ("RI, 40 and 20 ms, no bound", Split::new(ri(0.04, 0.4)?, ri(0.02, 0.4)?)),
-        ("RI, 40 and 20 ms, B = 100", Split::new(ri(0.04, 0.4)?, ri(0.02, 0.4)?).with_buffer(100.0)?),
-        ("RI, 40 and 80 ms, B = 20", Split::new(ri(0.04, 0.4)?, ri(0.08, 0.2)?).with_buffer(20.0)?),
-        ("RD by the window, 40 and 20 ms, B = 100", Split::new(rd(0.04, 1e-4)?, rd(0.02, 1e-4)?).with_buffer(100.0)?),
+        ("RI, 40 and 20 ms, no bound", TandemModel::new(ri(0.04, 0.4)?, ri(0.02, 0.4)?)),
+        ("RI, 40 and 20 ms, B = 100", TandemModel::new(ri(0.04, 0.4)?, ri(0.02, 0.4)?).with_buffer(100.0)?),
+        ("RI, 40 and 80 ms, B = 20", TandemModel::new(ri(0.04, 0.4)?, ri(0.08, 0.2)?).with_buffer(20.0)?),
+        ("RD by the window, 40 and 20 ms, B = 100", TandemModel::new(rd(0.04, 1e-4)?, rd(0.02, 1e-4)?).with_buffer(100.0)?),
         (
             "RD by what is sent, 40 and 20 ms, B = 100",
-            Split::new(rd(0.04, 1e-4)?, rd(0.02, 1e-4)?).with_buffer(100.0)?.with_loss_basis(Follows::Sending),
+            TandemModel::new(rd(0.04, 1e-4)?, rd(0.02, 1e-4)?).with_buffer(100.0)?.with_loss_basis(LossBasis::Sending),
         ),
-        ("RD and RI, 40 and 80 ms, B = 20", Split::new(rd(0.04, 1e-4)?, ri(0.08, 0.2)?).with_buffer(20.0)?),
+        ("RD and RI, 40 and 80 ms, B = 20", TandemModel::new(rd(0.04, 1e-4)?, ri(0.08, 0.2)?).with_buffer(20.0)?),
     ])
 }
 
@@ -97,6 +101,6 @@ fn simpy(python: &str) -> Result<f64> {
     let text = String::from_utf8_lossy(&output.stdout);
     let speed =
         text.trim().strip_suffix(" a second").and_then(|text| text.rsplit(' ').next()).and_then(|number| number.parse::<f64>().ok());
-    let speed = speed.with_context(|| format!("{python} with SimPy said {text:?} {}", String::from_utf8_lossy(&output.stderr)))?;
+    let speed = speed.with_context(|| format!("{python} with SimPy printed {text:?} {}", String::from_utf8_lossy(&output.stderr)))?;
     Ok(speed / 1e6)
 }

@@ -138,7 +138,7 @@ fn begin(to: SocketAddr, control: Option<&str>) -> Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), None)?;
     socket.set_tcp_nodelay(true)?;
     if let Some(name) = control {
-        socket.set_tcp_congestion(name.as_bytes()).with_context(|| format!("cannot have the congestion control {name}"))?;
+        socket.set_tcp_congestion(name.as_bytes()).with_context(|| format!("cannot set the congestion control {name}"))?;
     }
     match socket.connect(&SockAddr::from(to)) {
         Err(why) if why.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => {

@@ -35,7 +35,7 @@ struct BenchArguments {
     #[command(subcommand)]
     command: Option<BenchCommand>,
     #[command(flatten)]
-    bench: comparison::Comparison,
+    bench: comparison::ProxyComparison,
 }
 
 #[derive(Debug, clap::Subcommand)]

@@ -238,7 +238,8 @@ mod tests {
 
     const POINT: SweepPoint = SweepPoint { rate_bps: 10_000_000, rtt_ns: 600_000_000, buffer_bytes: 1 << 20 };
 
-    /// Goodput of 30 s in samples of 20 ms; `share` of the link's payload rate at a time in seconds.
+    /// Goodput of 30 s in samples of 20 ms; `share` of the link's payload rate at a time in
+    /// seconds.
     fn series(share: impl Fn(f64) -> f64) -> Series {
         let t: Vec<f64> = (1..=1500).map(|sample| f64::from(sample) / 50.0).collect();
         let v = t.iter().map(|&t| share(t) * payload_rate(POINT.rate_bps)).collect();

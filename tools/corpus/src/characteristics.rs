@@ -2,7 +2,7 @@
 //! download over a cellular link, without a middlebox, through Split-TCP and through a TCP proxy.
 
 use crate::{
-    conditions::{CELLULAR, NetworkCondition, PathSpec, TransferDirection},
+    conditions::{BulkDirection, CELLULAR, NetworkCondition, PathSpec},
     middlebox::Middlebox,
     plan::CorpusRun,
     play::play,
@@ -66,7 +66,7 @@ impl Characteristics {
         let [sender, receiver, page] = ["sender.pcap", "receiver.pcap", "html"].map(file);
         let path = PathSpec { bytes: self.bytes.0, ..CELLULAR };
         let run =
-            CorpusRun { number: 0, middle, direction: TransferDirection::Down, condition: NetworkCondition::Plain, seed: self.seed, path };
+            CorpusRun { number: 0, middle, direction: BulkDirection::Down, condition: NetworkCondition::Plain, seed: self.seed, path };
         let port = play(&run, tandem, &sender, &receiver)?;
         let mut draw = Command::new(tandem);
         draw.args(["detect", "trace", "--synchronised", "1ms", "--sender"]).arg(&sender).arg("--receiver").arg(&receiver);

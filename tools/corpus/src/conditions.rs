@@ -10,7 +10,7 @@ pub(crate) const LATE: f64 = 1.0;
 /// Direction of the bulk data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum TransferDirection {
+pub(crate) enum BulkDirection {
     /// From the client, whose link is the slow one.
     Up,
     /// From the server.

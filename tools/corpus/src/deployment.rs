@@ -1,7 +1,7 @@
 //! Starts a middlebox on the middle host of a run.
 
 use crate::{
-    conditions::{PathSpec, TransferDirection},
+    conditions::{BulkDirection, PathSpec},
     endpoints::{HttpMessage, ServerAccess},
     middlebox::{CACHES, FURTHER_TANDEMS, Middlebox, TANDEMS},
     run_network::{PORT, RunNetwork},
@@ -108,8 +108,8 @@ impl Middlebox {
                 };
                 // The leg towards the receiver: for downloads the accepted one.
                 let (side, link, kbit) = match network.direction() {
-                    TransferDirection::Down => ("near", network.client_link(), path.slow_kbit),
-                    TransferDirection::Up => ("far", network.server_link(), path.fast_kbit),
+                    BulkDirection::Down => ("near", network.client_link(), path.slow_kbit),
+                    BulkDirection::Up => ("far", network.server_link(), path.fast_kbit),
                 };
                 let flags = flags.replace("SIDE", side).replace("LINK", link).replace("CAPACITY", &format!("{kbit}kbit"));
                 let flags = flags.split_whitespace().chain(own_rules.split_whitespace());

@@ -1,7 +1,7 @@
 //! Client and server of a run: one HTTP exchange on one connection, whose bulk goes up (PUT) or
 //! down (GET). Every middlebox understands it.
 
-use crate::conditions::TransferDirection;
+use crate::conditions::BulkDirection;
 use anyhow::{Context as _, Result, bail, ensure};
 use socket2::Socket;
 use std::{
@@ -204,19 +204,19 @@ pub(crate) fn fetch(host: &lab::Host, access: ServerAccess, number: usize, lines
 }
 
 /// Runs one exchange. Returns the client's port.
-pub(crate) fn exchange(host: &lab::Host, access: ServerAccess, direction: TransferDirection, body: &[u8]) -> Result<u16> {
+pub(crate) fn exchange(host: &lab::Host, access: ServerAccess, direction: BulkDirection, body: &[u8]) -> Result<u16> {
     host.enter(|| -> Result<u16> {
         let (mut stream, port) = dial(access)?;
         match direction {
-            TransferDirection::Down => stream.write_all(head(access, "GET", 0, "").as_bytes())?,
-            TransferDirection::Up => {
+            BulkDirection::Down => stream.write_all(head(access, "GET", 0, "").as_bytes())?,
+            BulkDirection::Up => {
                 stream.write_all(head(access, "PUT", 0, &format!("Content-Length: {}\r\n", body.len())).as_bytes())?;
                 stream.write_all(body)?;
             }
         }
         let answer = HttpMessage::read(&mut stream, true)?;
         ensure!(answer.head.lines().next().is_some_and(|line| line.contains(" 200 ")), "the server answered {:?}", answer.head);
-        let expected = if direction == TransferDirection::Down { body } else { b"stored\n" };
+        let expected = if direction == BulkDirection::Down { body } else { b"stored\n" };
         if answer.body != expected {
             bail!("received {} bytes instead of the {} that were sent", answer.body.len(), expected.len());
         }

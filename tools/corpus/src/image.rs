@@ -2,7 +2,7 @@
 //! through Split-TCP and through a TCP proxy that compresses pictures.
 
 use crate::{
-    conditions::{CELLULAR, NetworkCondition, PathSpec, TransferDirection},
+    conditions::{BulkDirection, CELLULAR, NetworkCondition, PathSpec},
     endpoints::{self, field},
     middlebox::Middlebox,
     plan::CorpusRun,
@@ -110,7 +110,7 @@ impl ImageDownload {
         let network = RunNetwork::build(&CorpusRun {
             number: 0,
             middle,
-            direction: TransferDirection::Down,
+            direction: BulkDirection::Down,
             condition: NetworkCondition::Plain,
             seed: self.seed,
             path,

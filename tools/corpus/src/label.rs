@@ -1,7 +1,7 @@
 //! Labels of the corpus and the files of a pair.
 
 use crate::{
-    conditions::{NetworkCondition, PathSpec, TransferDirection},
+    conditions::{BulkDirection, NetworkCondition, PathSpec},
     trace_edits::TraceEdit,
 };
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ pub(crate) struct CorpusLabel {
     pub(crate) expected: String,
     pub(crate) middle: String,
     #[serde(rename = "way")]
-    pub(crate) direction: TransferDirection,
+    pub(crate) direction: BulkDirection,
     pub(crate) condition: NetworkCondition,
     pub(crate) change: TraceEdit,
     pub(crate) run: usize,

@@ -1,6 +1,6 @@
 //! Which middleboxes there are, and how each splits a connection.
 
-use crate::conditions::TransferDirection;
+use crate::conditions::BulkDirection;
 
 /// Variants of `tandem proxy`: name and arguments. SIDE, LINK and CAPACITY stand for the leg
 /// towards the receiver, its interface and its rate.
@@ -124,16 +124,16 @@ impl Middlebox {
     }
 
     /// Whether the corpus has it for this direction.
-    pub(crate) fn supports(self, direction: TransferDirection) -> bool {
-        direction == TransferDirection::Down || !matches!(self, Middlebox::SquidAgain | Middlebox::Varnish)
+    pub(crate) fn supports(self, direction: BulkDirection) -> bool {
+        direction == BulkDirection::Down || !matches!(self, Middlebox::SquidAgain | Middlebox::Varnish)
     }
 
-    pub(crate) fn truth(self, direction: TransferDirection) -> GroundTruth {
+    pub(crate) fn truth(self, direction: BulkDirection) -> GroundTruth {
         match self {
             Middlebox::Forwarding => GroundTruth::EndToEnd,
             Middlebox::Cache("hold") | Middlebox::Hold | Middlebox::SquidAgain | Middlebox::Varnish => GroundTruth::TcpProxy,
             // nginx's default is `proxy_request_buffering on`.
-            Middlebox::NginxHttp if direction == TransferDirection::Up => GroundTruth::TcpProxy,
+            Middlebox::NginxHttp if direction == BulkDirection::Up => GroundTruth::TcpProxy,
             _ => GroundTruth::SplitTcp,
         }
     }

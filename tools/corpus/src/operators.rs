@@ -6,7 +6,7 @@
 //! that the server's kernel chooses.
 
 use crate::{
-    conditions::{NetworkCondition, PathSpec, TransferDirection},
+    conditions::{BulkDirection, NetworkCondition, PathSpec},
     deployment::{MiddleboxProcesses, intercept},
     middlebox::Middlebox,
     plan::CorpusRun,
@@ -149,7 +149,7 @@ impl ProbeOperators {
         let network = RunNetwork::build(&CorpusRun {
             number: 0,
             middle: Middlebox::Forwarding,
-            direction: TransferDirection::Down,
+            direction: BulkDirection::Down,
             condition: NetworkCondition::Plain,
             seed: 1,
             path,
@@ -182,7 +182,7 @@ impl ProbeOperators {
 
 /// The result for one cell of the table.
 struct OperatorCell {
-    /// SplitVerdict for each direction.
+    /// Verdict for each direction.
     verdicts: Vec<(&'static str, String)>,
     place: String,
     why: String,

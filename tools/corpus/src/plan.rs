@@ -1,7 +1,7 @@
 //! The runs of the corpus: middleboxes × directions × conditions, each with a path of its own.
 
 use crate::{
-    conditions::{NetworkCondition, PathSpec, TransferDirection, label_text},
+    conditions::{BulkDirection, NetworkCondition, PathSpec, label_text},
     middlebox::Middlebox,
 };
 use testbed::SplitMix64;
@@ -26,7 +26,7 @@ const WHOLE: usize = 8;
 pub(crate) struct CorpusRun {
     pub(crate) number: usize,
     pub(crate) middle: Middlebox,
-    pub(crate) direction: TransferDirection,
+    pub(crate) direction: BulkDirection,
     pub(crate) condition: NetworkCondition,
     pub(crate) seed: u64,
     pub(crate) path: PathSpec,
@@ -41,7 +41,7 @@ impl CorpusRun {
 /// All runs, in an order in which any first part has some of each kind.
 pub(crate) fn all(seed: u64) -> Vec<CorpusRun> {
     let mut wanted = Vec::new();
-    for direction in [TransferDirection::Down, TransferDirection::Up] {
+    for direction in [BulkDirection::Down, BulkDirection::Up] {
         for condition in CONDITIONS {
             wanted.extend(std::iter::repeat_n((Middlebox::Forwarding, direction, condition), WHOLE));
             let fits = |middle: &Middlebox| middle.supports(direction) && (middle.is_thorough() || FEW.contains(&condition));
@@ -71,16 +71,16 @@ pub(crate) fn small(seed: u64) -> Vec<CorpusRun> {
     // An upload reveals its proxy if the receiver delays ACKs, and a small buffer by its window.
     // Other vendors' programs are taken as they come.
     for (middle, direction, condition) in [
-        (Middlebox::Tandem("plain"), TransferDirection::Down, NetworkCondition::Plain),
-        (Middlebox::Tandem("plain"), TransferDirection::Up, NetworkCondition::LateAcks),
-        (Middlebox::Tandem("small"), TransferDirection::Down, NetworkCondition::Nat),
-        (Middlebox::Tandem("large"), TransferDirection::Up, NetworkCondition::Plain),
-        (Middlebox::Haproxy, TransferDirection::Up, NetworkCondition::Nat),
-        (Middlebox::NginxStream, TransferDirection::Down, NetworkCondition::Loss),
-        (Middlebox::NginxHttp, TransferDirection::Down, NetworkCondition::Plain),
-        (Middlebox::Socat, TransferDirection::Up, NetworkCondition::Offload),
-        (Middlebox::Squid, TransferDirection::Down, NetworkCondition::StretchAcks),
-        (Middlebox::Hold, TransferDirection::Down, NetworkCondition::Nat),
+        (Middlebox::Tandem("plain"), BulkDirection::Down, NetworkCondition::Plain),
+        (Middlebox::Tandem("plain"), BulkDirection::Up, NetworkCondition::LateAcks),
+        (Middlebox::Tandem("small"), BulkDirection::Down, NetworkCondition::Nat),
+        (Middlebox::Tandem("large"), BulkDirection::Up, NetworkCondition::Plain),
+        (Middlebox::Haproxy, BulkDirection::Up, NetworkCondition::Nat),
+        (Middlebox::NginxStream, BulkDirection::Down, NetworkCondition::Loss),
+        (Middlebox::NginxHttp, BulkDirection::Down, NetworkCondition::Plain),
+        (Middlebox::Socat, BulkDirection::Up, NetworkCondition::Offload),
+        (Middlebox::Squid, BulkDirection::Down, NetworkCondition::StretchAcks),
+        (Middlebox::Hold, BulkDirection::Down, NetworkCondition::Nat),
     ] {
         let fits = |run: &&CorpusRun| (run.middle, run.direction, run.condition) == (middle, direction, condition);
         chosen.extend(all.iter().find(fits).cloned());

@@ -1,6 +1,6 @@
 //! Plays a run of the corpus.
 
-use crate::{conditions::TransferDirection, endpoints, middlebox::Middlebox, plan::CorpusRun, run_network::RunNetwork};
+use crate::{conditions::BulkDirection, endpoints, middlebox::Middlebox, plan::CorpusRun, run_network::RunNetwork};
 use anyhow::{Context as _, Result, ensure};
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub(crate) fn play(run: &CorpusRun, tandem: &Path, sender: &Path, receiver: &Pat
         ensure!(asked == 1, "the server got {asked} requests though the second answer should have come from the cache");
         // No cache answers this request: that it reaches the server shows that the server's capture
         // is still running.
-        endpoints::exchange(network.client(), access, TransferDirection::Up, b"more")?;
+        endpoints::exchange(network.client(), access, BulkDirection::Up, b"more")?;
     }
     traces.stop()?;
     // If a transparent middlebox has ended, its connection was not split.

@@ -5,11 +5,11 @@
 //! right. The slow link is the client's.
 
 use crate::{
-    conditions::{LATE, NetworkCondition, TransferDirection},
+    conditions::{BulkDirection, LATE, NetworkCondition},
     plan::CorpusRun,
 };
 use anyhow::{Context as _, Result, ensure};
-use lab::{Extras, Host, Network, Reordering};
+use lab::{Host, NetworkOptions, Reordering, SeriesNetwork};
 use scenario::ScenarioFile;
 use std::{
     io::{BufRead as _, BufReader, Read as _},
@@ -27,10 +27,10 @@ pub(crate) const PORT: u16 = 80;
 const DEVICE: &str = "eth0";
 
 pub(crate) struct RunNetwork {
-    network: Network,
+    network: SeriesNetwork,
     /// Left (sender) and right (receiver).
     ends: [Host; 2],
-    direction: TransferDirection,
+    direction: BulkDirection,
     /// Host and device of the receiver's capture, if that is not at the end itself.
     before: Option<(usize, String)>,
 }
@@ -49,8 +49,8 @@ impl RunNetwork {
         );
         let fast = format!("[[link]]\nrate = \"{}kbit\"\ndelay = \"{}us\"\nqueue = \"400pkt\"\n", path.fast_kbit, path.fast_delay_us);
         let mut links = match run.direction {
-            TransferDirection::Up => [slow, fast].concat(),
-            TransferDirection::Down => [fast, slow].concat(),
+            BulkDirection::Up => [slow, fast].concat(),
+            BulkDirection::Down => [fast, slow].concat(),
         };
         let late = run.condition == NetworkCondition::LateAcks;
         if late {
@@ -60,10 +60,10 @@ impl RunNetwork {
         }
         let text = format!("name = \"corpus\"\n{links}[[flow]]\nbytes = \"1MB\"\n");
         let scenario = ScenarioFile::parse(&text, "corpus")?.variants(&[])?.remove(0).scenario;
-        let slow = if run.direction == TransferDirection::Up { 0 } else { 1 };
+        let slow = if run.direction == BulkDirection::Up { 0 } else { 1 };
         let reordering =
             (run.condition == NetworkCondition::Reordering).then_some(Reordering { link: slow, share: 0.03, by: Span(8_000_000) });
-        let network = Network::build(&scenario, run.seed, &Extras { reordering, ..Extras::default() }, |_, _| {})?;
+        let network = SeriesNetwork::build(&scenario, run.seed, &NetworkOptions { reordering, ..NetworkOptions::default() }, |_, _| {})?;
         let hosts = network.hosts();
         let ends = [Host::new("left")?, Host::new("right")?];
         for (end, edge) in [(0, &hosts[0]), (1, &hosts[hosts.len() - 1])] {
@@ -134,8 +134,8 @@ impl RunNetwork {
 
     fn server_end(&self) -> usize {
         match self.direction {
-            TransferDirection::Up => 1,
-            TransferDirection::Down => 0,
+            BulkDirection::Up => 1,
+            BulkDirection::Down => 0,
         }
     }
 
@@ -150,20 +150,20 @@ impl RunNetwork {
     /// Interface of the middle host towards the server.
     pub(crate) fn server_link(&self) -> &'static str {
         match self.direction {
-            TransferDirection::Up => "link2",
-            TransferDirection::Down => "link1",
+            BulkDirection::Up => "link2",
+            BulkDirection::Down => "link1",
         }
     }
 
     /// Interface of the middle host towards the client.
     pub(crate) fn client_link(&self) -> &'static str {
         match self.direction {
-            TransferDirection::Up => "link1",
-            TransferDirection::Down => "link2",
+            BulkDirection::Up => "link1",
+            BulkDirection::Down => "link2",
         }
     }
 
-    pub(crate) fn direction(&self) -> TransferDirection {
+    pub(crate) fn direction(&self) -> BulkDirection {
         self.direction
     }
 
@@ -175,8 +175,8 @@ impl RunNetwork {
     /// Address of the middle host, for middleboxes that clients address.
     pub(crate) fn middle_address(&self) -> IpAddr {
         let [network, host] = match self.direction {
-            TransferDirection::Up => [1, 2],
-            TransferDirection::Down => [2, 1],
+            BulkDirection::Up => [1, 2],
+            BulkDirection::Down => [2, 1],
         };
         IpAddr::V4(Ipv4Addr::new(10, 77, network, host))
     }

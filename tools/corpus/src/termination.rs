@@ -2,7 +2,7 @@
 //! resets its connection, and both ends' traces are analysed.
 
 use crate::{
-    conditions::{NetworkCondition, PathSpec, TransferDirection},
+    conditions::{BulkDirection, NetworkCondition, PathSpec},
     endpoints,
     middlebox::Middlebox,
     plan::CorpusRun,
@@ -56,7 +56,7 @@ impl Termination {
         let run = CorpusRun {
             number: 0,
             middle,
-            direction: TransferDirection::Down,
+            direction: BulkDirection::Down,
             condition: NetworkCondition::Plain,
             seed: self.seed,
             path: PATH,

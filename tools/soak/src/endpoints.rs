@@ -164,8 +164,8 @@ impl<'a> TransferEndpoint<'a> {
     }
 }
 
-/// A conversation with pauses. The plan's seed determines who sends next, and when. Each message
-/// says whether it is the last.
+/// A conversation with pauses. The plan's seed determines which endpoint sends next, and when.
+/// Each message says whether it is the last.
 fn converse(stream: &TcpStream, state: &SoakState, plan: &ConnectionPlan, client: bool) -> EndpointReport {
     let (mut random, mut report) =
         (SplitMix64::new(u64::from(plan.seed)), EndpointReport { end: EndpointOutcome::Complete, sent: 0, received: 0 });

@@ -17,7 +17,7 @@ use units::Span;
 
 /// A range that could be reinjected.
 #[derive(Clone, Copy)]
-struct Candidate {
+struct ReinjectionCandidate {
     range: AssignedRange,
     /// In how many seconds it arrives if nothing is done.
     arrives_in: f64,
@@ -54,7 +54,7 @@ impl Outbound {
                 continue;
             }
             let candidates = self.reinjection_candidates(now, from);
-            let sooner = |candidate: Candidate| Some((candidate.range, self.sooner_path(from, &candidate)?));
+            let sooner = |candidate: ReinjectionCandidate| Some((candidate.range, self.sooner_path(from, &candidate)?));
             let Some((range, to)) = candidates.into_iter().flatten().find_map(sooner) else { continue };
             self.paths[from].mark_duplicated(&range);
             let start = range.start.max(self.acked);
@@ -67,7 +67,7 @@ impl Outbound {
     /// What of a path could be reinjected, in order of preference: its first late range, its first
     /// unsent range, and its last range. The last one only at the end of the stream, or while TCP
     /// retransmits on the path: it is not known which range the loss has hit.
-    fn reinjection_candidates(&mut self, now: Span, from: usize) -> [Option<Candidate>; 3] {
+    fn reinjection_candidates(&mut self, now: Span, from: usize) -> [Option<ReinjectionCandidate>; 3] {
         let acked = self.acked;
         let is_closed = self.end.is_some();
         let path = &mut self.paths[from];
@@ -75,19 +75,22 @@ impl Outbound {
         let queueing = path.score(0);
         let in_recovery = path.sample.in_recovery;
         // A late range is taken for lost: its retransmission takes a round trip.
-        let late = path.first_exclusive(acked).filter(|range| range.due <= now).map(|range| Candidate { range: *range, arrives_in: rtt });
-        let unsent = path.first_exclusive_unsent(acked).map(|range| Candidate { range: *range, arrives_in: queueing });
+        let late = path
+            .first_exclusive(acked)
+            .filter(|range| range.due <= now)
+            .map(|range| ReinjectionCandidate { range: *range, arrives_in: rtt });
+        let unsent = path.first_exclusive_unsent(acked).map(|range| ReinjectionCandidate { range: *range, arrives_in: queueing });
         let last = path.last_exclusive(acked).filter(|_| is_closed || in_recovery).map(|range| {
             let expected = range.due.saturating_sub(now + MAX_ACK_DELAY).secs() - rtt / 2.0;
             // A retransmission takes at least a round trip.
-            Candidate { range: *range, arrives_in: if in_recovery { expected.max(rtt) } else { expected } }
+            ReinjectionCandidate { range: *range, arrives_in: if in_recovery { expected.max(rtt) } else { expected } }
         });
         [late, unsent, last]
     }
 
     /// The path, other than `from` and no dearer, over which a range arrives soonest, if sooner
     /// than it otherwise would.
-    fn sooner_path(&self, from: usize, candidate: &Candidate) -> Option<usize> {
+    fn sooner_path(&self, from: usize, candidate: &ReinjectionCandidate) -> Option<usize> {
         let len = candidate.range.len();
         let tier = self.paths[from].tier;
         let is_sooner =

@@ -1,7 +1,7 @@
 //! Properties of `share` on the link of Li and Yousefi'zadeh (10 Mbit/s, 800 ms), with the
 //! bottleneck queue on the sender's host, and behind it.
 
-use crate::bottleneck::{self, Job, Path, RunResult, file, greedy, satellite};
+use crate::bottleneck::{self, BottleneckPath, FlowData, RunResult, file, greedy, satellite};
 use control::Controller;
 
 const RATE: u64 = 1_250_000;
@@ -13,18 +13,18 @@ fn share() -> Controller {
 }
 
 /// Checks with the bottleneck queue on the sender's host, and behind it.
-fn both(mut check: impl FnMut(Path)) {
+fn both(mut check: impl FnMut(BottleneckPath)) {
     for local in [true, false] {
-        check(Path { local, ..satellite() });
+        check(BottleneckPath { local, ..satellite() });
     }
 }
 
 /// Five endless flows that start one after the other.
-fn five() -> Vec<Job> {
+fn five() -> Vec<FlowData> {
     (0..5).map(|i| greedy(i * 700_000)).collect()
 }
 
-fn run(path: &Path, jobs: &[Job], seconds: f64) -> RunResult {
+fn run(path: &BottleneckPath, jobs: &[FlowData], seconds: f64) -> RunResult {
     bottleneck::run(share(), None, path, jobs, seconds)
 }
 
@@ -38,7 +38,7 @@ fn five_files_are_within_three_percent_of_the_fair_bound() {
     let wire = 25_000_000.0 * 1514.0 / 1448.0;
     for loss in [0.0, 0.001, 0.01] {
         both(|path| {
-            let seen = run(&Path { loss, ..path.clone() }, &jobs, 100.0);
+            let seen = run(&BottleneckPath { loss, ..path.clone() }, &jobs, 100.0);
             let end = seen.ends.iter().map(|end| end.unwrap()).fold(0.0, f64::max);
             let last_round = if loss > 0.0 { 0.8 } else { 0.0 };
             let bound = 0.8 + 0.4 + 0.75 + wire / (1.0 - loss) / RATE as f64 + last_round;
@@ -63,7 +63,7 @@ fn the_link_is_full_without_a_standing_queue() {
 fn late_timers_do_not_leave_a_shaper_idle() {
     // One packet of each of the five flows takes 6 ms.
     for late_us in [0, 5_000, 10_000] {
-        let seen = run(&Path { local: true, late_us, ..satellite() }, &five(), 60.0);
+        let seen = run(&BottleneckPath { local: true, late_us, ..satellite() }, &five(), 60.0);
         assert!(seen.utilization(20.0, 59.0, RATE) > 0.995, "{late_us}: {}", seen.utilization(20.0, 59.0, RATE));
         assert!(seen.queue(20.0, 59.0) < BDP / 50, "{late_us}: {}", seen.queue(20.0, 59.0));
     }
@@ -72,7 +72,7 @@ fn late_timers_do_not_leave_a_shaper_idle() {
 #[test]
 fn excess_that_was_never_sent_is_not_taken_back() {
     // From the first receiver's first window on, including the wait for that of the second.
-    let busy = |local| run(&Path { local, ..satellite() }, &five(), 20.0).utilization(2.6, 10.0, RATE);
+    let busy = |local| run(&BottleneckPath { local, ..satellite() }, &five(), 20.0).utilization(2.6, 10.0, RATE);
     let (local, remote) = (busy(true), busy(false));
     assert!(local > remote - 0.005, "{local} with the queue on this host, {remote} behind it");
 }
@@ -96,7 +96,7 @@ fn new_flows_have_their_fair_share_within_three_round_trips() {
 #[test]
 fn weights_are_kept() {
     both(|path| {
-        let jobs = [greedy(0), Job { weight: 3, ..greedy(0) }];
+        let jobs = [greedy(0), FlowData { weight: 3, ..greedy(0) }];
         let rates = run(&path, &jobs, 41.0).rates(10.0, 40.0);
         assert!((rates[1] / rates[0] - 3.0).abs() < 0.05, "{rates:?}");
     });
@@ -107,7 +107,7 @@ fn other_flows_use_what_an_application_leaves() {
     both(|path| {
         let mut jobs: Vec<_> = (0..4).map(|i| greedy(i * 700_000)).collect();
         // 1 Mbit/s, in bursts of 50 ms.
-        jobs.push(Job { chunks: Some((4, 46_336)), ..greedy(0) });
+        jobs.push(FlowData { chunks: Some((4, 46_336)), ..greedy(0) });
         let seen = run(&path, &jobs, 61.0);
         let rates = seen.rates(20.0, 60.0);
         assert!((rates[4] * 8.0 / 1e6 - 1.0).abs() < 0.02, "{rates:?}");
@@ -120,7 +120,7 @@ fn other_flows_use_what_an_application_leaves() {
 fn idle_flows_cost_nothing_and_resume_at_once() {
     both(|path| {
         // The second sends 2 MB every 20 seconds.
-        let jobs = [greedy(0), Job { chunks: Some((1400, 20_000_000)), ..greedy(0) }];
+        let jobs = [greedy(0), FlowData { chunks: Some((1400, 20_000_000)), ..greedy(0) }];
         let seen = run(&path, &jobs, 61.0);
         assert!(seen.utilization(10.0, 60.0, RATE) > 0.97, "{:?}", seen.rates(10.0, 60.0));
         // It sent three times in 60 s.
@@ -132,7 +132,7 @@ fn idle_flows_cost_nothing_and_resume_at_once() {
 #[test]
 fn a_capacity_five_percent_too_high_leaves_no_standing_queue() {
     both(|path| {
-        let seen = run(&Path { capacity: RATE * 105 / 100, ..path }, &five(), 120.0);
+        let seen = run(&BottleneckPath { capacity: RATE * 105 / 100, ..path }, &five(), 120.0);
         assert!(seen.utilization(40.0, 119.0, RATE) > 0.97);
         assert!(seen.queue(40.0, 119.0) < BDP / 10, "{}", seen.queue(40.0, 119.0));
         assert_eq!(seen.drops, 0);
@@ -142,14 +142,14 @@ fn a_capacity_five_percent_too_high_leaves_no_standing_queue() {
 #[test]
 fn a_capacity_too_low_costs_the_difference() {
     both(|path| {
-        let seen = run(&Path { capacity: RATE * 95 / 100, ..path }, &five(), 60.0);
+        let seen = run(&BottleneckPath { capacity: RATE * 95 / 100, ..path }, &five(), 60.0);
         assert!(seen.utilization(20.0, 59.0, RATE) > 0.94);
     });
 }
 
 #[test]
 fn losses_at_a_short_remote_queue_correct_the_capacity() {
-    let path = Path { capacity: RATE * 105 / 100, buffer: 30_000, ..satellite() };
+    let path = BottleneckPath { capacity: RATE * 105 / 100, buffer: 30_000, ..satellite() };
     let seen = run(&path, &five(), 120.0);
     // Sending 5 % too much for two minutes would lose 5000 packets.
     assert!(seen.drops < 1000, "{}", seen.drops);
@@ -161,7 +161,7 @@ fn losses_at_a_short_remote_queue_correct_the_capacity() {
 fn losses_of_the_link_itself_do_not_lower_the_rate() {
     both(|path| {
         for loss in [0.01, 0.05] {
-            let seen = run(&Path { loss, ..path.clone() }, &five(), 120.0);
+            let seen = run(&BottleneckPath { loss, ..path.clone() }, &five(), 120.0);
             assert!(seen.utilization(20.0, 119.0, RATE) > (1.0 - loss) * 0.97, "{loss}: {}", seen.utilization(20.0, 119.0, RATE));
         }
     });
@@ -171,7 +171,7 @@ fn losses_of_the_link_itself_do_not_lower_the_rate() {
 fn a_capacity_that_halves_and_recovers_is_tracked() {
     let rate = vec![(0, RATE), (20_000_000, RATE / 2), (60_000_000, RATE)];
     both(|path| {
-        let seen = run(&Path { rate: rate.clone(), ..path }, &five(), 121.0);
+        let seen = run(&BottleneckPath { rate: rate.clone(), ..path }, &five(), 121.0);
         assert!(seen.utilization(30.0, 60.0, RATE / 2) > 0.97);
         assert!(seen.queue(35.0, 60.0) < BDP / 10, "{}", seen.queue(35.0, 60.0));
         assert!(seen.utilization(80.0, 120.0, RATE) > 0.97);
@@ -181,7 +181,7 @@ fn a_capacity_that_halves_and_recovers_is_tracked() {
 #[test]
 fn cross_traffic_is_given_room() {
     both(|path| {
-        let seen = run(&Path { cross: Some((20_000_000, 40_000_000, RATE / 2)), ..path }, &five(), 61.0);
+        let seen = run(&BottleneckPath { cross: Some((20_000_000, 40_000_000, RATE / 2)), ..path }, &five(), 61.0);
         assert_eq!(seen.drops, 0);
         assert!(seen.utilization(25.0, 40.0, RATE / 2) > 0.95);
         assert!(seen.utilization(42.0, 60.0, RATE) > 0.97);
@@ -204,7 +204,7 @@ fn a_link_that_nearly_failed_is_used_again() {
     // Meanwhile each flow sends three segments a second, and receivers delay each ACK.
     let rate = vec![(0, RATE), (20_000_000, RATE / 50), (50_000_000, RATE)];
     both(|path| {
-        let seen = run(&Path { rate: rate.clone(), ack_delay_us: 100_000, ..path }, &five(), 160.0);
+        let seen = run(&BottleneckPath { rate: rate.clone(), ack_delay_us: 100_000, ..path }, &five(), 160.0);
         assert!(seen.utilization(100.0, 159.0, RATE) > 0.95, "{}", seen.utilization(100.0, 159.0, RATE));
     });
 }

@@ -1,18 +1,18 @@
 //! Gain of `xcp_known` over plain XCP, on the link of Li and Yousefi'zadeh (10 Mbit/s, 800 ms).
 
-use crate::bottleneck::{self, Job, Path, RunResult, file, greedy, satellite};
+use crate::bottleneck::{self, BottleneckPath, FlowData, RunResult, file, greedy, satellite};
 use control::Controller;
 
 const RATE: u64 = 1_250_000;
 
-fn run(name: &str, path: &Path, jobs: &[Job], seconds: f64) -> RunResult {
+fn run(name: &str, path: &BottleneckPath, jobs: &[FlowData], seconds: f64) -> RunResult {
     bottleneck::run(Controller::named(name).unwrap(), None, path, jobs, seconds)
 }
 
 /// Checks with the bottleneck queue on the sender's host, and behind it.
-fn both(mut check: impl FnMut(Path)) {
+fn both(mut check: impl FnMut(BottleneckPath)) {
     for local in [true, false] {
-        check(Path { local, ..satellite() });
+        check(BottleneckPath { local, ..satellite() });
     }
 }
 
@@ -25,7 +25,7 @@ fn five_files_finish_sooner_and_more_evenly() {
     let jobs: Vec<_> = [0, 700_000, 1_900_000, 3_100_000, 4_800_000].iter().map(|start| file(*start, 5_000_000)).collect();
     for loss in [0.0, 0.01] {
         both(|path| {
-            let [plain, known] = ["xcp", "xcp_known"].map(|name| run(name, &Path { loss, ..path.clone() }, &jobs, 100.0));
+            let [plain, known] = ["xcp", "xcp_known"].map(|name| run(name, &BottleneckPath { loss, ..path.clone() }, &jobs, 100.0));
             let end = |seen: &RunResult| seen.ends.iter().map(|end| end.unwrap()).fold(0.0, f64::max);
             assert!(end(&known) < 0.9 * end(&plain), "{} of {}", end(&known), end(&plain));
             assert!(known.jain(8.0, 17.0) > 0.99, "{}", known.jain(8.0, 17.0));

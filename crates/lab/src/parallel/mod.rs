@@ -1,15 +1,18 @@
-//! Plays a scenario of networks in parallel: transfers come, those of a network's own go over that network, those of the foreground over the bond.
+//! Plays a scenario with networks in parallel. Background transfers of a network use that network
+//! alone; foreground transfers use the bond, Multipath TCP, or a single network.
 
-mod looks;
+mod bond_samples;
+mod foreground;
 mod network;
 mod transfers;
 
-use crate::{emulator::LinkReport, measure};
-use looks::Looks;
-use network::{Networks, PATIENCE, wire_rate};
+use crate::{emulator::LinkReport, measure, network::NetworkOptions};
+use bond_samples::BondSampler;
+pub use network::{BondRoute, ParallelNetworks};
+use network::{MAX_START_DELAY, wire_rate};
 use outcome::{CountedJobs, EngineError, FlowOutcome, NetworkOutcome, Outcome, Progress, ReorderOutcome};
 use proxy::FlowRecord;
-use scenario::{FlowSpec, Opens, Parallel, PlannedTransfer, Scenario, Scheduler, TransferSchedule};
+use scenario::{FlowSpec, Opens, Parallel, PlannedTransfer, Scenario, TransferSchedule, TransferScheduler};
 use std::{
     collections::HashMap,
     path::PathBuf,
@@ -17,87 +20,112 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use transfers::{Ended, Ends, Over, Spec, Transfer};
+use transfers::{Transfer, TransferRequest, TransferResult, TransferRoute, TransferThreads};
 use units::Span;
 
-/// How often progress is told.
-const LOOK: Duration = Duration::from_millis(50);
-/// Transfers at once; with more the networks are overloaded, and a run would have no end.
-const MOST_LIVE: usize = 4000;
+/// Interval between progress reports, samples and checks of a run.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum number of concurrent transfers. More mean that the networks are overloaded, and the run
+/// would never end.
+const MAX_LIVE_TRANSFERS: usize = 4000;
 
-/// What of networks in parallel there is no answer to.
+/// Checks whether the lab can play these networks in parallel.
+///
+/// # Errors
+/// [`EngineError::CannotAnswer`], with the key that it cannot play.
 pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
     for (index, network) in (1..).zip(parallel.networks) {
         if network.queue.kind != scenario::QueueKind::Droptail {
             return EngineError::cannot(
                 "lab",
                 format!("network[{index}].queue.kind"),
-                "its networks are drop-tail queues; others are the simulator's: --on sim",
+                "its networks have drop-tail queues only; the simulator has others: --on sim",
             );
         }
     }
     match parallel.bond.scheduler {
-        Scheduler::Fluid => {
-            return EngineError::cannot("lab", "bond.scheduler", "a fluid is the ideal that no real bond attains: --on theory,sim");
+        TransferScheduler::Fluid => {
+            return EngineError::cannot(
+                "lab",
+                "bond.scheduler",
+                "no real bond attains the fluid ideal; equations and simulator compute it: --on theory,sim",
+            );
         }
-        Scheduler::Mptcp if !transfers::has_multipath() => {
-            return EngineError::cannot("lab", "bond.scheduler", "this kernel has no Multipath TCP");
+        TransferScheduler::Mptcp if !transfers::has_multipath_tcp() => {
+            return EngineError::cannot(
+                "lab",
+                "bond.scheduler",
+                "this kernel has no Multipath TCP: use one that is built with CONFIG_MPTCP",
+            );
         }
         _ => {}
     }
     if let Some((network, load)) = parallel.overload() {
-        let why = format!("network {network} would have a load of {load:.3}, and times would grow for ever: there is no mean");
+        let why = format!(
+            "network {network} would have a load of {load:.3}, so transfer times would grow without bound and have no mean: lower the load"
+        );
         return EngineError::cannot("lab", "bond.scheduler", &why);
     }
     Ok(())
 }
 
-/// What came over the bond, as its two ends tell: payload by network, and what waited of each stream at its most.
+/// Totals of ended streams, as both ends of the bonds report them.
 #[derive(Debug, Default)]
-struct Carried {
+struct BondTotals {
+    /// Payload carried by each network, bytes.
     shares: Vec<u64>,
+    /// Of each stream, the maximum payload that waited for earlier bytes at the receiver, bytes.
     held: Vec<u64>,
 }
 
-/// What had happened by a time.
+/// Traffic up to a moment.
 #[derive(Debug, Clone, Default)]
-struct Mark {
+struct TrafficSnapshot {
+    /// Seconds since the start of the run.
     at: f64,
+    /// IP bytes that have left the queue of each network.
     left: Vec<u64>,
 }
 
-impl Mark {
-    fn of(networks: &Networks, at: f64) -> Self {
-        Mark { at, left: networks.left() }
+impl TrafficSnapshot {
+    fn of(networks: &ParallelNetworks, at: f64) -> Self {
+        TrafficSnapshot { at, left: networks.departed_bytes() }
     }
 }
 
-/// A flow that is given: its transfer once it has begun, when it ended, or what went wrong.
-struct Given {
+/// A flow that the scenario lists.
+struct GivenFlow {
     spec: FlowSpec,
+    /// Its transfer, once it has started.
     transfer: Option<Arc<Transfer>>,
+    /// When its last byte was read, in seconds since the start of the run.
     end: Option<f64>,
+    /// Why it failed.
     error: Option<String>,
 }
 
-/// A run, as it is measured.
-struct Run<'a> {
+/// A run and its measurements.
+struct ParallelRun<'a> {
     parallel: &'a Parallel<'a>,
-    networks: &'a Networks,
-    ends: &'a Ends,
-    jobs: CountedJobs<Mark>,
-    /// Transfers under way, by number; with the part of the run that they count in, if they do.
+    networks: &'a ParallelNetworks,
+    transfers: &'a TransferThreads,
+    jobs: CountedJobs<TrafficSnapshot>,
+    /// Running transfers by number, each with its plan and the batch of the run in which it counts,
+    /// if it does.
     live: HashMap<u64, (PlannedTransfer, Option<usize>, Arc<Transfer>)>,
+    /// Number of the last transfer that was started.
     number: u64,
+    /// Payload of ended transfers, bytes.
     carried: u64,
-    flows: Vec<Given>,
+    flows: Vec<GivenFlow>,
+    /// Errors of transfers that are not listed flows.
     failures: Vec<String>,
-    looks: Looks,
-    /// The kernel has had no room for what hosts received.
+    bond_samples: BondSampler,
+    /// The kernel has run short of memory for TCP at least once.
     short_of_memory: bool,
 }
 
-/// Plays it.
+/// Plays a scenario with networks in parallel.
 pub(crate) fn play(
     scenario: &Scenario,
     parallel: &Parallel<'_>,
@@ -106,129 +134,123 @@ pub(crate) fn play(
     progress: &dyn Progress,
 ) -> Result<Outcome, EngineError> {
     progress.at(0.0, "building");
-    let held = match kernel::resolve(&scenario.control.sender) {
+    // Keeps the sender's controller loaded during the run.
+    let loaded = match kernel::resolve(&scenario.control.sender) {
         Some(ours) => Some(kernel::load(ours.name(), &[]).map_err(|error| EngineError::Failed(error.to_string()))?),
         None => None,
     };
-    let control = held.as_ref().map_or(scenario.control.sender.clone(), |held| format!("td_{}", held.controller().name()));
+    let control = loaded.as_ref().map_or(scenario.control.sender.clone(), |loaded| format!("td_{}", loaded.controller().name()));
     let specs = scenario.flow_specs(seed);
-    let mut networks = Networks::build(parallel, seed, capture)?;
-    let carried = Arc::new(Mutex::new(Carried { shares: vec![0; parallel.networks.len()], held: Vec::new() }));
-    let (over, multipath) = match parallel.bond.settings() {
-        Some(settings) => {
-            let opens = if specs.is_empty() { vec![Opens::Sender] } else { [Opens::Sender, Opens::Receiver].into() };
-            for opens in opens.into_iter().filter(|opens| specs.is_empty() || specs.iter().any(|spec| spec.opens == *opens)) {
-                let heard = carried.clone();
-                networks.bond(parallel, opens, settings, &control, move |end, record| note(&heard, opens, end, record))?;
-            }
-            (Over::Bond, false)
-        }
-        None if parallel.bond.scheduler == Scheduler::Mptcp => {
-            networks.multipath(parallel.networks.len())?;
-            (Over::Multipath, true)
-        }
-        None => (Over::Network(parallel.best()), false),
-    };
-    let (tell, ended) = mpsc::channel();
+    let options = NetworkOptions { capture: capture.cloned(), ..NetworkOptions::default() };
+    let mut networks = ParallelNetworks::without_bonds(parallel, seed, &options)?;
+    let totals = Arc::new(Mutex::new(BondTotals { shares: vec![0; parallel.networks.len()], held: Vec::new() }));
+    let route = foreground::start(&mut networks, parallel, &specs, &control, |opens| {
+        let totals = totals.clone();
+        move |end, record: &FlowRecord| record_ended_stream(&totals, opens, end, record)
+    })?;
+    let (results, ended) = mpsc::channel();
     let windows: Vec<_> = (0..parallel.classes()).map(|class| parallel.window(class)).collect();
-    // The bond's connections have their handshakes before the run begins.
+    // The run starts after the handshakes of the bond's connections.
     let rtt = parallel.networks.iter().map(|network| 2 * network.delay.0).max().unwrap_or(0);
-    thread::sleep((Duration::from_millis(200) + Span(8 * rtt).duration()).min(PATIENCE));
-    let mut ends = Ends::start(&networks, parallel.networks.len(), (seed, &control), &windows, multipath, tell)?;
-    let mut run = Run {
+    thread::sleep((Duration::from_millis(200) + Span(8 * rtt).duration()).min(MAX_START_DELAY));
+    let mut transfers =
+        TransferThreads::start(&networks, parallel.networks.len(), (seed, &control), &windows, route == TransferRoute::Multipath, results)?;
+    let mut run = ParallelRun {
         parallel,
         networks: &networks,
-        ends: &ends,
+        transfers: &transfers,
         jobs: CountedJobs::new(parallel),
         live: HashMap::new(),
         number: 0,
         carried: 0,
-        flows: specs.iter().map(|spec| Given { spec: *spec, transfer: None, end: None, error: None }).collect(),
+        flows: specs.iter().map(|spec| GivenFlow { spec: *spec, transfer: None, end: None, error: None }).collect(),
         failures: Vec::new(),
-        looks: Looks::default(),
+        bond_samples: BondSampler::default(),
         short_of_memory: false,
     };
-    let whole = run.run(scenario, over, &ended, seed, progress)?;
+    let whole = run.run(scenario, route, &ended, seed, progress)?;
     progress.at(1.0, "measuring");
     let mut outcome = run.outcome(scenario, seed);
-    // The last streams are told of when their last words are acknowledged.
+    // The bond reports a stream when its last frames have been acknowledged.
     let begun = Instant::now();
-    while over == Over::Bond && whole && !networks.streams().is_empty() && begun.elapsed() < Duration::from_secs(2) {
+    while route == TransferRoute::Bond && whole && !networks.streams().is_empty() && begun.elapsed() < Duration::from_secs(2) {
         thread::sleep(Duration::from_millis(5));
     }
-    ends.finish();
+    transfers.finish();
     let reports = networks.finish()?;
-    judge(&mut outcome, parallel, &reports);
-    let carried = carried.lock().unwrap_or_else(PoisonError::into_inner);
-    let all: u64 = carried.shares.iter().sum();
+    add_link_reports(&mut outcome, parallel, &reports);
+    let totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
+    let all: u64 = totals.shares.iter().sum();
     if all > 0 {
-        for (network, share) in outcome.networks.iter_mut().zip(&carried.shares) {
+        for (network, share) in outcome.networks.iter_mut().zip(&totals.shares) {
             network.share = Some(*share as f64 / all as f64);
         }
-        let (sum, most) = (carried.held.iter().sum::<u64>(), carried.held.iter().copied().max().unwrap_or(0));
-        outcome.reorder = Some(ReorderOutcome { mean_bytes: sum as f64 / carried.held.len().max(1) as f64, max_bytes: most });
+        let (sum, most) = (totals.held.iter().sum::<u64>(), totals.held.iter().copied().max().unwrap_or(0));
+        outcome.reorder = Some(ReorderOutcome { mean_bytes: sum as f64 / totals.held.len().max(1) as f64, max_bytes: most });
     }
-    if let Over::Network(best) = over {
+    if let TransferRoute::Network(best) = route {
         outcome.networks.iter_mut().enumerate().for_each(|(index, network)| network.share = Some(f64::from(u8::from(index == best))));
     }
     Ok(outcome)
 }
 
-/// What an end of the bond tells of a stream that has ended: the end that dials (0), what went over which network; the end that receives, what waited.
-fn note(carried: &Mutex<Carried>, opens: Opens, end: usize, record: &FlowRecord) {
+/// Adds an ended stream to the totals. The dialling end (0) reports the payload carried by each
+/// network; the end that receives the data reports how much payload waited for earlier bytes.
+fn record_ended_stream(totals: &Mutex<BondTotals>, opens: Opens, end: usize, record: &FlowRecord) {
     let Some(bond) = &record.last.multipath else { return };
-    let mut carried = carried.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
     let dials = end == 0;
     if dials {
         for path in &bond.paths {
             let index = path.network.parse::<usize>().unwrap_or(0).wrapping_sub(1);
             let bytes = if opens == Opens::Sender { path.sent_bytes } else { path.received_bytes };
-            if let Some(share) = carried.shares.get_mut(index) {
+            if let Some(share) = totals.shares.get_mut(index) {
                 *share += bytes;
             }
         }
     }
     if dials == (opens == Opens::Receiver) {
-        carried.held.push(bond.most_waiting_bytes);
+        totals.held.push(bond.most_waiting_bytes);
     }
 }
 
-/// What the machine failed to do.
-fn judge(outcome: &mut Outcome, parallel: &Parallel<'_>, reports: &[LinkReport]) {
+/// Adds warnings and drops of each network to an outcome, which is valid without warnings.
+fn add_link_reports(outcome: &mut Outcome, parallel: &Parallel<'_>, reports: &[LinkReport]) {
     for (index, (network, report)) in parallel.networks.iter().zip(reports).enumerate() {
         let rtt = network.delay * 2;
-        let warnings = measure::faults(&format!("network {}", index + 1), wire_rate(network.rate), rtt, report);
+        let warnings = measure::link_warnings(&format!("network {}", index + 1), wire_rate(network.rate), rtt, report);
         outcome.warnings.extend(warnings);
         outcome.networks[index].queue_drops = Some(report.counts.queue_drops);
     }
     outcome.valid = outcome.warnings.is_empty();
 }
 
-impl Run<'_> {
-    fn mark(&self) -> Mark {
-        Mark::of(self.networks, self.ends.all.now())
+impl ParallelRun<'_> {
+    fn snapshot(&self) -> TrafficSnapshot {
+        TrafficSnapshot::of(self.networks, self.transfers.all.now())
     }
 
-    /// Lets transfers come until all that is measured has ended; false: it was ended before.
+    /// Starts transfers at their times until all that are measured have ended. Returns false if the
+    /// duration of the scenario ended the run before.
     fn run(
         &mut self,
         scenario: &Scenario,
-        over: Over,
-        ended: &mpsc::Receiver<Ended>,
+        route: TransferRoute,
+        ended: &mpsc::Receiver<TransferResult>,
         seed: u64,
         progress: &dyn Progress,
     ) -> Result<bool, EngineError> {
         let specs: Vec<FlowSpec> = self.flows.iter().map(|flow| flow.spec).collect();
         let mut planned = TransferSchedule::new(self.parallel, &specs, seed).peekable();
         if !self.jobs.has_foreground() {
-            self.jobs.begin(self.mark());
+            self.jobs.begin(self.snapshot());
         }
         let duration = scenario.duration.map(Span::secs);
         loop {
-            let now = self.ends.all.now();
+            let now = self.transfers.all.now();
             while let Some(transfer) = planned.next_if(|transfer| transfer.job.at.secs() <= now) {
-                let over = transfer.job.class.checked_sub(1).map_or(over, Over::Network);
-                self.begin(transfer, over);
+                let route = transfer.job.class.checked_sub(1).map_or(route, TransferRoute::Network);
+                self.begin(transfer, route);
             }
             if self.is_over() {
                 return Ok(true);
@@ -238,11 +260,11 @@ impl Run<'_> {
             }
             if !self.jobs.has_foreground() {
                 let read = self.live.values().map(|(.., transfer)| transfer.read.load(Relaxed)).sum::<u64>() + self.carried;
-                self.looks.look(now, read, self.networks);
+                self.bond_samples.sample(now, read, self.networks);
             }
             self.short_of_memory |= measure::is_short_of_memory().unwrap_or(false);
-            if self.live.len() > MOST_LIVE {
-                let why = format!("{MOST_LIVE} transfers are under way at once: the networks have more to carry than they can");
+            if self.live.len() > MAX_LIVE_TRANSFERS {
+                let why = format!("more than {MAX_LIVE_TRANSFERS} transfers run at once: the networks are overloaded; lower the load");
                 return Err(EngineError::Failed(why));
             }
             if progress.cancelled() {
@@ -253,8 +275,8 @@ impl Run<'_> {
             let wait = planned
                 .peek()
                 .map(|transfer| transfer.job.at)
-                .map_or(LOOK, |at| at.duration().saturating_sub(self.ends.all.began.elapsed()))
-                .min(LOOK);
+                .map_or(PROGRESS_INTERVAL, |at| at.duration().saturating_sub(self.transfers.all.began.elapsed()))
+                .min(PROGRESS_INTERVAL);
             if let Ok(first) = ended.recv_timeout(wait) {
                 self.end(first);
                 while let Ok(more) = ended.try_recv() {
@@ -264,6 +286,7 @@ impl Run<'_> {
         }
     }
 
+    /// Whether all that is measured has ended.
     fn is_over(&self) -> bool {
         if self.jobs.has_foreground() {
             return self.jobs.is_over();
@@ -271,22 +294,24 @@ impl Run<'_> {
         self.flows.iter().all(|flow| flow.spec.bytes.is_some() && (flow.end.is_some() || flow.error.is_some()))
     }
 
-    fn begin(&mut self, coming: PlannedTransfer, over: Over) {
-        let (networks, all) = (self.networks, &self.ends.all);
-        let part = self.jobs.arrive(coming.job.class, || Mark::of(networks, all.now()));
+    /// Starts a transfer.
+    fn begin(&mut self, coming: PlannedTransfer, route: TransferRoute) {
+        let (networks, all) = (self.networks, &self.transfers.all);
+        let part = self.jobs.arrive(coming.job.class, || TrafficSnapshot::of(networks, all.now()));
         self.number += 1;
         let bytes = coming.ends.then_some(coming.job.bytes);
-        let spec = Spec { number: self.number, over, opens: coming.opens, bytes, window: coming.window };
-        let transfer = self.ends.open(spec);
+        let request = TransferRequest { number: self.number, route, opens: coming.opens, bytes, window: coming.window };
+        let transfer = self.transfers.open(request);
         if let Some(flow) = coming.flow {
             self.flows[flow].transfer = Some(transfer.clone());
         }
         self.live.insert(self.number, (coming, part, transfer));
     }
 
-    fn end(&mut self, (number, how): Ended) {
-        self.ends.all.forget(number);
-        // A transfer whose other end has failed as well is told of twice.
+    /// Records the end of a transfer.
+    fn end(&mut self, (number, how): TransferResult) {
+        self.transfers.all.forget(number);
+        // If both ends of a transfer fail, its result comes twice.
         let Some((coming, part, transfer)) = self.live.remove(&number) else { return };
         let time_s = how.as_ref().ok().map(|at| at - coming.job.at.secs());
         self.jobs.end(coming.job.class, part, time_s);
@@ -298,10 +323,10 @@ impl Run<'_> {
                 }
             }
             Err(why) => {
-                let told = format!("a transfer of class {} failed, after {} bytes: {why}", coming.job.class, transfer.read.load(Relaxed));
+                let failure = format!("a transfer of class {} failed after {} bytes: {why}", coming.job.class, transfer.read.load(Relaxed));
                 match coming.flow {
                     Some(flow) => self.flows[flow].error = Some(why),
-                    None => self.failures.push(told),
+                    None => self.failures.push(failure),
                 }
             }
         }
@@ -312,11 +337,11 @@ impl Run<'_> {
             self.failures.push(measure::SHORT_OF_MEMORY.into());
         }
         let (began, stopped) = self.jobs.marks();
-        let (began, stopped) = (began.cloned().unwrap_or_default(), stopped.cloned().unwrap_or_else(|| self.mark()));
+        let (began, stopped) = (began.cloned().unwrap_or_default(), stopped.cloned().unwrap_or_else(|| self.snapshot()));
         let span = (stopped.at - began.at).max(1e-9);
         let capacity = |index: usize| wire_rate(self.parallel.networks[index].rate).bits_per_s() as f64 / 8.0 * span;
         let left = |index: usize| {
-            let of = |mark: &Mark| mark.left.get(index).copied().unwrap_or(0);
+            let of = |snapshot: &TrafficSnapshot| snapshot.left.get(index).copied().unwrap_or(0);
             of(&stopped).saturating_sub(of(&began)) as f64
         };
         let count = self.parallel.networks.len();
@@ -328,10 +353,10 @@ impl Run<'_> {
         };
         let means = self.jobs.means();
         let flows: Vec<FlowOutcome> = self.flows.iter().map(|flow| flow_outcome(flow, stopped.at)).collect();
-        // What was read, of those too that have not ended.
+        // Includes transfers that have not ended.
         let reading: u64 = self.live.values().map(|(.., transfer)| transfer.read.load(Relaxed)).sum();
         let carried = if flows.is_empty() { self.carried + reading } else { flows.iter().map(|flow| flow.bytes).sum() };
-        let elapsed = if flows.is_empty() { self.ends.all.now() } else { span };
+        let elapsed = if flows.is_empty() { self.transfers.all.now() } else { span };
         Outcome {
             scenario: scenario.name.clone(),
             engine: "lab".into(),
@@ -345,14 +370,14 @@ impl Run<'_> {
             sojourn_jobs: means.jobs,
             networks: (0..count).map(network).collect(),
             ci95: means.ci95,
-            series: self.looks.series(),
+            series: self.bond_samples.series(),
             ..Outcome::default()
         }
     }
 }
 
-fn flow_outcome(flow: &Given, until: f64) -> FlowOutcome {
-    let Given { spec, transfer, end, error } = flow;
+fn flow_outcome(flow: &GivenFlow, until: f64) -> FlowOutcome {
+    let GivenFlow { spec, transfer, end, error } = flow;
     let bytes = transfer.as_ref().map_or(0, |transfer| transfer.read.load(Relaxed));
     let time = end.unwrap_or(until) - spec.start.secs();
     FlowOutcome {

@@ -1,79 +1,112 @@
-//! Two hosts and several networks between them, and the two ends of a bond.
+//! Two hosts, the networks in parallel between them, and the two ends of a bond.
 //!
-//! Network `k` (from 1) joins the sender as 10.77.k.1 and the receiver as 10.77.k.2; the device is called `link<k>` on both. Connections over a network are
-//! those to its addresses. The bond is dialled from the host that opens transfers.
+//! Network `k` (from 1) joins the sender as 10.77.k.1 and the receiver as 10.77.k.2. Its device is
+//! called `link<k>` on both. A connection runs over the network whose addresses it uses. A bond is
+//! dialled by the host that opens the transfers which it carries.
 
 use crate::{
     LabError,
-    awake::Awake,
-    capture::{Capture, Writer},
-    emulator::{Emulator, LinkReport, LinkSpec, Setting},
+    capture::{Capture, CaptureWriter},
+    emulator::{Emulator, EmulatorSettings, LinkReport, LinkSpec},
     host::{Host, clear_stale},
-    network::{HOST_QUEUE, settings},
+    keep_cpus_awake::CpusAwake,
+    network::{HOST_QUEUE, NetworkOptions, reordering, settings},
     sys,
 };
 use bond::{BondSettings, PresharedKey};
-use intercept::{LegProfile, Policy};
-use proxy::{BondConfig, BondNetwork as Path, FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
+use intercept::{Destinations, LegProfile, Policy, Prefix};
+use proxy::{BondConfig, BondNetwork, FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
 use scenario::{Opens, Parallel, Purpose, stream};
 use std::{
-    collections::HashMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::PathBuf,
     time::{Duration, Instant},
 };
 use units::{Bytes, PKT, Rate};
 
-/// Where the accepting end of a bond listens.
+/// Port at which the accepting end of a bond listens.
 const BOND_PORT: u16 = 7000;
-/// Where applications find the bond, and where it finds theirs.
-const IN_PORT: u16 = 4000;
-pub(super) const OUT_PORT: u16 = 4100;
-/// Payload of a full segment, with timestamps.
+/// Port of the loopback interface at which the dialling end of a bond accepts connections.
+const ENTRY_PORT: u16 = 4000;
+/// Port of the loopback interface to which the accepting end of a bond connects.
+pub(super) const EXIT_PORT: u16 = 4100;
+/// Payload of a full segment with timestamps, bytes.
 const MSS: u64 = PKT.0 - 52;
+/// Maximum time to wait for the handshakes of a bond's connections before a run starts.
+pub(super) const MAX_START_DELAY: Duration = Duration::from_secs(10);
 
-/// Hosts, networks and bonds, up and running.
+/// The hosts, networks and bonds of a scenario with networks in parallel, up and running until
+/// dropped.
 #[derive(Debug)]
-pub(crate) struct Networks {
+pub struct ParallelNetworks {
     /// Sender and receiver.
     hosts: [Host; 2],
-    /// The ends that dial and accept, by who opens transfers: the sender, the receiver. Declared before the emulator: they end while packets still flow.
+    /// The dialling and the accepting end of the bond that carries what the sender opens, and of
+    /// the one that carries what the receiver opens. Declared before the emulator, so that they are
+    /// dropped while it still delivers their last packets.
     bonds: [Option<[Proxy; 2]>; 2],
     emulator: Option<Emulator>,
-    writer: Option<Writer>,
-    _awake: Awake,
+    capture_writer: Option<CaptureWriter>,
+    _cpus_awake: CpusAwake,
 }
 
-/// What the ends of a bond tell of a stream that has ended.
-pub(super) trait Heard: Fn(usize, &FlowRecord) + Clone + Send + Sync + 'static {}
-impl<T: Fn(usize, &FlowRecord) + Clone + Send + Sync + 'static> Heard for T {}
+/// Where applications reach a bond, and where it reaches applications.
+#[derive(Debug)]
+pub struct BondRoute<'a> {
+    /// The host on which connections to `entry` enter the bond.
+    pub from: &'a Host,
+    /// Address on that host.
+    pub entry: SocketAddr,
+    /// The host on which the bond connects to `exit` for each of them.
+    pub to: &'a Host,
+    /// Address on that host.
+    pub exit: SocketAddr,
+}
 
-/// The address of the sender (0) or the receiver (1) in network `index`, from 0.
+/// Called when a stream of a bond has ended, by the dialling end (0) and by the accepting end (1).
+pub(super) trait OnStreamEnd: Fn(usize, &FlowRecord) + Clone + Send + Sync + 'static {}
+impl<T: Fn(usize, &FlowRecord) + Clone + Send + Sync + 'static> OnStreamEnd for T {}
+
+/// The address of the sender (`end` 0) or of the receiver (1) in network `index` (from 0).
 pub(super) fn address(index: usize, end: usize) -> IpAddr {
     Ipv4Addr::new(10, 77, index as u8 + 1, end as u8 + 1).into()
 }
 
-/// What a network carries of IP when it carries so much payload in full segments.
+/// The rate of IP bytes of a network that carries this rate of payload in full segments.
 pub(super) fn wire_rate(payload: Rate) -> Rate {
     Rate((u128::from(payload.bits_per_s()) * u128::from(PKT.0)).div_ceil(MSS.into()) as u64)
 }
 
-/// Which end opens: the sender or the receiver.
+/// Index of the host that opens connections: 0 for the sender, 1 for the receiver.
 pub(super) fn end_of(opens: Opens) -> usize {
     usize::from(opens == Opens::Receiver)
 }
 
-impl Networks {
-    pub(crate) fn build(parallel: &Parallel<'_>, seed: u64, capture: Option<&PathBuf>) -> Result<Self, LabError> {
+/// Where applications connect to enter a bond.
+pub(super) fn bond_entrance() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, ENTRY_PORT).into()
+}
+
+/// Where a bond connects to reach applications.
+fn exit_address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, EXIT_PORT).into()
+}
+
+impl ParallelNetworks {
+    /// Builds hosts and networks, without bonds.
+    pub(super) fn without_bonds(parallel: &Parallel<'_>, seed: u64, options: &NetworkOptions) -> Result<Self, LabError> {
         clear_stale();
         let epoch = Instant::now();
-        let hosts = [Host::new("sender")?, Host::new("receiver")?];
-        let memory = memory(parallel);
-        let [mut left, mut right] = [0, 1].map(|end| set_up(&hosts[end], end, parallel.networks.len(), &memory));
-        let ends = left.as_mut().map_err(take)?.drain(..).zip(right.as_mut().map_err(take)?.drain(..));
-        let specs = parallel.networks.iter().enumerate().zip(ends).map(|((index, network), (left, right))| {
+        let mut hosts = [Host::new("sender")?, Host::new("receiver")?];
+        if options.published {
+            for host in &mut hosts {
+                host.publish()?;
+            }
+        }
+        let (count, memory) = (parallel.networks.len(), socket_memory(parallel));
+        let devices = set_up(&hosts[0], 0, count, &memory)?.into_iter().zip(set_up(&hosts[1], 1, count, &memory)?);
+        let specs = parallel.networks.iter().enumerate().zip(devices).map(|((index, network), (left, right))| {
             let rate = wire_rate(network.rate);
             LinkSpec {
                 rate,
@@ -87,44 +120,61 @@ impl Networks {
             }
         });
         let specs = specs.collect();
-        let (capture, writer) = match capture {
-            None => (None, None),
-            Some(prefix) => {
-                let path = |host: &Host| PathBuf::from(format!("{}{}.pcapng", prefix.display(), host.name()));
-                let (capture, writer) = Capture::open(hosts.iter().map(path).collect())?;
-                (Some(capture), Some(writer))
-            }
-        };
-        let emulator = Some(Emulator::start(specs, Setting { epoch, access_delays: HashMap::new(), reordering: None, capture })?);
-        Ok(Networks { hosts, bonds: [None, None], emulator, writer, _awake: Awake::keep() })
+        let (capture, capture_writer) = Capture::of_hosts(options.capture.as_deref(), &hosts)?;
+        let access_delays = options.access_delays.clone();
+        let settings = EmulatorSettings { epoch, access_delays, reordering: reordering(options, seed), capture };
+        let emulator = Some(Emulator::start(specs, settings)?);
+        Ok(ParallelNetworks { hosts, bonds: [None, None], emulator, capture_writer, _cpus_awake: CpusAwake::keep() })
     }
 
-    /// The sender (0) or the receiver (1).
-    pub(crate) fn host(&self, end: usize) -> &Host {
-        &self.hosts[end]
+    /// The sender and the receiver.
+    pub fn hosts(&self) -> &[Host; 2] {
+        &self.hosts
     }
 
-    /// Has a bond carry what `opens` opens; `on_end` hears of the streams that end, at the end that dials (0) or accepts (1).
-    pub(super) fn bond(
+    /// The addresses of the sender in each network.
+    pub fn sender_addresses(&self) -> Vec<IpAddr> {
+        (0..self.count()).map(|index| address(index, 0)).collect()
+    }
+
+    /// The addresses of the receiver in each network.
+    pub fn receiver_addresses(&self) -> Vec<IpAddr> {
+        (0..self.count()).map(|index| address(index, 1)).collect()
+    }
+
+    /// The bonds: none if the scenario's foreground uses a single network or Multipath TCP.
+    pub fn bonds(&self) -> impl Iterator<Item = BondRoute<'_>> {
+        self.bond_ends().map(move |(opens, _)| BondRoute {
+            from: &self.hosts[end_of(opens)],
+            entry: bond_entrance(),
+            to: &self.hosts[1 - end_of(opens)],
+            exit: exit_address(),
+        })
+    }
+
+    /// Starts the two ends of a bond for the connections that `opens` opens.
+    pub(super) fn start_bond(
         &mut self,
         parallel: &Parallel<'_>,
         opens: Opens,
-        shared: BondSettings,
+        settings: BondSettings,
         control: &str,
-        on_end: impl Heard,
+        on_end: impl OnStreamEnd,
     ) -> Result<(), LabError> {
         let (here, there) = (end_of(opens), 1 - end_of(opens));
         let mut secret = [0; 32];
         rand::rng().fill(&mut secret[..]);
         let key = PresharedKey::new(&secret).map_err(|why| LabError::Bond(why.to_string()))?;
         let profile = LegProfile { control: Some(control.into()), ..LegProfile::default() };
-        let most = parallel.networks.iter().map(|network| wire_rate(network.rate).bytes_in(network.delay * 2).0).sum::<u64>();
+        let in_flight = parallel.networks.iter().map(|network| wire_rate(network.rate).bytes_in(network.delay * 2).0).sum::<u64>();
         let bond = BondConfig {
             key: Some(key),
-            settings: shared,
-            window: Bytes((4 * most).next_power_of_two().clamp(8 << 20, 1 << 28)),
+            settings,
+            window: Bytes((4 * in_flight).next_power_of_two().clamp(8 << 20, 1 << 28)),
             connection_window: parallel.window(0),
             spares: 4,
+            // The accepting end refuses loopback addresses unless they are allowed.
+            destinations: Destinations { allow: vec![Prefix(exit_address().ip().into())], ..Destinations::default() },
             ..BondConfig::default()
         };
         let accepts = ProxyConfig {
@@ -134,7 +184,7 @@ impl Networks {
             buffer: None,
             ..ProxyConfig::default()
         };
-        let path = |index: usize| Path {
+        let network = |index: usize| BondNetwork {
             name: (index + 1).to_string(),
             interface: None,
             source: Some(address(index, here)),
@@ -143,92 +193,81 @@ impl Networks {
             profile: profile.clone(),
         };
         let dials = ProxyConfig {
-            listen: vec![ListenerConfig::forward(entrance(), (Ipv4Addr::LOCALHOST, OUT_PORT).into())],
-            networks: (0..parallel.networks.len()).map(path).collect(),
+            listen: vec![ListenerConfig::forward(bond_entrance(), exit_address())],
+            networks: (0..parallel.networks.len()).map(network).collect(),
             bond: Some(bond),
             buffer: None,
             ..ProxyConfig::default()
         };
-        let start = |config: ProxyConfig, end: usize, place: usize| {
-            let (host, on_end) = (&self.hosts[place], on_end.clone());
+        let start = |config: ProxyConfig, end: usize, host: &Host| {
+            let on_end = on_end.clone();
             let started = host.enter(|| Proxy::start(config, move |record| on_end(end, &record)))?;
             started.map_err(|why| LabError::Proxy { host: host.name().into(), why: Box::new(why) })
         };
-        let accepts = start(accepts, 1, there)?;
-        let dials = start(dials, 0, here)?;
+        let accepts = start(accepts, 1, &self.hosts[there])?;
+        let dials = start(dials, 0, &self.hosts[here])?;
         self.bonds[here] = Some([dials, accepts]);
         Ok(())
     }
 
     /// Lets Multipath TCP use all networks.
-    pub(super) fn multipath(&self, networks: usize) -> Result<(), LabError> {
+    pub(super) fn enable_multipath_tcp(&self) -> Result<(), LabError> {
         for (end, host) in self.hosts.iter().enumerate() {
             let mut lines = vec!["mptcp limits set subflows 8 add_addr_accepted 8".to_string()];
-            // Whoever is called tells of its other addresses.
-            lines.extend((1..networks).map(|index| format!("mptcp endpoint add {} dev link{} signal", address(index, end), index + 1)));
+            // The server signals its other addresses to the client (ADD_ADDR).
+            let others = 1..self.count();
+            lines.extend(others.map(|index| format!("mptcp endpoint add {} dev link{} signal", address(index, end), index + 1)));
             host.ip(&lines)?;
         }
         Ok(())
     }
 
-    /// The streams of the ends that dial as they are now.
+    /// The current streams of the dialling ends.
     pub(super) fn streams(&self) -> Vec<FlowStats> {
         self.bonds.iter().flatten().flat_map(|[dials, _]| dials.flows()).collect()
     }
 
-    /// The ends of each bond, that which dials first, and who opens what it carries.
-    pub(super) fn ends(&self) -> impl Iterator<Item = (Opens, &[Proxy; 2])> {
+    /// The dialling and the accepting end of each bond, after the host that opens what it carries.
+    pub(super) fn bond_ends(&self) -> impl Iterator<Item = (Opens, &[Proxy; 2])> {
         [Opens::Sender, Opens::Receiver].into_iter().filter_map(|opens| Some((opens, self.bonds[end_of(opens)].as_ref()?)))
     }
 
-    /// How many networks there are.
+    /// Number of networks.
     pub(super) fn count(&self) -> usize {
         self.emulator.as_ref().map_or(0, |emulator| emulator.gauges().len())
     }
 
-    /// Bytes that have left each network in the direction of the data.
-    pub(super) fn left(&self) -> Vec<u64> {
+    /// IP bytes that have left the queue of each network, in the direction of the data.
+    pub(super) fn departed_bytes(&self) -> Vec<u64> {
         use std::sync::atomic::Ordering::Relaxed;
         self.emulator.as_ref().map_or(Vec::new(), |emulator| emulator.gauges().iter().map(|gauge| gauge.left_bytes.load(Relaxed)).collect())
     }
 
-    /// Ends everything, and tells what became of each network.
+    /// Stops bonds and emulator, and returns a report for each network.
     pub(crate) fn finish(mut self) -> Result<Vec<LinkReport>, LabError> {
-        self.stop();
+        self.stop_bonds();
         let reports = match self.emulator.take() {
             Some(emulator) => emulator.finish()?,
             None => Vec::new(),
         };
-        if let Some(writer) = self.writer.take() {
+        if let Some(writer) = self.capture_writer.take() {
             writer.finish()?;
         }
         Ok(reports)
     }
 
-    fn stop(&mut self) {
+    fn stop_bonds(&mut self) {
         self.bonds = [None, None];
     }
 }
 
-impl Drop for Networks {
+impl Drop for ParallelNetworks {
     fn drop(&mut self) {
-        self.stop();
+        self.stop_bonds();
     }
 }
 
-/// Where applications find the bond.
-pub(super) fn entrance() -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, IN_PORT).into()
-}
-
-/// How long to wait for the networks of a bond to be there.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-
-fn take(error: &mut LabError) -> LabError {
-    std::mem::replace(error, LabError::Panicked)
-}
-
-/// Makes the devices of a host, and configures it.
+/// Makes a host's devices, one for each network, and configures the host.
 fn set_up(host: &Host, end: usize, networks: usize, memory: &str) -> Result<Vec<OwnedFd>, LabError> {
     host.sysctl(&settings(memory))?;
     let mut devices = Vec::new();
@@ -247,13 +286,15 @@ fn set_up(host: &Host, end: usize, networks: usize, memory: &str) -> Result<Vec<
     Ok(devices)
 }
 
-/// Default and largest socket buffer: what is in flight and queued, twice over and once more for growth.
-fn memory(parallel: &Parallel<'_>) -> String {
-    let need = |network: &scenario::Network| {
+/// Default and maximum socket buffer, in bytes: four times what is in flight and queued in the
+/// network with most of both. A factor of two covers the kernel's overhead, another the growth of
+/// the window.
+fn socket_memory(parallel: &Parallel<'_>) -> String {
+    let need = |network: &scenario::ParallelNetwork| {
         let rate = wire_rate(network.rate);
-        let flight = rate.bytes_in(network.delay * 2).0;
+        let in_flight = rate.bytes_in(network.delay * 2).0;
         let queue = network.queue.size_for(rate, network.delay * 2).bytes().0;
-        flight.saturating_add(queue).saturating_mul(4)
+        in_flight.saturating_add(queue).saturating_mul(4)
     };
     let need = parallel.networks.iter().map(need).max().unwrap_or(0).clamp(4 << 20, 1 << 28);
     format!("{need} {need}")

@@ -1,8 +1,8 @@
-//! Asked against delivered: the emulated link, measured from outside at 1, 10, 100 and 1000 Mbit/s.
+//! Compares what an emulated link delivers with its configuration, at 1, 10, 100 and 1000 Mbit/s.
 //!
-//! Whether a machine keeps up is the machine's affair: a measurement during which it did not (packets come milliseconds late on an idle
-//! link) is made again, and where it never does, that rate is skipped and named. What a link delivers when the machine does keep up is
-//! the lab's, and is held to the figures.
+//! A measurement during which the machine did not keep up (packets arrive milliseconds late on an
+//! idle link) is repeated. If the machine never keeps up, that rate is skipped, and the test says
+//! so. Otherwise the link must deliver what was configured.
 
 use crate::{ALONE, common};
 use lab::{Calibration, calibrate};
@@ -13,10 +13,10 @@ use units::{Rate, Span};
 
 const DELAY: Span = Span(20_000_000);
 
-/// How long to wait for a machine that has something else to do.
+/// How long to repeat measurements on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Measures until `holds`; the last measurement is returned either way.
+/// Measures until `holds`, or until [`PATIENCE`] is exhausted. Returns the last measurement.
 fn measure(mbit: u64, loss: Option<Loss>, seconds: f64, holds: impl Fn(&Calibration) -> bool) -> Calibration {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut last = None;
@@ -49,7 +49,8 @@ fn rate_and_delay_are_what_was_asked() {
     for mbit in [1, 10, 100, 1000] {
         let good = |found: &Calibration| rate_error(found).abs() < 0.01 && (0.0..0.0002).contains(&delay_error(found));
         let found = measure(mbit, None, 1.5, good);
-        // What is not offered can't be delivered; what comes milliseconds late on an idle link, or when the emulator is late, is the machine's doing.
+        // The machine was too slow if it did not send enough, if packets were milliseconds late on
+        // an idle link, or if the emulator was late.
         let slow = found.offered_rate_bps < 1.01 * found.rate.bits_per_s() as f64 || found.late_p99_s > 0.001;
         if !good(&found) && (found.jitter_p99_s > 0.001 || slow) {
             let (late, offered) = (found.late_p99_s.max(found.jitter_p99_s) * 1e3, found.offered_rate_bps / 1e6);
@@ -72,7 +73,7 @@ fn loss_per_packet_is_within_its_binomial_interval() {
     for mbit in [1, 10, 100, 1000] {
         let found = measure(mbit, Some(Loss::PerPacket(0.01)), 2.0, |found| found.lost < found.sent / 20);
         let law = Binomial::new(0.01, found.sent).unwrap();
-        // Neither tail is rarer than one in two thousand.
+        // Fails if either tail probability is below one in two thousand.
         let (at_most, at_least) = (law.cdf(found.lost), 1.0 - found.lost.checked_sub(1).map_or(0.0, |less| law.cdf(less)));
         assert!(at_most > 0.0005 && at_least > 0.0005, "{mbit} Mbit/s: {} of {} lost", found.lost, found.sent);
     }
@@ -83,7 +84,7 @@ fn loss_events_per_second_are_exponentially_spaced() {
     if common::skip("loss_events_per_second_are_exponentially_spaced") {
         return;
     }
-    // Packets must come much more often than events for each event to meet one at once.
+    // Packets are much more frequent than loss events, so that each event hits a packet at once.
     for (mbit, rate, seconds) in [(1, 3.0, 25.0), (10, 20.0, 8.0), (100, 60.0, 5.0), (1000, 100.0, 3.0)] {
         let expected = rate * seconds;
         let found = measure(mbit, Some(Loss::PerSecond(rate)), seconds, |found| found.lost as f64 > expected / 2.0);

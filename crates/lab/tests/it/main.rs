@@ -1,13 +1,14 @@
-//! The lab's links and runs, measured. `survival.rs`, beside this directory, is a program of its own
-//! because its transfers would disturb the measurements.
+//! Measurements of the lab's links and runs. `survival.rs`, beside this directory, is a separate
+//! program because its transfers would disturb the measurements.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod links;
+mod parallel;
 mod play;
 
 use std::sync::Mutex;
 
-/// Held while a test measures: two measurements at a time would disturb each other.
+/// Locked while a test measures, since concurrent measurements would disturb each other.
 static ALONE: Mutex<()> = Mutex::new(());

@@ -1,7 +1,7 @@
-//! Small scenarios, played: what goes in comes out, and the figures make physical sense.
+//! Plays small scenarios: all bytes arrive, and the results are physically plausible.
 //!
-//! A run during which the machine did not keep up says so (`valid`), and its figures are the machine's: it is played again, and where no
-//! run ever counts, the test is skipped and named.
+//! A run during which the machine did not keep up is not `valid`, and is repeated. If no run is
+//! valid, the test is skipped, and says so.
 
 use crate::{ALONE, common};
 use lab::Lab;
@@ -12,14 +12,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long to wait for a machine that has something else to do.
+/// How long to repeat runs on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn scenario(text: &str) -> Scenario {
     ScenarioFile::parse(text, "test").unwrap().variants(&[]).unwrap().remove(0).scenario
 }
 
-/// Plays until a run counts; nothing, and a note, where none does.
+/// Plays until a run is valid. Returns `None` and reports the test as skipped if none is.
 fn play(test: &str, text: &str) -> Option<Outcome> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let begun = Instant::now();
@@ -50,7 +50,7 @@ fn a_file_arrives_whole_end_to_end_and_split_up_and_down() {
                 return;
             };
             assert!(outcome.flows.iter().all(|flow| flow.bytes == 1_000_000 && flow.end_s.is_some()), "{split}{opens}");
-            // Payload can't be faster than the link less its headers.
+            // Goodput cannot exceed the link's rate without headers.
             assert!(outcome.goodput_bps > 1e6 && outcome.goodput_bps < 20e6 * 1448.0 / 1500.0, "{}", outcome.goodput_bps);
             assert!(outcome.utilization > 0.1 && outcome.utilization <= 1.0, "{}", outcome.utilization);
             let legs = if split.is_empty() { 1 } else { 2 };
@@ -67,11 +67,11 @@ fn a_file_arrives_whole_end_to_end_and_split_up_and_down() {
     }
 }
 
-/// Ten segments of payload take a flight from end to end where a connection begins with ten, and two round trips more where it begins with two (2, 4, 4);
-/// at a proxy both legs begin so.
+/// With an initial window of ten, ten segments of payload need one flight; with two, they need two
+/// round trips more (2, 4, 4 segments). A proxy uses the same initial window on both legs.
 #[test]
-fn a_connection_begins_with_the_window_it_is_told() {
-    const TEST: &str = "a_connection_begins_with_the_window_it_is_told";
+fn a_connection_starts_with_the_configured_initial_window() {
+    const TEST: &str = "a_connection_starts_with_the_configured_initial_window";
     if common::skip(TEST) {
         return;
     }
@@ -80,9 +80,9 @@ fn a_connection_begins_with_the_window_it_is_told() {
         play(TEST, &format!("{links}{text}[[flow]]\nbytes = \"14kB\"\n"))?.mean_flow_s()
     };
     for (split, round_trip) in [("", 0.3), ("[[split]]\nafter = 1\n", 0.2)] {
-        let told = |window: u32| seconds(format!("{split}[tcp]\ninitial_window = {window}\n"));
-        let (Some(kernels), Some(ten), Some(two)) = (seconds(split.into()), told(10), told(2)) else { return };
-        assert!((ten - kernels).abs() < 0.04, "{ten} {kernels}");
+        let with_window = |window: u32| seconds(format!("{split}[tcp]\ninitial_window = {window}\n"));
+        let (Some(default), Some(ten), Some(two)) = (seconds(split.into()), with_window(10), with_window(2)) else { return };
+        assert!((ten - default).abs() < 0.04, "{ten} {default}");
         assert!((two - ten - 2.0 * round_trip).abs() < 0.08, "{split}{two} {ten}");
     }
 }
@@ -106,8 +106,8 @@ fn a_chain_of_proxies_carries_a_file() {
 }
 
 #[test]
-fn a_duration_ends_greedy_flows_and_cross_traffic_takes_its_part() {
-    const TEST: &str = "a_duration_ends_greedy_flows_and_cross_traffic_takes_its_part";
+fn a_duration_ends_greedy_flows_and_cross_traffic_takes_bandwidth() {
+    const TEST: &str = "a_duration_ends_greedy_flows_and_cross_traffic_takes_bandwidth";
     if common::skip(TEST) {
         return;
     }
@@ -124,7 +124,7 @@ fn the_bound_holds_while_the_far_leg_is_dialled() {
     if common::skip(TEST) {
         return;
     }
-    // Hosts of the lab have large default buffers, and a second is enough to fill them.
+    // Hosts of the lab have large default buffers, which the sender could fill within a second.
     let text = "name = \"x\"\nduration = \"3s\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"1ms\"\n[[link]]\nrate = \"5Mbit\"\ndelay = \"400ms\"\n\
                 [[split]]\nafter = 1\nbuffer = \"1MB\"\n[[flow]]\n";
     let Some(outcome) = play(TEST, text) else { return };
@@ -157,12 +157,12 @@ fn a_window_in_the_scenario_is_a_limit() {
     else {
         return;
     };
-    // 20 kB a round trip of 100 ms are 1.6 Mbit/s.
+    // 20 kB per round trip of 100 ms is 1.6 Mbit/s.
     assert!(outcome.goodput_bps < 1.7e6 && outcome.goodput_bps > 0.8e6, "{}", outcome.goodput_bps);
 }
 
 #[test]
-fn what_the_lab_cannot_answer_it_names() {
+fn the_lab_names_the_key_that_it_cannot_answer() {
     let refuse = |text: String| Lab::default().can_answer(&scenario(&text)).unwrap_err();
     let flow = "[[flow]]\nbytes = \"1MB\"\n";
     let key = |error: EngineError| match error {
@@ -174,9 +174,9 @@ fn what_the_lab_cannot_answer_it_names() {
     assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nbackpressure = \"fluid\"\n{flow}"))), "split[1].backpressure");
     assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nbuffer = \"2pkt\"\n{flow}"))), "split[1].buffer");
     assert_eq!(key(refuse(format!("{LINKS}[control]\nsender = \"xcp\"\n{flow}"))), "control.sender");
-    let told = refuse(format!("{LINKS}[control]\nsender = \"mpcp3-e2e-keep\"\n{flow}"));
-    assert!(told.to_string().ends_with("works with routers that take part, which are the simulator's: --on sim"), "{told}");
-    assert_eq!(key(told), "control.sender");
+    let error = refuse(format!("{LINKS}[control]\nsender = \"mpcp3-e2e-keep\"\n{flow}"));
+    assert!(error.to_string().ends_with("needs router-assisted queues, which the simulator has: --on sim"), "{error}");
+    assert_eq!(key(error), "control.sender");
     assert_eq!(key(refuse(format!("{LINKS}[tcp]\ninitial_window = 2\nsack = false\n{flow}"))), "tcp.sack");
     let error = refuse(format!("{LINKS}[control]\nsender = \"cubik\"\n{flow}"));
     assert!(matches!(&error, EngineError::WrongScenario { key, .. } if key == "control.sender"), "{error}");
@@ -190,7 +190,7 @@ fn a_link_carries_less_from_then_on_and_an_application_sends_what_it_offers() {
     }
     let link = "name = \"x\"\nduration = \"4s\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"5ms\"\n";
     let Some(halved) = play(TEST, &format!("{link}changes = [{{ at = \"2s\", rate = \"5Mbit\" }}]\n[[flow]]\n")) else { return };
-    // 5 MB in the first half, 1.25 MB in the second, less start-up and headers.
+    // 5 MB in the first half, 1.25 MB in the second, minus slow start and headers.
     assert!((3_500_000..6_100_000).contains(&halved.flows[0].bytes), "{}", halved.flows[0].bytes);
     assert!(halved.utilization > 0.8 && halved.utilization <= 1.0, "{}", halved.utilization);
     let Some(offered) = play(TEST, &format!("{link}[[flow]]\noffers = {{ bytes = \"50kB\", every = \"100ms\" }}\n[[flow]]\n")) else {

@@ -7,7 +7,7 @@ use super::{
     table::{ComputedRow, ComputedTable, over_seeds},
 };
 use crate::error::PaperError;
-use theory::{Aimd, LossProcess, TandemState};
+use theory::{Aimd, LossRate, TandemState};
 
 const SEEDS: u64 = 10;
 /// The relative difference from the equations that is accepted.
@@ -35,8 +35,8 @@ const SMALL_WINDOW: f64 = 60.0;
 
 /// The mean rate of one connection beside 2/(R²λ) and Φ/(R√λ) (§19.4.2, (19.3)).
 pub(super) fn alone() -> Result<ComputedTable, PaperError> {
-    let settings = BY_TIME.map(|(rtt, rate)| (rtt, LossProcess::PerSecond(rate))).into_iter();
-    let settings = settings.chain(PER_PACKET.map(|(rtt, rate)| (rtt, LossProcess::PerPacket(rate))));
+    let settings = BY_TIME.map(|(rtt, rate)| (rtt, LossRate::PerSecond(rate))).into_iter();
+    let settings = settings.chain(PER_PACKET.map(|(rtt, rate)| (rtt, LossRate::PerPacket(rate))));
     let settings: Vec<(u32, Aimd)> =
         settings.map(|(rtt, losses)| Ok((rtt, Aimd::new(f64::from(rtt) / 1e3, losses)?))).collect::<Result<_, PaperError>>()?;
     let behaviours = |leg: &Aimd| &ALONE_BEHAVIOURS[..if leg.mean() * leg.rtt_s() < SMALL_WINDOW { 2 } else { 1 }];
@@ -48,8 +48,8 @@ pub(super) fn alone() -> Result<ComputedTable, PaperError> {
     let mut rows = Vec::new();
     for ((rtt, leg, behaviour), runs) in cases.iter().zip(played.chunks(SEEDS as usize)) {
         let kind = match leg.losses() {
-            LossProcess::PerSecond(rate) => format!("RI, {rate} a second"),
-            LossProcess::PerPacket(rate) => format!("RD, {rate} a packet"),
+            LossRate::PerSecond(rate) => format!("RI, {rate} a second"),
+            LossRate::PerPacket(rate) => format!("RD, {rate} a packet"),
         };
         let window = format!("{:.1}", leg.mean() * leg.rtt_s());
         let of = |what: &str| vec![kind.clone(), rtt.to_string(), window.clone(), behaviour.0.to_owned(), what.to_owned()];
@@ -73,8 +73,8 @@ pub(super) fn alone() -> Result<ComputedTable, PaperError> {
 /// Packets per second, and the ratio to the equations with the same losses.
 fn play_alone(leg: &Aimd, behaviour: &[&str], seed: u64) -> Result<[f64; 2], PaperError> {
     let (loss, losses_per_s) = match leg.losses() {
-        LossProcess::PerSecond(rate) => (format!("{{ per_second = {rate} }}"), rate),
-        LossProcess::PerPacket(rate) => (format!("{{ per_packet = {rate} }}"), rate * leg.mean()),
+        LossRate::PerSecond(rate) => (format!("{{ per_second = {rate} }}"), rate),
+        LossRate::PerPacket(rate) => (format!("{{ per_packet = {rate} }}"), rate * leg.mean()),
     };
     let count = ALONE_LOSSES.min(ALONE_PACKETS / leg.mean() * losses_per_s);
     let times = [WARM_UP_LOSSES, WARM_UP_LOSSES + count].map(|losses| (losses / losses_per_s).ceil());

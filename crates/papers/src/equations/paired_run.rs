@@ -7,7 +7,7 @@ use link::Time;
 use outcome::Outcome;
 use scenario::{Loss, Purpose, Scenario, stream};
 use sim::Sim;
-use theory::{Aimd, LossBasis, LossProcess, TandemModel, TandemState};
+use theory::{Aimd, LossBasis, LossRate, TandemModel, TandemState};
 use units::PKT;
 use units::Phase;
 
@@ -103,8 +103,8 @@ impl PairedRun {
         let legs = self.scenario.legs();
         let leg = |at: usize| -> Result<Aimd, PaperError> {
             let losses = match self.scenario.links[at].loss {
-                Some(Loss::PerSecond(rate)) => LossProcess::PerSecond(rate),
-                Some(Loss::PerPacket(rate)) => LossProcess::PerPacket(rate),
+                Some(Loss::PerSecond(rate)) => LossRate::PerSecond(rate),
+                Some(Loss::PerPacket(rate)) => LossRate::PerPacket(rate),
                 other => return Err(self.wrong(format!("the equations have no losses of this kind: {other:?}"))),
             };
             Ok(Aimd::new(self.scenario.base_rtt(legs[at]).secs(), losses)?)

@@ -5,16 +5,16 @@ use super::{
     table::{ComputedRow, ComputedTable, exact},
 };
 use crate::error::PaperError;
-use theory::{Aimd, LossBasis, LossProcess, Mean, TandemModel, TandemState, TheoryError};
+use theory::{Aimd, LossBasis, LossRate, Mean, TandemModel, TandemState, TheoryError};
 
 /// The number of losses of both legs together in a path.
 const LOSSES: u64 = 2_000_000;
 
 fn ri(first: (f64, f64), second: (f64, f64)) -> Result<TandemModel, TheoryError> {
-    legs(first, second, LossProcess::PerSecond)
+    legs(first, second, LossRate::PerSecond)
 }
 
-fn legs(first: (f64, f64), second: (f64, f64), losses: fn(f64) -> LossProcess) -> Result<TandemModel, TheoryError> {
+fn legs(first: (f64, f64), second: (f64, f64), losses: fn(f64) -> LossRate) -> Result<TandemModel, TheoryError> {
     Ok(TandemModel::new(Aimd::new(first.0, losses(first.1))?, Aimd::new(second.0, losses(second.1))?))
 }
 
@@ -45,7 +45,7 @@ pub(super) fn stability() -> Result<ComputedTable, PaperError> {
     // The growth of a buffer that never fills: at a load above 1 it is the difference of the means.
     const UNLIMITED: f64 = 1e15;
     let mut rows = Vec::new();
-    for (name, losses, rate) in [("RI", LossProcess::PerSecond as fn(f64) -> LossProcess, 0.4), ("RD", LossProcess::PerPacket, 0.001)] {
+    for (name, losses, rate) in [("RI", LossRate::PerSecond as fn(f64) -> LossRate, 0.4), ("RD", LossRate::PerPacket, 0.001)] {
         for ratio in [0.5f64, 0.8, 0.95, 1.05, 1.25, 2.0] {
             // With equal losses the load is the ratio of the slopes.
             let split = legs((0.04, rate), (0.04 * ratio.sqrt(), rate), losses)?;
@@ -80,9 +80,9 @@ pub(super) fn stability() -> Result<ComputedTable, PaperError> {
 pub(super) fn buffer() -> Result<ComputedTable, PaperError> {
     let mut asked = Vec::new();
     for (kind, losses, follows) in [
-        ("RI", LossProcess::PerSecond as fn(f64) -> LossProcess, LossBasis::Window),
-        ("RD, by what is sent", LossProcess::PerPacket, LossBasis::Sending),
-        ("RD, by the window", LossProcess::PerPacket, LossBasis::Window),
+        ("RI", LossRate::PerSecond as fn(f64) -> LossRate, LossBasis::Window),
+        ("RD, by what is sent", LossRate::PerPacket, LossBasis::Sending),
+        ("RD, by the window", LossRate::PerPacket, LossBasis::Window),
     ] {
         for ratio in [1.1, 1.5, 2.0, 4.0f64] {
             for often in [0.25, 1.0, 4.0f64] {
@@ -92,7 +92,7 @@ pub(super) fn buffer() -> Result<ComputedTable, PaperError> {
             }
         }
     }
-    type Asked = (&'static str, fn(f64) -> LossProcess, LossBasis, f64, f64, f64);
+    type Asked = (&'static str, fn(f64) -> LossRate, LossBasis, f64, f64, f64);
     let row = |(kind, losses, follows, ratio, often, share): &Asked| {
         let slope = often * if *kind == "RI" { *ratio } else { ratio * ratio };
         let split = legs((1.0, 1.0), (slope.powf(-0.5), *often), *losses)?.with_loss_basis(*follows);

@@ -8,7 +8,7 @@ use super::{
 use crate::error::PaperError;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use theory::{Aimd, LossProcess, Mean, TandemModel, TandemState, tail};
+use theory::{Aimd, LossRate, Mean, TandemModel, TandemState, tail};
 
 /// The number of samples of the buffer.
 const SAMPLES: usize = 1_000_000;
@@ -23,7 +23,7 @@ fn buffer_samples(split: &TandemModel) -> Vec<f64> {
     split.trajectory(TandemState { x, y, q: 0.0 }, 3).samples(gap_s, 4).skip(1000).take(SAMPLES).map(|state| state.q).collect()
 }
 
-fn slow_then_fast(losses: fn(f64) -> LossProcess, rate: f64) -> Result<TandemModel, PaperError> {
+fn slow_then_fast(losses: fn(f64) -> LossRate, rate: f64) -> Result<TandemModel, PaperError> {
     Ok(TandemModel::new(Aimd::new(0.09, losses(rate))?, Aimd::new(0.03, losses(rate))?))
 }
 
@@ -33,7 +33,7 @@ const PACKETS: [(&str, &str); 2] = [("packets, unused windows grow", "tcp.valida
 
 /// Figure 19.6: the slow sender and fast forwarder of Figure 19.3.
 pub(super) fn by_time() -> Result<ComputedTable, PaperError> {
-    let mut rows = by_time_of(EQUATIONS, &buffer_samples(&slow_then_fast(LossProcess::PerSecond, 0.4)?))?;
+    let mut rows = by_time_of(EQUATIONS, &buffer_samples(&slow_then_fast(LossRate::PerSecond, 0.4)?))?;
     for (from, setting) in PACKETS {
         rows.extend(by_time_of(from, &simulated_buffer::held("baccelli/fig-19.3.toml", &[setting])?)?);
     }
@@ -79,7 +79,7 @@ fn by_time_of(from: &str, queue: &[f64]) -> Result<Vec<ComputedRow>, PaperError>
 pub(super) fn per_packet() -> Result<ComputedTable, PaperError> {
     let mut rows = Vec::new();
     for (name, second, delay) in [("90 and 30 ms", 0.03, "link.2.delay=15ms"), ("90 and 80 ms", 0.08, "link.2.delay=40ms")] {
-        let split = TandemModel::new(Aimd::new(0.09, LossProcess::PerPacket(0.03))?, Aimd::new(second, LossProcess::PerPacket(0.03))?);
+        let split = TandemModel::new(Aimd::new(0.09, LossRate::PerPacket(0.03))?, Aimd::new(second, LossRate::PerPacket(0.03))?);
         rows.extend(per_packet_of([name, EQUATIONS], &buffer_samples(&split))?);
         for (from, setting) in PACKETS {
             let sets = [setting, delay, "link.1.loss={ per_packet = 0.03 }", "link.2.loss={ per_packet = 0.03 }"];
@@ -160,7 +160,7 @@ pub(super) fn hill_bands() -> Result<ComputedTable, PaperError> {
 pub(super) fn cycle() -> Result<ComputedTable, PaperError> {
     let mut rows = Vec::new();
     for (name, first, second) in [("30 and 20 ms", 0.03, 0.02), ("40 and 35 ms", 0.04, 0.035)] {
-        let split = TandemModel::new(Aimd::new(first, LossProcess::PerSecond(0.4))?, Aimd::new(second, LossProcess::PerSecond(0.4))?);
+        let split = TandemModel::new(Aimd::new(first, LossRate::PerSecond(0.4))?, Aimd::new(second, LossRate::PerSecond(0.4))?);
         let deltas: Vec<f64> = split.renewal_cycles(5).take(3 * SAMPLES).collect();
         let queue = buffer_samples(&split);
         for (what, samples) in [("Δ over a cycle", &deltas), ("Q", &queue)] {

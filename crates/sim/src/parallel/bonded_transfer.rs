@@ -54,7 +54,7 @@ impl PieceStream {
 
 /// A connection of a bonded transfer.
 #[derive(Debug, Default)]
-struct BondedConnection {
+struct BondPath {
     id: Option<PathId>,
     /// Bytes written to it, with headers.
     written: u64,
@@ -84,7 +84,7 @@ pub(super) struct SocketWrite {
 pub(super) struct BondedTransfer {
     outbound: Outbound,
     order: Resequencer,
-    connections: [BondedConnection; MAX_NETWORKS],
+    connections: [BondPath; MAX_NETWORKS],
 }
 
 impl BondedTransfer {

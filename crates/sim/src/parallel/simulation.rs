@@ -14,7 +14,7 @@ use super::{
 use crate::{
     connection::{ConnectionEnd, TcpConnection},
     event_loop::{self, RunEnd, Simulation},
-    event_queue::{EventKey, EventKind, Timer},
+    event_queue::{EventKey, ScheduledEventKind, Timer},
     network::{NextHop, SimNetwork, backward, forward, wire_rate},
     packet::{PacketKind, SimPacket},
     receiver::{EcnEcho, MAX_WINDOW, TcpReceiver},
@@ -24,7 +24,7 @@ use crate::{
 };
 use control::Controller;
 use outcome::Progress;
-use scenario::{FlowSpec, Network, Parallel, PlannedTransfer, QueueKind, Scenario, TransferSchedule};
+use scenario::{FlowSpec, Parallel, ParallelNetwork, PlannedTransfer, QueueKind, Scenario, TransferSchedule};
 use std::collections::VecDeque;
 
 /// The low bits of a connection's number are its slot, the others the generation.
@@ -118,8 +118,8 @@ impl Simulation for ParallelSimulation<'_> {
 
     fn handle_event(&mut self, at: u64, key: EventKey) {
         match key.kind {
-            EventKind::FlowStart => self.start_transfer(),
-            EventKind::BondCheck => {
+            ScheduledEventKind::FlowStart => self.start_transfer(),
+            ScheduledEventKind::BondCheck => {
                 if self.transfers[key.target as usize].bond_timer.expired(at, key, &mut self.net.events) {
                     self.run_bond(key.target);
                 }
@@ -175,7 +175,7 @@ impl<'a> ParallelSimulation<'a> {
     fn schedule_next_transfer(&mut self) {
         self.next_transfer = self.schedule.next();
         if let Some(planned) = &self.next_transfer {
-            self.net.events.schedule(EventKey { target: 0, kind: EventKind::FlowStart }, planned.job.at.0);
+            self.net.events.schedule(EventKey { target: 0, kind: ScheduledEventKind::FlowStart }, planned.job.at.0);
         }
     }
 
@@ -408,7 +408,7 @@ impl<'a> ParallelSimulation<'a> {
             bonded.update_path(now, write.connection, path_state(sender));
         }
         let due = bonded.next_check(now);
-        self.net.events.set_timer(&mut transfer.bond_timer, EventKey { target: number, kind: EventKind::BondCheck }, due);
+        self.net.events.set_timer(&mut transfer.bond_timer, EventKey { target: number, kind: ScheduledEventKind::BondCheck }, due);
     }
 
     /// After the end of a transfer: frees the slots of its connections that have nothing
@@ -440,7 +440,7 @@ impl<'a> ParallelSimulation<'a> {
 
 /// The largest window of ends that are not to limit a transfer, bytes: twice what can be in flight
 /// and queued, as for links in series.
-fn unlimited_window(network: &Network, mss: u32) -> u64 {
+fn unlimited_window(network: &ParallelNetwork, mss: u32) -> u64 {
     let (rate, rtt) = (wire_rate(network.rate, mss), network.delay * 2);
     let queued = network.queue.size_for(rate, rtt).bytes().0;
     let in_flight = rate.bytes_in(rtt).0;

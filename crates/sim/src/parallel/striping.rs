@@ -5,7 +5,7 @@
 //! first byte that has not arrived; the receiving end holds the rest, without limit.
 
 use super::bonded_transfer::BondedTransfer;
-use scenario::{Bond, Scenario, Scheduler};
+use scenario::{Bond, Scenario, TransferScheduler};
 use std::collections::VecDeque;
 
 /// The most connections of a transfer.
@@ -58,7 +58,7 @@ impl StripedTransfer {
             return StripedTransfer::new(bytes, StripingPlan::Bonded(Box::new(BondedTransfer::new(bytes, settings))));
         }
         match bond.scheduler {
-            Scheduler::RoundRobin => {
+            TransferScheduler::RoundRobin => {
                 let (connections, piece) = (connections as u64, bond.piece.0);
                 let mut striped = StripedTransfer::new(bytes, StripingPlan::RoundRobin { piece, connections });
                 for (number, assigned) in (0..connections).zip(&mut striped.assigned) {
@@ -66,7 +66,7 @@ impl StripedTransfer {
                 }
                 striped
             }
-            Scheduler::Single => StripedTransfer::single(bytes, best),
+            TransferScheduler::Single => StripedTransfer::single(bytes, best),
             _ => StripedTransfer::new(bytes, StripingPlan::Pull(VecDeque::new())),
         }
     }
@@ -204,23 +204,23 @@ mod tests {
     use proptest::prelude::*;
     use units::Bytes;
 
-    fn bond_of(scheduler: Scheduler, piece: u64) -> Bond {
+    fn bond_of(scheduler: TransferScheduler, piece: u64) -> Bond {
         Bond { piece: Bytes(piece), ..Bond::of(scheduler) }
     }
 
     #[test]
     fn round_robin_assigns_pieces_in_turn() {
-        let striped = StripedTransfer::over(10_500, &bond_of(Scheduler::RoundRobin, 1000), 3, 0);
+        let striped = StripedTransfer::over(10_500, &bond_of(TransferScheduler::RoundRobin, 1000), 3, 0);
         // Pieces 0, 3, 6, 9; 1, 4, 7 and the rest; 2, 5, 8.
         assert_eq!([0, 1, 2].map(|connection| striped.assigned(connection)), [4000, 3500, 3000]);
         assert_eq!(striped.unassigned(), 0);
-        let small = StripedTransfer::over(700, &bond_of(Scheduler::RoundRobin, 1000), 3, 0);
+        let small = StripedTransfer::over(700, &bond_of(TransferScheduler::RoundRobin, 1000), 3, 0);
         assert_eq!([0, 1, 2].map(|connection| small.uses(connection)), [true, false, false]);
     }
 
     #[test]
     fn out_of_order_bytes_are_held() {
-        let mut striped = StripedTransfer::over(4000, &bond_of(Scheduler::RoundRobin, 1000), 2, 0);
+        let mut striped = StripedTransfer::over(4000, &bond_of(TransferScheduler::RoundRobin, 1000), 2, 0);
         striped.on_delivered(1, 1500);
         assert_eq!((striped.readable(), striped.max_held()), (0, 1500));
         striped.on_delivered(0, 1000);
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_sends_more_takes_more() {
-        let mut striped = StripedTransfer::over(4000, &bond_of(Scheduler::Fluid, 1), 2, 0);
+        let mut striped = StripedTransfer::over(4000, &bond_of(TransferScheduler::Fluid, 1), 2, 0);
         assert!(striped.on_sent(0, 1000) && striped.on_sent(0, 1500) && striped.on_sent(1, 2000));
         assert!(!striped.on_sent(1, 2000), "nothing new");
         assert_eq!((striped.unassigned(), striped.assigned(0), striped.assigned(1)), (500, 1500, 2000));
@@ -252,7 +252,7 @@ mod tests {
             bytes in 1u64..100_000,
             piece in 1u64..5000,
             connections in 1usize..=MAX_NETWORKS,
-            scheduler in prop_oneof![Just(Scheduler::Fluid), Just(Scheduler::RoundRobin), Just(Scheduler::Single)],
+            scheduler in prop_oneof![Just(TransferScheduler::Fluid), Just(TransferScheduler::RoundRobin), Just(TransferScheduler::Single)],
             steps in prop::collection::vec((0usize..MAX_NETWORKS, 1u64..3000), 1..200),
         ) {
             let mut striped = StripedTransfer::over(bytes, &bond_of(scheduler, piece), connections, connections - 1);

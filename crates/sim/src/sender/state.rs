@@ -6,7 +6,7 @@ use super::{
     segment::{LOST, RETRANS, SACKED, SentSegment},
 };
 use crate::{
-    event_queue::{EventKey, EventKind, Timer},
+    event_queue::{EventKey, ScheduledEventKind, Timer},
     network::SimNetwork,
     packet::{HEADER_BYTES, MAX_SACK_BLOCKS},
     rtt::RttEstimator,
@@ -368,7 +368,7 @@ impl TcpSender {
         self.fin_written |= fin;
     }
 
-    fn key(&self, kind: EventKind) -> EventKey {
+    fn key(&self, kind: ScheduledEventKind) -> EventKey {
         EventKey { target: self.config.connection, kind }
     }
 
@@ -378,7 +378,7 @@ impl TcpSender {
             return;
         }
         self.pending = pending;
-        let key = self.key(EventKind::SenderTimer);
+        let key = self.key(ScheduledEventKind::SenderTimer);
         net.set_timer(&mut self.timer, key, after_us);
     }
 
@@ -394,7 +394,7 @@ impl TcpSender {
 
     /// Sets the pacing timer to the time of the next permitted segment.
     pub(super) fn arm_pacing(&mut self, net: &mut SimNetwork) {
-        let key = self.key(EventKind::Pacing);
+        let key = self.key(ScheduledEventKind::Pacing);
         if self.pacing_timer.due() != self.next_paced_send_ns {
             net.events.set_timer(&mut self.pacing_timer, key, self.next_paced_send_ns);
         }
@@ -403,13 +403,13 @@ impl TcpSender {
     /// To be called when an event of this sender's timer surfaces at `at` ns: whether the timer has
     /// expired.
     pub(crate) fn timer_expired(&mut self, at: u64, net: &mut SimNetwork) -> bool {
-        let key = self.key(EventKind::SenderTimer);
+        let key = self.key(ScheduledEventKind::SenderTimer);
         self.timer.expired(at, key, &mut net.events)
     }
 
     /// The same for the pacing timer.
     pub(crate) fn pacing_expired(&mut self, at: u64, net: &mut SimNetwork) -> bool {
-        let key = self.key(EventKind::Pacing);
+        let key = self.key(ScheduledEventKind::Pacing);
         self.pacing_timer.expired(at, key, &mut net.events)
     }
 

@@ -2,7 +2,7 @@
 //! scenario draws.
 
 use crate::{
-    event_queue::{EventKey, EventKind},
+    event_queue::{EventKey, ScheduledEventKind},
     network::{SimNetwork, forward},
     packet::{PacketKind, SimPacket},
 };
@@ -25,7 +25,7 @@ impl CrossTrafficSource {
     /// Schedules its next packet, if there is one. `number` is the index of this source.
     pub(crate) fn schedule_next(&mut self, number: u32, net: &mut SimNetwork) {
         if let Some(at) = self.times.next() {
-            net.events.schedule(EventKey { target: number, kind: EventKind::CrossTraffic }, at.0);
+            net.events.schedule(EventKey { target: number, kind: ScheduledEventKind::CrossTraffic }, at.0);
         }
     }
 

@@ -8,13 +8,13 @@ use super::{
 };
 use crate::{
     connection::TcpConnection,
-    event_queue::{EventKey, EventKind},
+    event_queue::{EventKey, ScheduledEventKind},
     network::{SimNetwork, backward, forward},
     receiver::{EcnEcho, MAX_WINDOW, TcpReceiver},
     sender::{CongestionControl, SenderConfig, TcpSender},
     settings::TcpSettings,
 };
-use scenario::{FlowSpec, Leg, QueueKind, Scenario, SplitMode};
+use scenario::{FlowSpec, LegLinks, QueueKind, Scenario, SplitMode};
 use units::{Rate, Span};
 
 impl<'a> SeriesSimulation<'a> {
@@ -90,7 +90,7 @@ impl<'a> SeriesSimulation<'a> {
         &self,
         spec: &FlowSpec,
         number: usize,
-        leg: Leg,
+        leg: LegLinks,
         control: CongestionControl,
         max_window: u64,
         settings: TcpSettings,
@@ -125,13 +125,13 @@ impl<'a> SeriesSimulation<'a> {
     /// Schedules the starts of flows and cross traffic, and the changes of rates.
     fn schedule_first_events(&mut self) {
         for (number, flow) in (0..).zip(&self.flows) {
-            self.net.events.schedule(EventKey { target: number, kind: EventKind::FlowStart }, flow.spec.start.0);
+            self.net.events.schedule(EventKey { target: number, kind: ScheduledEventKind::FlowStart }, flow.spec.start.0);
         }
         for (number, source) in (0..).zip(&mut self.cross_traffic) {
             source.schedule_next(number, &mut self.net);
         }
         for (number, change) in (0..).zip(&self.rate_changes) {
-            self.net.events.schedule(EventKey { target: number, kind: EventKind::RateChange }, change.at.0);
+            self.net.events.schedule(EventKey { target: number, kind: ScheduledEventKind::RateChange }, change.at.0);
         }
     }
 }
@@ -149,7 +149,7 @@ fn rate_changes(scenario: &Scenario) -> Vec<LinkRateChange> {
 fn unlimited_window(scenario: &Scenario, specs: &[FlowSpec]) -> u64 {
     let queued = |index: usize| scenario.queue_size(index).bytes().0;
     let queues = (0..scenario.links.len()).map(queued).fold(0, u64::saturating_add);
-    let whole = Leg { first: 0, end: scenario.links.len() };
+    let whole = LegLinks { first: 0, end: scenario.links.len() };
     let extra = specs.iter().map(|flow| 2 * flow.access_delay.0).max().unwrap_or(0);
     let rtt = scenario.base_rtt(whole) + Span(extra);
     let fastest = scenario.links.iter().map(|link| link.rate).max().unwrap_or(Rate(0));

@@ -5,7 +5,7 @@ use super::{application::SourceApplication, cross_traffic::CrossTrafficSource, s
 use crate::{
     connection::{ConnectionEnd, TcpConnection},
     event_loop::{self, RunEnd, Simulation},
-    event_queue::{EventKey, EventKind},
+    event_queue::{EventKey, ScheduledEventKind},
     network::{NextHop, SimNetwork, backward, forward},
     packet::{PacketKind, SimPacket},
     run_counters::RunCounters,
@@ -93,7 +93,7 @@ impl<O: RunObserver> Simulation for ObservedRun<'_, '_, O> {
     }
 
     fn handle_event(&mut self, at: u64, key: EventKey) {
-        if key.kind == EventKind::Sample {
+        if key.kind == ScheduledEventKind::Sample {
             self.observer.sample(self.simulation);
             self.simulation.net.events.schedule(key, self.simulation.net.now + self.observer.interval());
         } else {
@@ -134,7 +134,7 @@ impl Simulation for Confirmation<'_, '_> {
 impl SeriesSimulation<'_> {
     /// Runs until all finite flows have ended if there are only such, or else until `until` ns.
     pub(crate) fn run(&mut self, until: u64, observer: &mut impl RunObserver, progress: &dyn Progress) -> RunEnd {
-        self.net.events.schedule(EventKey { target: 0, kind: EventKind::Sample }, 0);
+        self.net.events.schedule(EventKey { target: 0, kind: ScheduledEventKind::Sample }, 0);
         event_loop::run(&mut ObservedRun { simulation: self, observer }, until, progress)
     }
 
@@ -374,7 +374,7 @@ impl SeriesSimulation<'_> {
         let application = &mut self.applications[flow];
         let written = application.write(self.net.now);
         if let Some(at) = application.next_wakeup() {
-            self.net.events.schedule(EventKey { target: flow as u32, kind: EventKind::ApplicationWrite }, at.0);
+            self.net.events.schedule(EventKey { target: flow as u32, kind: ScheduledEventKind::ApplicationWrite }, at.0);
         }
         self.connections[flow * self.legs].sender.write(written, application.is_done());
     }
@@ -382,16 +382,16 @@ impl SeriesSimulation<'_> {
     fn handle_event(&mut self, at: u64, key: EventKey) {
         let target = key.target as usize;
         match key.kind {
-            EventKind::RateChange => self.change_rate(target),
+            ScheduledEventKind::RateChange => self.change_rate(target),
             // Samples are taken by `ObservedRun`. There is no bond.
-            EventKind::Sample | EventKind::BondCheck => {}
-            EventKind::FlowStart => self.start_flow(target),
-            EventKind::ApplicationWrite => {
+            ScheduledEventKind::Sample | ScheduledEventKind::BondCheck => {}
+            ScheduledEventKind::FlowStart => self.start_flow(target),
+            ScheduledEventKind::ApplicationWrite => {
                 self.application_write(target);
                 self.connections[target * self.legs].sender.push(&mut self.net);
             }
-            EventKind::CrossTraffic => self.cross_traffic[target].send(key.target, &mut self.net),
-            EventKind::SenderTimer | EventKind::Pacing | EventKind::ReceiverTimer => {
+            ScheduledEventKind::CrossTraffic => self.cross_traffic[target].send(key.target, &mut self.net),
+            ScheduledEventKind::SenderTimer | ScheduledEventKind::Pacing | ScheduledEventKind::ReceiverTimer => {
                 if self.connections[target].on_timer(at, key.kind, &mut self.net) {
                     self.after_sending(target);
                 }

@@ -3,7 +3,7 @@
 //! them.
 
 use super::{Daemon, TANDEM, routed::nft, wait_for_listener};
-use lab::{Extras, Host, Network};
+use lab::{Host, NetworkOptions, SeriesNetwork};
 use scenario::ScenarioFile;
 use socket2::SockRef;
 use std::{
@@ -30,7 +30,7 @@ const SPLIT: &str = "[[split]]\nafter = 1\nbuffer = \"256KiB\"\n";
 
 /// A client, a router, and a server; the client is the prober.
 pub(crate) struct Middle {
-    network: Network,
+    network: SeriesNetwork,
 }
 
 /// A router that only forwards.
@@ -46,7 +46,7 @@ pub(crate) fn proxied() -> Middle {
 impl Middle {
     fn new(links: &str) -> Self {
         let scenario = ScenarioFile::parse(links, "middle").unwrap().variants(&[]).unwrap().remove(0).scenario;
-        Middle { network: Network::build(&scenario, 1, &Extras::default(), |_, _| {}).unwrap() }
+        Middle { network: SeriesNetwork::build(&scenario, 1, &NetworkOptions::default(), |_, _| {}).unwrap() }
     }
 
     pub(crate) fn client(&self) -> &Host {

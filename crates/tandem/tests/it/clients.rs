@@ -3,7 +3,7 @@
 //! sender and by the receiver.
 
 use crate::common::{self, Daemon, skip, wait_for_listener, wait_for_port};
-use lab::{Extras, Host, Network};
+use lab::{Host, NetworkOptions, SeriesNetwork};
 use proxy::{BondConfig, Ending, FlowRecord, FlowStats, ListenerConfig, NetworkSpec, Proxy, ProxyConfig};
 use scenario::ScenarioFile;
 use std::{
@@ -37,9 +37,8 @@ bytes = "1B"
 /// The middlebox between clients and servers.
 enum Middle {
     /// A proxy between two links.
-    Proxy(Network),
-    /// Two gateways with two networks and a bond between them: client, gateway, gateway, server,
-    /// and the two ends of the bond.
+    Proxy(SeriesNetwork),
+    /// Two gateways with two networks and a bond between them: client, gateway, gateway, server; and the two ends of the bond.
     Bond([Host; 4], Vec<Proxy>),
 }
 
@@ -59,7 +58,8 @@ impl Bench {
         let scenario = ScenarioFile::parse(LINKS, "clients").unwrap().variants(&[]).unwrap().remove(0).scenario;
         let ended = Arc::new(Mutex::new(Vec::new()));
         let records = ended.clone();
-        let network = Network::build(&scenario, 1, &Extras::default(), move |_, record| records.lock().unwrap().push(record)).unwrap();
+        let network =
+            SeriesNetwork::build(&scenario, 1, &NetworkOptions::default(), move |_, record| records.lock().unwrap().push(record)).unwrap();
         Bench { middle: Middle::Proxy(network), ended }
     }
 

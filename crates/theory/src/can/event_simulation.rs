@@ -18,7 +18,7 @@ pub(super) struct EventSimulation<'a> {
     run: &'a CanSimulation,
     random: Pcg64Mcg,
     /// Of the foreground, one or one per network; then of the backgrounds.
-    queues: Vec<Queue>,
+    queues: Vec<JobQueue>,
     /// Number of jobs of each class.
     jobs: Vec<usize>,
     /// Phase of each class's arrivals.
@@ -39,7 +39,7 @@ pub(super) struct EventSimulation<'a> {
 
 /// Jobs that are served at the same rate.
 #[derive(Debug, Default)]
-struct Queue {
+struct JobQueue {
     /// Virtual clock: service that a job present from the start would have had.
     clock: f64,
     /// Rate of the clock: service of one job, size/s.
@@ -77,7 +77,7 @@ impl Ord for Departure {
     }
 }
 
-impl Queue {
+impl JobQueue {
     /// Time until its next departure, if nothing changes, s.
     fn time_to_departure(&self) -> f64 {
         match self.departures.peek() {
@@ -110,8 +110,8 @@ impl Queue {
 impl<'a> EventSimulation<'a> {
     pub(super) fn new(run: &'a CanSimulation, seed: u64) -> Self {
         let (classes, networks) = (run.can.arrivals.len(), run.streams.len());
-        let queue = |class: usize, part: f64| Queue { size: part * run.can.sizes[class], ..Queue::default() };
-        let mut queues: Vec<Queue> = match &run.split {
+        let queue = |class: usize, part: f64| JobQueue { size: part * run.can.sizes[class], ..JobQueue::default() };
+        let mut queues: Vec<JobQueue> = match &run.split {
             None => vec![queue(0, 1.0)],
             Some(split) => split.iter().map(|part| queue(0, *part)).collect(),
         };
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_large_clock_is_reset() {
-        let mut queue = Queue { clock: 2e6, size: 1.0, ..Queue::default() };
+        let mut queue = JobQueue { clock: 2e6, size: 1.0, ..JobQueue::default() };
         for (size, file) in [(1.5, 1), (0.25, 2), (1.0, 3)] {
             queue.add(size, file);
         }

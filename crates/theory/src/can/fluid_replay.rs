@@ -2,12 +2,12 @@
 //! measured times this shows the cost of packets, or of a bond, with little noise, since arrivals
 //! and sizes are the same.
 
-use scenario::{Bond, Job, Parallel, Scheduler};
+use scenario::{Bond, Job, Parallel, TransferScheduler};
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// Parts of jobs that are served at the same rate.
 #[derive(Debug, Default)]
-struct Queue {
+struct PartQueue {
     /// Virtual clock: service of a part that was present from the start, bits.
     clock: f64,
     /// Rate of the clock, bits/s.
@@ -16,7 +16,7 @@ struct Queue {
     departures: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
-impl Queue {
+impl PartQueue {
     /// Time until its next departure, if nothing changes, s.
     fn time_to_departure(&self) -> f64 {
         match self.departures.peek() {
@@ -51,7 +51,7 @@ pub fn replay(parallel: &Parallel<'_>, jobs: &[Job]) -> Vec<f64> {
     let rates: Vec<f64> = parallel.networks.iter().map(|network| network.rate.bits_per_s() as f64).collect();
     // Queues of the foreground, one or one per network, then of the backgrounds.
     let foregrounds = if parts.is_some() { count } else { 1 };
-    let mut queues: Vec<Queue> = (0..foregrounds + count).map(|_| Queue::default()).collect();
+    let mut queues: Vec<PartQueue> = (0..foregrounds + count).map(|_| PartQueue::default()).collect();
     let mut sojourns = vec![0.0; jobs.len()];
     // Unfinished parts of each job.
     let mut unfinished = vec![0; jobs.len()];
@@ -95,7 +95,7 @@ pub fn replay(parallel: &Parallel<'_>, jobs: &[Job]) -> Vec<f64> {
 }
 
 /// Hoekstra (1): each network's capacity in equal parts to the foreground and background jobs.
-fn set_rates(queues: &mut [Queue], foregrounds: usize, rates: &[f64]) {
+fn set_rates(queues: &mut [PartQueue], foregrounds: usize, rates: &[f64]) {
     let mut of_all = 0.0;
     for (network, rate) in rates.iter().enumerate() {
         let foreground = if foregrounds > 1 { network } else { 0 };
@@ -119,7 +119,7 @@ fn set_rates(queues: &mut [Queue], foregrounds: usize, rates: &[f64]) {
 pub fn ideal(parallel: &Parallel<'_>, seed: u64) -> Vec<Option<f64>> {
     let counted = parallel.foreground.map_or(0, |foreground| foreground.jobs);
     let (warm_up, end) = (counted / 10, counted / 10 + counted);
-    let fluid = Parallel { bond: Bond::of(Scheduler::Fluid), ..*parallel };
+    let fluid = Parallel { bond: Bond::of(TransferScheduler::Fluid), ..*parallel };
     let mut arrived = 0;
     let mut jobs: Vec<(Job, bool)> = Vec::new();
     if counted > 0 {

@@ -10,7 +10,7 @@ use super::{Can, double_double::Real};
 /// only in their first two numbers of jobs, with the same sum, form a *row*, k₀ = 0, 1, …. One job
 /// more or less leads from a row to a row, so each term of the balance equations is a product of
 /// rows.
-pub(super) struct Series<R> {
+pub(super) struct PowerSeries<R> {
     arrivals: Vec<R>,
     total_arrivals: R,
     /// `choose[n][k]`.
@@ -34,7 +34,7 @@ struct DepartureRates<R> {
     inverse: Vec<R>,
 }
 
-impl<R: Real> Series<R> {
+impl<R: Real> PowerSeries<R> {
     /// A series of levels 0 to `max_level`.
     pub(super) fn new(can: &Can, max_level: usize) -> Self {
         let classes = can.sizes.len();
@@ -48,7 +48,7 @@ impl<R: Real> Series<R> {
         }
         let arrivals: Vec<R> = can.arrivals.iter().map(|rate| R::from(*rate)).collect();
         let total_arrivals = arrivals.iter().fold(R::from(0.0), |sum, rate| sum + *rate);
-        Series { arrivals, total_arrivals, choose, tables: DepartureRates::new(can, max_level + 1), level: 0, before: Vec::new() }
+        PowerSeries { arrivals, total_arrivals, choose, tables: DepartureRates::new(can, max_level + 1), level: 0, before: Vec::new() }
     }
 
     /// Index of the first state of a row, given by pⱼ for j ≥ 2; the first is k₀ + k₁.

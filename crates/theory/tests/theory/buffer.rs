@@ -2,7 +2,7 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use theory::{Aimd, LossBasis, LossProcess, SegmentEnd, TandemModel, TandemState, TheoryError};
+use theory::{Aimd, LossBasis, LossRate, SegmentEnd, TandemModel, TandemState, TheoryError};
 
 /// Two legs with mean rates 1 : `ratio`; the faster one has `often` times the loss intensity of the
 /// slower one.
@@ -18,7 +18,7 @@ struct Point {
 
 impl Point {
     fn split(&self) -> TandemModel {
-        let losses = |rate: f64| if self.per_packet { LossProcess::PerPacket(rate) } else { LossProcess::PerSecond(rate) };
+        let losses = |rate: f64| if self.per_packet { LossRate::PerPacket(rate) } else { LossRate::PerSecond(rate) };
         let slope = self.often * if self.per_packet { self.ratio.powi(2) } else { self.ratio };
         let slow = Aimd::new(1.0, losses(1.0)).unwrap();
         let fast = Aimd::new(slope.powf(-0.5), losses(self.often)).unwrap();
@@ -81,8 +81,8 @@ fn in_natural_units_only_the_ratios_of_the_legs_matter() {
     for per_packet in [false, true] {
         let one = Point { per_packet, ..point }.split();
         let leg = |losses: f64, ratio: f64| {
-            let losses = if per_packet { LossProcess::PerPacket(losses / size) } else { LossProcess::PerSecond(losses / time) };
-            let slow = Aimd::new(1.0, LossProcess::PerSecond(1.0)).unwrap();
+            let losses = if per_packet { LossRate::PerPacket(losses / size) } else { LossRate::PerSecond(losses / time) };
+            let slow = Aimd::new(1.0, LossRate::PerSecond(1.0)).unwrap();
             Aimd::new(slope(slow) / ratio.sqrt(), losses).unwrap()
         };
         let steep = if per_packet { 1.5f64.powi(2) * 2.0 } else { 3.0 };

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use theory::{Aimd, LossProcess, SegmentEnd, TandemModel, TandemState};
+use theory::{Aimd, LossRate, SegmentEnd, TandemModel, TandemState};
 
 /// An independent rate that is halved at given times.
 struct IsolatedRate<'a> {
@@ -62,7 +62,7 @@ fn ri() -> impl Strategy<Value = [(f64, f64); 2]> {
 }
 
 fn unbounded(legs: [(f64, f64); 2]) -> TandemModel {
-    let [first, second] = legs.map(|(slope, losses)| Aimd::new(f64::powf(slope, -0.5), LossProcess::PerSecond(losses)).unwrap());
+    let [first, second] = legs.map(|(slope, losses)| Aimd::new(f64::powf(slope, -0.5), LossRate::PerSecond(losses)).unwrap());
     TandemModel::new(first, second)
 }
 
@@ -166,7 +166,7 @@ fn points_below_the_curve_are_losses_per_packet() {
     }
     // Losses minus μ times packets is a martingale with this variance.
     assert!((losses - MU * sent).abs() < 4.0 * losses.sqrt(), "{losses} of {}", MU * sent);
-    let mean = Aimd::new(f64::powf(slope, -0.5), LossProcess::PerPacket(MU)).unwrap().mean();
+    let mean = Aimd::new(f64::powf(slope, -0.5), LossRate::PerPacket(MU)).unwrap().mean();
     assert!((sent / time / mean - 1.0).abs() < 0.02, "{} of {mean}", sent / time);
 }
 

@@ -4,13 +4,13 @@
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use theory::{Aimd, LossBasis, LossProcess, SegmentEnd, TandemModel, TandemState, tail};
+use theory::{Aimd, LossBasis, LossRate, SegmentEnd, TandemModel, TandemState, tail};
 use units::Phase;
 
-const RI: fn(f64) -> LossProcess = LossProcess::PerSecond;
-const RD: fn(f64) -> LossProcess = LossProcess::PerPacket;
+const RI: fn(f64) -> LossRate = LossRate::PerSecond;
+const RD: fn(f64) -> LossRate = LossRate::PerPacket;
 
-fn split(first: (f64, LossProcess), second: (f64, LossProcess)) -> TandemModel {
+fn split(first: (f64, LossRate), second: (f64, LossRate)) -> TandemModel {
     TandemModel::new(Aimd::new(first.0, first.1).unwrap(), Aimd::new(second.0, second.1).unwrap())
 }
 
@@ -33,7 +33,7 @@ impl LossClock {
 }
 
 /// Packets that leave within `seconds`, by Euler's method with the same losses.
-fn euler(legs: [(f64, LossProcess); 2], buffer: f64, follows: LossBasis, seed: u64, start: TandemState, seconds: f64, step: f64) -> f64 {
+fn euler(legs: [(f64, LossRate); 2], buffer: f64, follows: LossBasis, seed: u64, start: TandemState, seconds: f64, step: f64) -> f64 {
     let TandemState { mut x, mut y, mut q } = start;
     let mut clocks = [LossClock::of(seed, 0), LossClock::of(seed, 1)];
     let mut left = [clocks[0].next(), clocks[1].next()];
@@ -46,8 +46,8 @@ fn euler(legs: [(f64, LossProcess); 2], buffer: f64, follows: LossBasis, seed: u
         for (leg, rate) in [(0, by(x, x_sends)), (1, by(y, y_sends))] {
             left[leg] -= step
                 * match legs[leg].1 {
-                    LossProcess::PerSecond(losses) => losses,
-                    LossProcess::PerPacket(losses) => losses * rate,
+                    LossRate::PerSecond(losses) => losses,
+                    LossRate::PerPacket(losses) => losses * rate,
                 };
         }
         sent += y_sends * step;
@@ -207,11 +207,11 @@ fn the_unbounded_buffer_is_heavier_than_exponential_under_ri_losses() {
     assert_eq!(verdict.weight, tail::TailWeight::Heavier, "{verdict}");
 }
 
-fn losses() -> impl Strategy<Value = (f64, LossProcess)> {
+fn losses() -> impl Strategy<Value = (f64, LossRate)> {
     (0.01..0.5f64, prop_oneof![(0.1..2.0f64).prop_map(RI), (0.001..0.1f64).prop_map(RD)])
 }
 
-fn ri() -> impl Strategy<Value = (f64, LossProcess)> {
+fn ri() -> impl Strategy<Value = (f64, LossRate)> {
     (0.01..0.5f64, (0.1..2.0f64).prop_map(RI))
 }
 

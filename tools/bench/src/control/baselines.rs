@@ -34,7 +34,7 @@ impl EmptyProgram {
             let program = object.progs_mut().next();
             program.expect("the object has one").attach()
         };
-        let cure = "this kernel lets no program look at its TCP (the tracepoint tcp_probe): it takes CONFIG_BPF_EVENTS";
+        let cure = "cannot attach a BPF program to the tracepoint tcp_probe: it needs a kernel with CONFIG_BPF_EVENTS";
         // Attached twice: the first one finds clock and memory cold, which callbacks do not. The
         // second is the newest of its name and is counted.
         Ok(EmptyProgram { _attached: [attempt().context(cure)?, attempt().context(cure)?] })
@@ -59,7 +59,7 @@ impl BpfBaseline {
     fn load(name: &'static str, object: &[u8]) -> Result<Self> {
         let cure = || {
             format!(
-                "this kernel's {name} can't be called from BPF: it takes CONFIG_TCP_CONG_{} (a module must be loaded: `modprobe tcp_{name}`)",
+                "cannot call this kernel's {name} from BPF: it needs a kernel with CONFIG_TCP_CONG_{} (load a module first: `modprobe tcp_{name}`)",
                 name.to_uppercase()
             )
         };

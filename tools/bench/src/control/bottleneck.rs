@@ -3,7 +3,7 @@
 //! shaped and the monitor watches it, as the proxy does.
 
 use anyhow::{Context as _, Result, ensure};
-use kernel::{LinkId as Place, Monitor, MonitorSettings as Settings, WatchMode as Watch};
+use kernel::{LinkId, Monitor, MonitorSettings, WatchMode};
 use lab::Host;
 use std::{net::UdpSocket, process::Stdio, time::Duration};
 use testbed::ThreeHosts;
@@ -32,12 +32,12 @@ impl<'a> RateLimit<'a> {
     pub(super) fn at_sender(network: &'a ThreeHosts, bytes_per_s: u64) -> Result<Self> {
         let device = "near";
         let mut rate_limit = RateLimit::shape(&network.client, device, bytes_per_s, SHAPER_QUEUE)?;
-        let place = network.client.enter(|| -> Result<Place> {
+        let link = network.client.enter(|| -> Result<LinkId> {
             let socket = UdpSocket::bind("127.0.0.1:0")?;
-            Ok(Place::here(rustix::net::netdevice::name_to_index(&socket, device)?)?)
+            Ok(LinkId::here(rustix::net::netdevice::name_to_index(&socket, device)?)?)
         })??;
         let mut monitor = Monitor::new()?;
-        monitor.watch(place, Settings { capacity: bytes_per_s, overhead: ETHERNET, watch: Watch::Qdisc })?;
+        monitor.watch(link, MonitorSettings { capacity: bytes_per_s, overhead: ETHERNET, watch: WatchMode::Qdisc })?;
         rate_limit._monitor = Some(monitor);
         Ok(rate_limit)
     }

@@ -51,9 +51,9 @@ pub(super) fn by_ns2(ns: &str, setting: &Ns2Setting, seed: u64) -> Result<(Setti
     let (text, took) = run(Command::new(ns).arg(script).arg(list))
         .with_context(|| format!("cannot run {ns:?}, which is ns-2's (the Debian package ns2); `--ns PROGRAM` names another"))?;
     if !took.success() || text.lines().last() != Some("done") {
-        bail!("ns-2 did not come to the end of {:?}; it said {text:?}", setting.name);
+        bail!("ns-2 did not complete {:?}; it printed {text:?}", setting.name);
     }
-    Ok((parse(&text, setting).with_context(|| format!("what ns-2 said of {:?} is not understood", setting.name))?, took))
+    Ok((parse(&text, setting).with_context(|| format!("cannot parse the output of ns-2 for {:?}", setting.name))?, took))
 }
 
 /// Runs a program. Returns its standard output and the resources it used.

@@ -4,21 +4,22 @@
 #
 #   sender newreno|vegas|xcp   which agents
 #   until SECONDS              simulated time
-#   mss BYTES, header BYTES    payload of a full segment, and what every segment and acknowledgement has beside it
-#   window PACKETS             the first one
-#   delack 0|1, growth N       whether acknowledgements are held back, and what one adds to the window in a round trip
-#   alpha N, beta N, gamma N   of Vegas
-#   leg RATE DELAY QUEUE LOSS  bit/s, s one way, packets, and `none`, `packets {N …}` (these, counted from 1) or `times {T …}` (s)
-#   flow START ACCESS          s, s of extra delay one way; one line each
-#   look SECONDS               from one sample of the first flow's windows to the next; 0: none
-#   lean 0|1                   packets have only the headers that this needs, not all that there are
+#   mss BYTES, header BYTES    payload of a full segment; headers of each segment and ACK
+#   window PACKETS             initial window
+#   delack 0|1, growth N       whether ACKs are delayed; segments by which the window grows per RTT
+#   alpha N, beta N, gamma N   parameters of Vegas
+#   leg RATE DELAY QUEUE LOSS  bit/s; one-way delay, s; packets; `none`, `packets {N …}` (indices
+#                              from 1) or `times {T …}` (s)
+#   flow START ACCESS          start, s; extra one-way delay, s; one line for each flow
+#   look SECONDS               interval between samples of the first flow's windows; 0: none
+#   lean 0|1                   whether packets have only the headers that are needed
 #
 # Several legs are several connections in series with an ideal relay between them: data that has
 # arrived in order at the sink of one is passed to the sender of the next at once, and the relay's
 # buffer is unbounded.
 #
-# Prints `flow` lines (payload bytes received, data packets that all senders of the flow sent), `cwnd`
-# lines (time, window of each leg), and `done` at the end.
+# Prints `flow` lines (payload bytes received, data packets that all senders of the flow sent),
+# `cwnd` lines (time, window of each leg), and `done` at the end.
 
 set file [open [lindex $argv 0]]
 array set the {sender newreno mss 1448 header 52 window 10 delack 0 growth 1 alpha 2 beta 4 gamma 1 look 0 lean 0 legs {} flows {}}
@@ -39,7 +40,7 @@ set plenty 1000000
 # Losses at given times: each event drops the next packet, and expires after 0.1 s.
 Class Events -superclass ErrorModel/MultiState
 Events instproc init {times} {
-    # No states: each packet asks `corrupt`.
+    # Without states, `corrupt` is called for each packet.
     $self next {} {} {} pkt pkt 0 {}
     $self instvar times_ next_
     set times_ $times
@@ -119,8 +120,9 @@ proc make_sender {} {
         vegas   { set tcp [new Agent/TCP/Vegas] }
         xcp     { set tcp [new Agent/TCP/Reno/XCP] }
     }
-    # RFC 6582's careful and impatient variant, no burst at the end of a recovery, limited transmit (RFC 3042), time stamps, timers without
-    # ticks to speak of. Windows are whole segments: half of one is rounded down, and it grows when a whole window is acknowledged.
+    # The careful and impatient variants of RFC 6582, no burst at the end of recovery, limited
+    # transmit (RFC 3042), timestamps, timers of fine granularity. Windows are whole segments: half
+    # of one is rounded down, and the window grows when a whole window has been acknowledged.
     foreach {key value} {
         window_ 1000000 timestamps_ true ts_option_size_ 12 tcpTick_ 0.0001 minrto_ 0.2 maxrto_ 120 rtxcur_init_ 1
         precisionReduce_ false singledup_ 1 windowInitOption_ 1 syn_ true delay_growth_ true

@@ -86,7 +86,7 @@ pub(super) fn play(what: &str) -> Result<()> {
 fn ours(play: SpeedCase) -> Result<(u64, ChildUsage)> {
     let myself = std::env::current_exe().context("cannot find this program")?;
     let (text, took) = play::run(Command::new(myself).args(["ns2", "--play", &play.word()]))?;
-    let segments = text.trim().parse().with_context(|| format!("it said {text:?}"))?;
+    let segments = text.trim().parse().with_context(|| format!("it printed {text:?}"))?;
     Ok((segments, took))
 }
 

@@ -23,7 +23,7 @@ const SECOND: u64 = 1_000_000;
 
 /// The bottleneck and the path of the flows.
 #[derive(Clone)]
-pub(crate) struct Path {
+pub(crate) struct BottleneckPath {
     /// Rate of the bottleneck, wire bytes/s, from these times (µs) on.
     pub(crate) rate: Vec<(u64, u64)>,
     /// Capacity configured for the controllers, wire bytes/s; 0: unknown.
@@ -46,9 +46,9 @@ pub(crate) struct Path {
 }
 
 /// 10 Mbit/s and 800 ms: the link of Li and Yousefi'zadeh.
-pub(crate) fn satellite() -> Path {
+pub(crate) fn satellite() -> BottleneckPath {
     let rate = 10_000_000 / 8;
-    Path {
+    BottleneckPath {
         rate: vec![(0, rate)],
         capacity: rate,
         rtt_us: 800_000,
@@ -64,7 +64,7 @@ pub(crate) fn satellite() -> Path {
 
 /// The data of a flow.
 #[derive(Clone, Copy)]
-pub(crate) struct Job {
+pub(crate) struct FlowData {
     pub(crate) start_us: u64,
     /// Segments; 2⁴⁰: endless.
     pub(crate) segments: u64,
@@ -74,13 +74,13 @@ pub(crate) struct Job {
 }
 
 /// An endless flow.
-pub(crate) fn greedy(start_us: u64) -> Job {
-    Job { start_us, segments: 1 << 40, chunks: None, weight: 1 }
+pub(crate) fn greedy(start_us: u64) -> FlowData {
+    FlowData { start_us, segments: 1 << 40, chunks: None, weight: 1 }
 }
 
 /// A file transfer.
-pub(crate) fn file(start_us: u64, bytes: u64) -> Job {
-    Job { start_us, segments: bytes.div_ceil(u64::from(MSS)), chunks: None, weight: 1 }
+pub(crate) fn file(start_us: u64, bytes: u64) -> FlowData {
+    FlowData { start_us, segments: bytes.div_ceil(u64::from(MSS)), chunks: None, weight: 1 }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,7 +104,7 @@ struct Transmission {
 }
 
 struct Sender {
-    job: Job,
+    job: FlowData,
     flow: FlowState,
     state: Option<ControllerState>,
     /// Segments that the application has written.
@@ -177,8 +177,8 @@ impl RunResult {
     }
 }
 
-struct Simulation<'a> {
-    path: &'a Path,
+struct BottleneckSimulation<'a> {
+    path: &'a BottleneckPath,
     senders: Vec<Sender>,
     events: BinaryHeap<Reverse<(u64, u64, SimEvent)>>,
     serial: u64,
@@ -196,7 +196,7 @@ struct Simulation<'a> {
 }
 
 /// Runs the jobs under a controller for `seconds`, or until all have ended.
-pub(crate) fn run(controller: Controller, tunables: Option<Vec<u32>>, path: &Path, jobs: &[Job], seconds: f64) -> RunResult {
+pub(crate) fn run(controller: Controller, tunables: Option<Vec<u32>>, path: &BottleneckPath, jobs: &[FlowData], seconds: f64) -> RunResult {
     let senders = jobs
         .iter()
         .map(|job| Sender {
@@ -241,7 +241,7 @@ pub(crate) fn run(controller: Controller, tunables: Option<Vec<u32>>, path: &Pat
         peak_queue: 0,
         link,
     };
-    let mut simulation = Simulation {
+    let mut simulation = BottleneckSimulation {
         path,
         senders,
         events: BinaryHeap::new(),
@@ -272,7 +272,7 @@ pub(crate) fn run(controller: Controller, tunables: Option<Vec<u32>>, path: &Pat
         simulation.now = time;
         simulation.handle(event, controller, tunables.as_ref());
     }
-    let Simulation { senders, mut result, link, .. } = simulation;
+    let BottleneckSimulation { senders, mut result, link, .. } = simulation;
     result.link = link;
     for sender in senders {
         result.delivered.push(sender.samples);
@@ -281,7 +281,7 @@ pub(crate) fn run(controller: Controller, tunables: Option<Vec<u32>>, path: &Pat
     result
 }
 
-impl Simulation<'_> {
+impl BottleneckSimulation<'_> {
     fn schedule(&mut self, time: u64, event: SimEvent) {
         self.serial += 1;
         self.events.push(Reverse((time, self.serial, event)));

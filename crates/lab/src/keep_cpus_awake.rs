@@ -1,9 +1,10 @@
-//! Keeps the processors of a virtual machine from halting while there is a network.
+//! Keeps the processors of a virtual machine from halting while a network is up.
 //!
-//! A virtual processor that has nothing to do is taken away, and on a busy host it comes back late: links of a light load, which wake up a thousand
-//! times a second and do little, were seen to be tens of milliseconds late where the same machine under full load was punctual. So a
-//! thread of the idle class, which gives way to everything, turns on each processor for as long as there is a network. On real hardware, which
-//! wakes up in microseconds, nothing is done.
+//! A hypervisor deschedules a halted virtual processor, and on a busy host schedules it again late.
+//! Links with little traffic, which wake up a thousand times a second for a short time, delivered
+//! packets tens of milliseconds late, where the same machine under full load was on time. So one
+//! thread of the idle scheduling class, which yields to all other threads, spins on each processor
+//! while a network is up. Real hardware wakes up within microseconds, and needs no such threads.
 
 use crate::sys;
 use std::{
@@ -15,14 +16,15 @@ use std::{
     thread,
 };
 
-/// Who wants the processors awake, and what tells the threads to end.
+/// How many [`CpusAwake`] live, and the flag that stops the spinning threads.
 static HOLDERS: Mutex<(usize, Option<Arc<AtomicBool>>)> = Mutex::new((0, None));
 
-/// As long as one of these lives, the processors are awake.
+/// A guard: while at least one lives, the processors of a virtual machine do not halt.
 #[derive(Debug)]
-pub(crate) struct Awake(());
+pub(crate) struct CpusAwake(());
 
-impl Awake {
+impl CpusAwake {
+    /// Starts the spinning threads if this is the first guard.
     pub(crate) fn keep() -> Self {
         let mut holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
         holders.0 += 1;
@@ -31,20 +33,20 @@ impl Awake {
             let processors = thread::available_parallelism().map_or(1, usize::from);
             for processor in 0..processors {
                 let stop = stop.clone();
-                // Without one of them a run is as it would be anyway.
+                // If a thread cannot be started, packets may be late, which the run reports.
                 let _ = thread::Builder::new().name("awake".into()).spawn(move || {
-                    if sys::be_idle_on(processor) {
+                    if sys::pin_as_idle_class(processor) {
                         while !stop.load(Relaxed) {}
                     }
                 });
             }
             holders.1 = Some(stop);
         }
-        Awake(())
+        CpusAwake(())
     }
 }
 
-impl Drop for Awake {
+impl Drop for CpusAwake {
     fn drop(&mut self) {
         let mut holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
         holders.0 -= 1;
@@ -56,7 +58,7 @@ impl Drop for Awake {
     }
 }
 
-/// Whether this machine is somebody's guest: processors say so.
+/// Whether this is a virtual machine, according to the processor flags.
 fn is_virtual() -> bool {
     let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     flags.lines().filter(|line| line.starts_with("flags")).any(|line| line.split_whitespace().any(|flag| flag == "hypervisor"))

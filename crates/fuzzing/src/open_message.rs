@@ -1,4 +1,4 @@
-//! What a stream of a bond begins with.
+//! The first messages of a bond's stream: the request to open it, and the reply.
 
 use crate::recipe::Recipe;
 use bond::{BadOpenMessage, OpenReply, OpenRequest, ResetReason, Target};
@@ -7,16 +7,18 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-/// Calls and answers of any bytes, and those that any call and answer are encoded as.
+/// Decodes arbitrary bytes as requests and replies, and decodes what arbitrary requests and replies
+/// are encoded as.
 ///
 /// # Panics
-/// When what is decoded depends on how many bytes have come, or is not what it was encoded from.
-pub fn call(data: &[u8]) {
+/// If the result depends on how the bytes are split, or a decoded message differs from the encoded
+/// one.
+pub fn open_message(data: &[u8]) {
     prefixes(data, OpenRequest::decode, OpenRequest::encode);
     prefixes(data, OpenReply::decode, OpenReply::encode);
     let mut recipe = Recipe(data);
     let client = address(&mut recipe);
-    let to = match recipe.byte() {
+    let target = match recipe.byte() {
         0..=127 => Target::Address(address(&mut recipe)),
         _ => {
             let port = recipe.word();
@@ -24,9 +26,9 @@ pub fn call(data: &[u8]) {
             if name.is_empty() { Target::Address(client) } else { Target::Name(name, port) }
         }
     };
-    let call = OpenRequest { client, target: to };
-    let bytes = call.encode();
-    assert_eq!(OpenRequest::decode(&bytes), Ok(Some((call, bytes.len()))));
+    let request = OpenRequest { client, target };
+    let bytes = request.encode();
+    assert_eq!(OpenRequest::decode(&bytes), Ok(Some((request, bytes.len()))));
     let bytes = OpenReply(client).encode();
     assert_eq!(OpenReply::decode(&bytes), Ok(Some((OpenReply(client), bytes.len()))));
     for code in data.iter().take(4) {
@@ -43,21 +45,21 @@ fn address(recipe: &mut Recipe<'_>) -> SocketAddr {
     }
 }
 
-/// As bytes come more is decided, and what is decided stays so.
+/// Checks that a result, once decided by a prefix, does not change as more bytes arrive.
 fn prefixes<T: PartialEq + Debug>(
     bytes: &[u8],
     decode: impl Fn(&[u8]) -> Result<Option<(T, usize)>, BadOpenMessage>,
     encode: impl Fn(&T) -> Vec<u8>,
 ) {
     let whole = decode(bytes);
-    if let Ok(Some((said, length))) = &whole {
-        assert_eq!(encode(said), bytes[..*length], "what was read is written otherwise");
-        assert_eq!(decode(&bytes[..length - 1]), Ok(None), "it was complete before its last byte");
+    if let Ok(Some((message, length))) = &whole {
+        assert_eq!(encode(message), bytes[..*length], "a decoded message is encoded differently");
+        assert_eq!(decode(&bytes[..length - 1]), Ok(None), "the message was complete before its last byte");
     }
     let mut earlier = Ok(None);
     for end in 0..bytes.len().min(600) {
         let now = decode(&bytes[..end]);
-        assert!(earlier == Ok(None) || now == earlier, "what was decided is undone at byte {end}");
+        assert!(earlier == Ok(None) || now == earlier, "the result changes at byte {end}");
         earlier = now;
     }
     assert!(earlier == Ok(None) || whole == earlier);

@@ -1,8 +1,9 @@
-//! A handshake with somebody who has not the key: nothing that they can say is believed, and nothing panics.
+//! A bond's handshake with a peer that does not have the key: every forged message is refused, and
+//! nothing panics.
 
 use bond::{AcceptHandshake, DialHandshake, PresharedKey};
 
-/// Takes `N` bytes, zeroes where there are no more.
+/// Takes `N` bytes; missing bytes are zero.
 fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     let mut bytes = [0; N];
     let here = rest.len().min(N);
@@ -11,17 +12,17 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     bytes
 }
 
-/// See the top of this file.
+/// Plays handshakes with altered and with arbitrary messages.
 ///
 /// # Panics
-/// When what it says there is not so.
-pub fn hello(data: &[u8]) {
+/// If a forged message is accepted, or a correct one refused.
+pub fn bond_handshake(data: &[u8]) {
     let mut rest = data;
     let flips: [u8; 4] = take(&mut rest);
     let (key, binding): (_, [u8; 8]) =
         (PresharedKey::new(b"a secret of thirty-two bytes, two").expect("it is long enough"), take(&mut rest));
     let (dialled, mut hello) = DialHandshake::new(&key, [1; 32], &binding);
-    // What is right is believed; one bit of it that is wrong is not.
+    // Correct messages are accepted; a single flipped bit is not.
     let (accepted, mut challenge) = AcceptHandshake::new(&key, &hello, [2; 32], &binding, 7).expect("it has the key");
     let (mut proof, window) = dialled.finish(&challenge, 9).expect("it has the key");
     assert_eq!((window, accepted.finish(&proof).expect("it has the key")), (7, 9));
@@ -37,7 +38,7 @@ pub fn hello(data: &[u8]) {
     flip(&mut proof, flips[2]);
     let (accepted, again) = AcceptHandshake::new(&key, &whole, [2; 32], &binding, 7).expect("it has the key");
     assert!(again == asked && accepted.finish(&proof).is_err());
-    // Made up altogether.
+    // Arbitrary messages.
     assert!(AcceptHandshake::new(&key, &take(&mut rest), [2; 32], &binding, 7).is_err());
     assert!(DialHandshake::new(&key, [1; 32], &binding).0.finish(&take(&mut rest), 9).is_err());
 }
