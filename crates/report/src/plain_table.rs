@@ -6,7 +6,8 @@ use crate::terminal::{Alignment, TextColumn, TextStyle, TextTable};
 const DEFAULT_WIDTH: usize = 118;
 
 /// A table of words and numbers that are already written. A column whose cells are all numbers is
-/// aligned to the right, and its cells stay on one line.
+/// aligned to the right, and its cells stay on one line. In a narrow terminal, columns of numbers
+/// are left out from the right, except for the first one and for the last column of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlainTable {
     /// The heads of the columns.
@@ -23,8 +24,14 @@ impl PlainTable {
 
     /// For a terminal of `width` characters (absent: 118). Ends with a newline.
     pub fn text(&self, width: Option<usize>) -> String {
-        let columns = self.header.iter().enumerate().map(|(at, head)| TextColumn::new(head, self.alignment(at))).collect();
-        let mut table = TextTable::new(TextStyle::Words, columns);
+        let alignments: Vec<Alignment> = (0..self.header.len()).map(|column| self.alignment(column)).collect();
+        let first_number = alignments.iter().position(|alignment| *alignment == Alignment::Right);
+        let column = |(at, head): (usize, &String)| {
+            let column = TextColumn::new(head, alignments[at]);
+            let can_go = alignments[at] == Alignment::Right && Some(at) != first_number && at + 1 < self.header.len();
+            if can_go { column.droppable(u8::try_from(at).unwrap_or(u8::MAX)) } else { column }
+        };
+        let mut table = TextTable::new(TextStyle::Words, self.header.iter().enumerate().map(column).collect());
         for row in &self.rows {
             table.push(row.clone());
         }
@@ -72,6 +79,18 @@ mod tests {
             let text = table.text(Some(width));
             assert!(text.contains("33.692 ± 0.046") && text.matches("10 of 10").count() == 2, "{text}");
         }
+    }
+
+    #[test]
+    fn columns_of_numbers_are_left_out_where_they_do_not_fit() {
+        let header = ["buffer", "goodput, Mbit/s", "free, %", "starvation, %", "backpressure, %", "held, kB", "valid"];
+        let cells = ["1000pkt", "34.550 ± 0.048", "11.98 ± 0.05", "83.88 ± 0.07", "4.14 ± 0.02", "121.8 ± 2.7", "10 of 10"];
+        let table = PlainTable::new(&header, vec![cells.map(str::to_owned).into()]);
+        let text = table.text(Some(80));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.ends_with("Left out to fit the width: backpressure, %; held, kB.\n"), "{text}");
+        assert!(text.contains("83.88 ± 0.07") && text.contains("10 of 10"), "{text}");
+        assert!(table.text(None).contains("121.8 ± 2.7"));
     }
 
     #[test]
