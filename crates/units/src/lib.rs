@@ -14,8 +14,10 @@
 
 mod phase;
 mod quantities;
+mod text_form;
 
 pub use phase::Phase;
-pub use quantities::{Bytes, PKT, Quantity, QueueLimit, QueueSize, Rate, Span, UnitError};
+pub use quantities::{Bytes, PKT, Quantity, QueueLimit, QueueSize, Rate, Span};
 #[doc(hidden)]
 pub use schemars;
+pub use text_form::UnitError;
