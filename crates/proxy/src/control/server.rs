@@ -59,7 +59,7 @@ impl Drop for ControlSocket {
 ///
 /// # Errors
 /// [`ProxyStartError::Open`] when the name is invalid or taken, or the socket cannot be opened;
-/// [`ProxyStartError::System`] when its thread cannot be started.
+/// [`OpenError::System`] when its thread cannot be started.
 pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, ProxyStartError> {
     let refused =
         |why: io::Error, cure| ProxyStartError::Open(OpenError::Listen { address: format!("the control socket {name:?}"), cure, why });
