@@ -22,7 +22,7 @@ fn the_first_signal_drains_and_the_second_resets() {
     let (server, port) = (TcpListener::bind("127.2.0.1:0").unwrap(), TcpListener::bind("127.2.0.2:0").unwrap());
     let (to, at) = (server.local_addr().unwrap(), port.local_addr().unwrap());
     drop(port);
-    let mut proxy = Daemon::start(Command::new(TANDEM).args(["proxy", "--listen", &format!("forward={at}={to}")]));
+    let mut proxy = Daemon::start(Command::new(TANDEM).args(["proxy", "--name", "drained", "--listen", &format!("forward={at}={to}")]));
     let signal = |pid: u32| assert!(Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap().success());
     let mut client = None;
     wait_until("the proxy listens", || {
@@ -45,7 +45,7 @@ fn a_killed_proxy_causes_resets_and_no_clean_close() {
     let (server, port) = (TcpListener::bind("127.2.0.3:0").unwrap(), TcpListener::bind("127.2.0.4:0").unwrap());
     let (to, at) = (server.local_addr().unwrap(), port.local_addr().unwrap());
     drop(port);
-    let mut proxy = Daemon::start(Command::new(TANDEM).args(["proxy", "--listen", &format!("forward={at}={to}")]));
+    let mut proxy = Daemon::start(Command::new(TANDEM).args(["proxy", "--name", "killed", "--listen", &format!("forward={at}={to}")]));
     let mut client = None;
     wait_until("the proxy listens", || {
         client = TcpStream::connect(at).ok();
