@@ -1,4 +1,4 @@
-//! Unauthenticated peers block nobody and obtain nothing.
+//! Unauthenticated peers block no other peer and obtain nothing.
 
 use super::*;
 use crate::pending_connections::listen;

@@ -14,7 +14,7 @@ pub(super) const LONGEST_REQUEST: usize = 256 << 10;
 /// The longest answer, bytes: some hundred thousand flows.
 pub(super) const LONGEST_ANSWER: usize = 512 << 20;
 
-/// What a user is told whom the proxy does not serve.
+/// Answer to a user that may not query this proxy.
 pub(super) const DENIED: &str =
     "cannot use the proxy's control socket: only root and the proxy's own user may; run this command as one of them";
 
