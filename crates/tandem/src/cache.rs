@@ -4,6 +4,7 @@ use crate::{
     CommandError,
     check::{self, CheckScope},
     service::tell_manager,
+    signals::ServiceEvents,
 };
 use cache::{
     Cache, Config, ConfigError, Listen, RawMode, StartError, Stats, WorkerProgram, metrics, picture_worker, shrink::ShrinkOptions,
@@ -11,11 +12,7 @@ use cache::{
 use clap::Args;
 use intercept::{ForwardPolicy, LegProfile, Ports};
 use sd_notify::NotifyState;
-use signal_hook::{
-    consts::{SIGINT, SIGTERM},
-    iterator::Signals,
-};
-use std::{net::SocketAddr, sync::Arc, thread, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 use units::{Bytes, Span};
 
 /// Interval at which the firewall rules and signals are checked.
@@ -167,8 +164,7 @@ impl CacheCommand {
             }
             return Ok(());
         }
-        let mut signals =
-            Signals::new([SIGINT, SIGTERM]).map_err(|why| CommandError::Failed(format!("cannot install signal handlers: {why}")))?;
+        let events = ServiceEvents::start(false)?;
         let cache = Arc::new(Cache::start(config).map_err(start_failure)?);
         let metrics =
             self.metrics.map(|at| metrics::serve(&cache, at).map_err(|error| CommandError::Failed(error.to_string()))).transpose()?;
@@ -176,16 +172,14 @@ impl CacheCommand {
         tracing::info!("storing and forwarding");
         tell_manager(&[NotifyState::Ready]);
         let check = || cache.check_rules().map_err(|lost| CommandError::Failed(lost.to_string()));
-        while signals.pending().next().is_none() {
+        while !events.ends_within(CHECK_INTERVAL) {
             check()?;
-            thread::sleep(CHECK_INTERVAL);
         }
         tracing::info!("no new connections are accepted; waiting for the existing ones to end (a second signal resets them)");
         tell_manager(&[NotifyState::Stopping]);
         cache.begin_drain();
-        while !cache.is_idle() && signals.pending().next().is_none() {
+        while !cache.is_idle() && !events.ends_within(DRAIN_INTERVAL) {
             check()?;
-            thread::sleep(DRAIN_INTERVAL);
         }
         self.print(&cache.stats())?;
         drop(metrics);

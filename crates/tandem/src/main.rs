@@ -41,6 +41,7 @@ mod reference;
 mod run;
 mod runs;
 mod service;
+mod signals;
 mod watchdog;
 
 use clap::{Parser, Subcommand};

@@ -1,25 +1,27 @@
 //! The life of a proxy service: start, reload on SIGHUP, drain on SIGTERM or SIGINT.
 
-use crate::{CommandError, watchdog};
+use crate::{
+    CommandError,
+    signals::{ServiceEvent, ServiceEvents},
+    watchdog,
+};
 use proxy::{Proxy, ProxyConfig, ProxyConfigError, ProxyFailure, ProxyStartError, Service, control, metrics};
 use sd_notify::NotifyState;
-use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
-    iterator::Signals,
-};
 use std::{
     sync::{Arc, OnceLock},
     thread,
     time::{Duration, Instant},
 };
 
+/// Interval at which a proxy that drains is checked for remaining flows.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Runs a proxy until a signal ends it. `read_again` returns the configuration for a reload;
 /// `None`: the configuration comes from the command line.
 pub(crate) fn serve(service: &Service, read_again: impl Fn() -> Result<Option<Service>, ProxyConfigError>) -> Result<(), CommandError> {
-    let mut signals =
-        Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|why| CommandError::Failed(format!("cannot install signal handlers: {why}")))?;
+    let events = ServiceEvents::start(true)?;
     let proxy = Arc::new(Proxy::start(service.config.clone(), |_| {}).map_err(start_failure)?);
-    let failed = end_on_failure(&proxy, signals.handle()).map_err(no_thread)?;
+    let failed = end_on_failure(&proxy, &events).map_err(no_thread)?;
     // Held to the end: no other proxy can take the name while this one's rules are installed.
     let _control = control::serve(&proxy, &service.name).map_err(start_failure)?;
     let metrics =
@@ -28,15 +30,12 @@ pub(crate) fn serve(service: &Service, read_again: impl Fn() -> Result<Option<Se
     tracing::info!("splitting connections");
     watchdog::start(proxy.liveness()).map_err(no_thread)?;
     tell_manager(&[NotifyState::Ready]);
-    for signal in signals.forever() {
-        if signal != SIGHUP {
-            break;
-        }
+    while events.next() == ServiceEvent::Reload {
         reload(&proxy, service, &read_again);
     }
     tell_manager(&[NotifyState::Stopping]);
     if failed.get().is_none() {
-        drain(&proxy, &mut signals, &failed);
+        drain(&proxy, &events);
     }
     drop(metrics);
     // Dropping the last reference resets the remaining flows and removes the rules. Control
@@ -56,27 +55,25 @@ pub(crate) fn serve(service: &Service, read_again: impl Fn() -> Result<Option<Se
 }
 
 /// Waits until all flows have ended, a second signal arrives, or a part of the proxy fails.
-fn drain(proxy: &Proxy, signals: &mut Signals, failed: &OnceLock<ProxyFailure>) {
+fn drain(proxy: &Proxy, events: &ServiceEvents) {
     tracing::info!(
         flows = proxy.totals().flows,
         "no new connections are accepted; waiting for the existing ones to end (a second signal resets them)"
     );
     proxy.begin_drain();
-    while !proxy.is_idle() && failed.get().is_none() && !signals.pending().any(|signal| signal != SIGHUP) {
-        thread::sleep(Duration::from_millis(20));
-    }
+    while !proxy.is_idle() && !events.ends_within(DRAIN_INTERVAL) {}
 }
 
 /// Ends the wait for signals when a part of the proxy fails permanently. Returns the cell that then
 /// holds the reason.
-fn end_on_failure(proxy: &Proxy, signals: signal_hook::iterator::Handle) -> std::io::Result<Arc<OnceLock<ProxyFailure>>> {
+fn end_on_failure(proxy: &Proxy, events: &ServiceEvents) -> std::io::Result<Arc<OnceLock<ProxyFailure>>> {
     let failed = Arc::new(OnceLock::new());
     if let Some(failures) = proxy.failures() {
-        let first = failed.clone();
+        let (first, events) = (failed.clone(), events.sender());
         thread::Builder::new().name("tandem-failures".into()).spawn(move || {
             if let Ok(failure) = failures.recv() {
                 let _ = first.set(failure);
-                signals.close();
+                let _ = events.send(ServiceEvent::Failure);
             }
         })?;
     }
