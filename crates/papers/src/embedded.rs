@@ -4,6 +4,7 @@ use crate::error::PaperError;
 use include_dir::{Dir, include_dir};
 use scenario::{Assignment, ScenarioFile, Variant};
 use serde::de::DeserializeOwned;
+use std::path::Path;
 
 static PAPERS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../papers");
 /// The index of a paper in its folder.
@@ -30,6 +31,11 @@ pub(crate) fn variants<'a>(asker: &str, path: &str, sets: impl Iterator<Item = &
         PAPERS.get_file(path).and_then(include_dir::File::contents_utf8).ok_or_else(|| wrong(format!("there is no file papers/{path}")))?;
     let sets: Vec<Assignment> = sets.map(|set| set.parse()).collect::<Result<_, String>>().map_err(wrong)?;
     Ok(ScenarioFile::parse(text, &format!("papers/{path}"))?.variants(&sets)?)
+}
+
+/// The content of the file at `path` under `papers/`; none if there is none.
+pub(crate) fn file(path: &Path) -> Option<&'static [u8]> {
+    PAPERS.get_file(path).map(include_dir::File::contents)
 }
 
 /// The rows of the CSV file at `path` under `papers/`.

@@ -1,5 +1,6 @@
 //! Errors of the papers' data and of questions to it.
 
+use std::{io, path::PathBuf};
 use toml_file::FileError;
 
 /// Why a paper has no answer.
@@ -19,6 +20,22 @@ pub enum PaperError {
     /// The equations have no answer.
     #[error("{0}")]
     Theory(#[from] theory::TheoryError),
+    /// A record of outcomes cannot be read.
+    #[error("cannot read the recorded outcomes {}: {why}; `make papers-record` records them again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
+    /// A record of outcomes cannot be written.
+    #[error("cannot record outcomes in {}: {why}; expected the folder papers/ of the sources, writable", path.display())]
+    NotRecorded {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: io::Error,
+    },
     /// An index names something that does not exist.
     #[error("{experiment}: {what}")]
     Wrong {

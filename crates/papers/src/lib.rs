@@ -17,9 +17,11 @@ mod error;
 mod experiment;
 mod index;
 mod plan;
+mod record;
 mod rows;
 mod seed_mean;
 mod source;
+mod summary;
 mod variation;
 
 #[cfg(test)]
@@ -33,7 +35,9 @@ pub use error::PaperError;
 pub use experiment::{EngineOverride, Experiment, PrintedValue};
 pub use index::{EntryName, Paper, PaperEntry, papers};
 pub use plan::{EnginePlan, LeftOutCase};
+pub use record::{Record, RecordedRun};
 pub use rows::{BOUNDED_NUMBERS, BoundComparison, CaseRow, JudgedClaim};
 pub use seed_mean::SeedMean;
 pub use source::ResultSource;
+pub use summary::{ClaimSummary, SummaryVerdict};
 pub use variation::Variation;

@@ -13,6 +13,11 @@ pub struct ResultSource {
 }
 
 impl ResultSource {
+    /// The engine and the variation, as one name.
+    pub fn label(&self) -> String {
+        if self.variation.is_empty() { self.engine.clone() } else { format!("{}, {}", self.engine, self.variation) }
+    }
+
     /// Whether an outcome comes from this source and is of `case`, named without the variation.
     pub(crate) fn has(&self, outcome: &Outcome, case: &str) -> bool {
         let of_case = || match self.variation.as_str() {

@@ -1,0 +1,180 @@
+//! One verdict for each claim, over all engines and over all settings of what the paper leaves open.
+
+use crate::{
+    claim::{ClaimVerdict, ClaimedRatio, PaperClaim},
+    equations::{ComputedRow, ComputedTable},
+    experiment::Experiment,
+    rows::JudgedClaim,
+};
+use outcome::Outcome;
+use serde::Serialize;
+use std::fmt;
+
+/// The verdict on a claim over all of its settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SummaryVerdict {
+    /// It holds in every setting that decides it.
+    Holds,
+    /// Its direction holds in every setting that decides it; the effect is smaller in some.
+    Weaker,
+    /// It does not hold in any setting that decides it.
+    DoesNotHold,
+    /// It depends on the engine, or on a choice that the paper leaves open.
+    Sensitive,
+    /// No setting decides it.
+    CannotTell,
+}
+
+impl SummaryVerdict {
+    /// All of them, in the order of a summary.
+    pub const ALL: [SummaryVerdict; 5] = [
+        SummaryVerdict::Holds,
+        SummaryVerdict::Weaker,
+        SummaryVerdict::DoesNotHold,
+        SummaryVerdict::Sensitive,
+        SummaryVerdict::CannotTell,
+    ];
+}
+
+impl fmt::Display for SummaryVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SummaryVerdict::Holds => "holds",
+            SummaryVerdict::Weaker => "holds, but weaker",
+            SummaryVerdict::DoesNotHold => "does not hold",
+            SummaryVerdict::Sensitive => "depends on the setting",
+            SummaryVerdict::CannotTell => "cannot tell",
+        })
+    }
+}
+
+/// A claim with its verdict over all settings. A setting is an engine, with or without a variation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClaimSummary {
+    /// What the paper says.
+    pub says: String,
+    /// The verdict.
+    pub verdict: SummaryVerdict,
+    /// The number of settings.
+    pub settings: usize,
+    /// The number of settings in which the claim holds, with a smaller effect or not.
+    pub holds: usize,
+    /// The number of settings that decide the claim.
+    pub decided: usize,
+    /// The settings whose verdict differs from that of the first setting that decides the claim.
+    pub flips: Vec<String>,
+}
+
+/// What a setting says about a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    For,
+    Weakly,
+    Against,
+}
+
+impl ClaimSummary {
+    fn of(says: String, settings: &[(String, Option<Side>)]) -> Self {
+        let decided: Vec<(&str, Side)> = settings.iter().filter_map(|(name, side)| Some((name.as_str(), (*side)?))).collect();
+        let holds = decided.iter().filter(|(_, side)| *side != Side::Against).count();
+        let against = |side: Side| side == Side::Against;
+        let flips = match decided.first() {
+            Some((_, first)) => {
+                decided.iter().filter(|(_, side)| against(*side) != against(*first)).map(|(name, _)| (*name).to_owned()).collect()
+            }
+            None => Vec::new(),
+        };
+        let verdict = match (holds, decided.len()) {
+            (_, 0) => SummaryVerdict::CannotTell,
+            (0, _) => SummaryVerdict::DoesNotHold,
+            (holds, decided) if holds < decided => SummaryVerdict::Sensitive,
+            _ if decided.iter().any(|(_, side)| *side == Side::Weakly) => SummaryVerdict::Weaker,
+            _ => SummaryVerdict::Holds,
+        };
+        ClaimSummary { says, verdict, settings: settings.len(), holds, decided: decided.len(), flips }
+    }
+
+    /// "holds in 3 of 4 settings; flips when …": empty for a single setting.
+    pub fn sensitivity(&self) -> String {
+        let flips = if self.flips.is_empty() { String::new() } else { format!("; flips with {}", self.flips.join(", ")) };
+        match self.settings {
+            0 | 1 => String::new(),
+            settings if self.decided < settings => {
+                format!("holds in {} of {} settings that decide it, of {settings}{flips}", self.holds, self.decided)
+            }
+            settings => format!("holds in {} of {settings} settings{flips}", self.holds),
+        }
+    }
+}
+
+impl Experiment {
+    /// The verdict on each claim over all engines and variations that there are outcomes of. What
+    /// claims nothing is left out.
+    pub fn summarize(&self, outcomes: &[Outcome]) -> Vec<ClaimSummary> {
+        let judged = self.judge(outcomes);
+        let claims = self.claims.iter().filter(|claim| claim.ratio != ClaimedRatio::Nothing);
+        claims.map(|claim| self.summary_of(claim, &judged)).collect()
+    }
+
+    fn summary_of(&self, claim: &PaperClaim, judged: &[JudgedClaim<'_>]) -> ClaimSummary {
+        let of_claim = judged.iter().filter(|one| std::ptr::eq(one.claim, claim));
+        let settings: Vec<(String, Option<Side>)> = of_claim
+            .filter_map(|one| {
+                // A source that lacks a case of the claim is no setting of it.
+                let judgement = one.judgement?;
+                Some((one.source.label(), side(judgement.verdict)))
+            })
+            .collect();
+        ClaimSummary::of(claim.says.clone(), &settings)
+    }
+}
+
+impl ComputedTable {
+    /// The verdict on each row that the paper prints or says something about.
+    pub fn summarize(&self) -> Vec<ClaimSummary> {
+        self.rows.iter().filter_map(|row| self.summary_of(row)).collect()
+    }
+
+    fn summary_of(&self, row: &ComputedRow) -> Option<ClaimSummary> {
+        let side = if row.holds? { Side::For } else { Side::Against };
+        let says = format!("{}: {}", row.of.join(", "), row.printed.as_deref().unwrap_or_default());
+        Some(ClaimSummary::of(says, &[("theory".into(), Some(side))]))
+    }
+}
+
+fn side(verdict: ClaimVerdict) -> Option<Side> {
+    match verdict {
+        ClaimVerdict::Holds => Some(Side::For),
+        ClaimVerdict::Weaker => Some(Side::Weakly),
+        ClaimVerdict::Reversed | ClaimVerdict::Differs => Some(Side::Against),
+        ClaimVerdict::Open | ClaimVerdict::Less | ClaimVerdict::More => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(sides: &[Option<Side>]) -> ClaimSummary {
+        let settings: Vec<_> = sides.iter().enumerate().map(|(at, side)| (format!("s{at}"), *side)).collect();
+        ClaimSummary::of("it".into(), &settings)
+    }
+
+    #[test]
+    fn a_claim_that_one_setting_reverses_is_sensitive_and_names_it() {
+        let summary = summary(&[Some(Side::For), None, Some(Side::Weakly), Some(Side::Against)]);
+        assert_eq!((summary.verdict, summary.holds, summary.decided, summary.settings), (SummaryVerdict::Sensitive, 2, 3, 4));
+        assert_eq!(summary.flips, ["s3"]);
+        assert_eq!(summary.sensitivity(), "holds in 2 of 3 settings that decide it, of 4; flips with s3");
+    }
+
+    #[test]
+    fn settings_that_agree_give_one_verdict() {
+        assert_eq!(summary(&[Some(Side::For), Some(Side::For), None]).verdict, SummaryVerdict::Holds);
+        assert_eq!(summary(&[Some(Side::For), Some(Side::Weakly)]).verdict, SummaryVerdict::Weaker);
+        assert_eq!(summary(&[Some(Side::Against), None]).verdict, SummaryVerdict::DoesNotHold);
+        assert_eq!(summary(&[None, None]).verdict, SummaryVerdict::CannotTell);
+        assert_eq!(summary(&[Some(Side::For)]).sensitivity(), "");
+    }
+}
