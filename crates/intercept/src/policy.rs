@@ -112,9 +112,9 @@ pub struct Rule {
     pub far: Option<String>,
 }
 
-/// A profile, and the legs that get it: those that leave through an interface and those to a
-/// prefix, regardless of which end opened the connection. Without both it is only for rules that
-/// refer to its name.
+/// A profile, and the legs that get it: those that leave through one of the interfaces and lead to
+/// one of the prefixes, regardless of which end opened the connection. Without both it is only for
+/// rules that refer to its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LegRule {
     /// The name by which rules refer to it.

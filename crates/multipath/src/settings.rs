@@ -181,7 +181,7 @@ impl BondConfig {
         }
         let secret = fs::read(&self.key_file).map_err(unreadable)?;
         let key = PresharedKey::new(secret.trim_ascii());
-        self.key = Some(key.map_err(|why| failed(why.to_string(), "put the same key at both ends".into()))?);
+        self.key = Some(key.map_err(|why| failed(why.to_string(), "and give both ends the same".into()))?);
         Ok(())
     }
 }
@@ -248,6 +248,11 @@ impl NetworkSpec {
             return Err(format!(
                 "{name} has a user_timeout, but a bond detects silent networks itself and keeps their connections for when they recover: \
                  leave it out, and set outage for how long a stream waits while all networks are silent"
+            ));
+        }
+        if self.profile.connect_timeout.is_some() {
+            return Err(format!(
+                "{name} has a connect_timeout, but a bond gives each of its networks up to 30 s and then tries again: leave it out"
             ));
         }
         let fine = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
@@ -410,6 +415,8 @@ mod tests {
         assert!(both.network(to).unwrap_err().contains("one IP version"));
         let timed: NetworkSpec = "wlan0,user_timeout=2s".parse().unwrap();
         assert!(timed.network(to).unwrap_err().contains("wlan0 has a user_timeout"));
+        let timed: NetworkSpec = "wlan0,connect_timeout=2s".parse().unwrap();
+        assert!(timed.network(to).unwrap_err().contains("wlan0 has a connect_timeout"));
     }
 
     #[test]

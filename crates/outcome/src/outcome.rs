@@ -21,7 +21,7 @@ pub struct Outcome {
     pub seed: u64,
     /// Whether the machine kept up with the scenario. If not, `warnings` tells how: it lost packets
     /// outside of the emulated links; 1 % of a link's packets were late by more than 0.5 ms + 2 % of
-    /// the path's round trip; one was late by more than 200 ms (the machine stood still, and
+    /// the path's round trip; one was late by more than 200 ms (the machine stalled, and
     /// retransmission timers have fired); a link's rate was off by more than 1 %; or the kernel's
     /// memory for TCP ran short.
     pub valid: bool,

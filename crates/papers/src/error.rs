@@ -7,12 +7,12 @@ use toml_file::FileError;
 #[derive(Debug, thiserror::Error)]
 pub enum PaperError {
     /// There is no such paper or experiment.
-    #[error("there is no experiment {asked:?}; there are {there}")]
+    #[error("there is no table or figure {asked:?}{}; `tandem paper` lists them", nearest.as_ref().map(|nearest| format!("; did you mean {nearest}?")).unwrap_or_default())]
     NoSuch {
         /// The identifier that was asked for.
         asked: String,
-        /// The identifiers that exist.
-        there: String,
+        /// The one that it was probably meant as.
+        nearest: Option<String>,
     },
     /// An index or a scenario file is wrong.
     #[error("{0}")]

@@ -43,6 +43,8 @@ pub struct EntryName<'a> {
     pub id: &'a str,
     /// What it shows.
     pub title: &'a str,
+    /// The engines that can run it; empty: equations answer it.
+    pub engines: &'a [EngineKind],
     /// Why it cannot be answered yet; absent: it can.
     pub awaits: Option<&'a str>,
 }
@@ -62,29 +64,72 @@ pub fn papers() -> Result<Vec<Paper>, PaperError> {
     Ok(papers)
 }
 
+impl PaperEntry {
+    /// Its name within the paper.
+    pub fn id(&self) -> &str {
+        match self {
+            PaperEntry::Experiment(experiment) => &experiment.id,
+            PaperEntry::Equations(table) => &table.id,
+        }
+    }
+}
+
+/// Every entry of every paper, in the order of the indexes.
+fn all_entries() -> Result<Vec<(Paper, PaperEntry)>, PaperError> {
+    let mut all = Vec::new();
+    for paper in papers()? {
+        let experiments = paper.experiments.iter().cloned().map(PaperEntry::Experiment);
+        let tables = paper.equation_tables.iter().cloned().map(PaperEntry::Equations);
+        all.extend(experiments.chain(tables).map(|entry| (paper.clone(), entry)));
+    }
+    Ok(all)
+}
+
+/// The error for an identifier that does not exist.
+fn no_such(asked: &str, all: &[(Paper, PaperEntry)]) -> PaperError {
+    let identifiers = all.iter().map(|(paper, entry)| paper.identifier(entry.id()));
+    let closeness = |identifier: String| (strsim::normalized_damerau_levenshtein(asked, &identifier), identifier);
+    let nearest = identifiers.map(closeness).max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(closeness, _)| *closeness > 0.5);
+    PaperError::NoSuch { asked: asked.into(), nearest: nearest.map(|(_, identifier)| identifier) }
+}
+
 impl Paper {
     /// The paper and the entry that `id` names, such as `li/fig-3`.
     ///
     /// # Errors
-    /// If there is no such entry; the error lists those that exist.
+    /// If there is no such entry; the error names the nearest one.
     pub fn find(id: &str) -> Result<(Paper, PaperEntry), PaperError> {
-        let papers = papers()?;
-        let found = papers.iter().find_map(|paper| {
-            let id = id.strip_prefix(&paper.key)?.strip_prefix('/')?;
-            let experiment = paper.experiments.iter().find(|experiment| experiment.id == id).cloned().map(PaperEntry::Experiment);
-            let equations = || paper.equation_tables.iter().find(|table| table.id == id).cloned().map(PaperEntry::Equations);
-            Some((paper.clone(), experiment.or_else(equations)?))
-        });
-        found.ok_or_else(|| {
-            let there: Vec<String> = papers.iter().flat_map(|paper| paper.entries().map(|entry| paper.identifier(entry.id))).collect();
-            PaperError::NoSuch { asked: id.into(), there: there.join(", ") }
-        })
+        let mut all = all_entries()?;
+        match all.iter().position(|(paper, entry)| paper.identifier(entry.id()) == id) {
+            Some(at) => Ok(all.swap_remove(at)),
+            None => Err(no_such(id, &all)),
+        }
+    }
+
+    /// The entries that `asked` selects: the one with this identifier, else all whose identifiers
+    /// begin with it (`joshi`, `li/fig`), in the order of the index.
+    ///
+    /// # Errors
+    /// If there are none; the error names the nearest one.
+    pub fn select(asked: &str) -> Result<Vec<(Paper, PaperEntry)>, PaperError> {
+        let mut all = all_entries()?;
+        let is_exact = |(paper, entry): &(Paper, PaperEntry)| paper.identifier(entry.id()) == asked;
+        if let Some(at) = all.iter().position(is_exact) {
+            return Ok(vec![all.swap_remove(at)]);
+        }
+        let (found, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(paper, entry)| paper.identifier(entry.id()).starts_with(asked));
+        if found.is_empty() { Err(no_such(asked, &others)) } else { Ok(found) }
     }
 
     /// Its entries: experiments, then tables that equations answer.
     pub fn entries(&self) -> impl Iterator<Item = EntryName<'_>> {
-        let experiments = self.experiments.iter().map(|one| EntryName { id: &one.id, title: &one.title, awaits: one.awaits.as_deref() });
-        let equations = self.equation_tables.iter().map(|one| EntryName { id: &one.id, title: &one.title, awaits: None });
+        let experiments = self.experiments.iter().map(|one| EntryName {
+            id: &one.id,
+            title: &one.title,
+            engines: &one.on,
+            awaits: one.awaits.as_deref(),
+        });
+        let equations = self.equation_tables.iter().map(|one| EntryName { id: &one.id, title: &one.title, engines: &[], awaits: None });
         experiments.chain(equations)
     }
 

@@ -28,13 +28,8 @@ pub enum SummaryVerdict {
 
 impl SummaryVerdict {
     /// All of them, in the order of a summary.
-    pub const ALL: [SummaryVerdict; 5] = [
-        SummaryVerdict::Holds,
-        SummaryVerdict::Weaker,
-        SummaryVerdict::DoesNotHold,
-        SummaryVerdict::Sensitive,
-        SummaryVerdict::CannotTell,
-    ];
+    pub const ALL: [SummaryVerdict; 5] =
+        [SummaryVerdict::Holds, SummaryVerdict::Weaker, SummaryVerdict::DoesNotHold, SummaryVerdict::Sensitive, SummaryVerdict::CannotTell];
 }
 
 impl fmt::Display for SummaryVerdict {

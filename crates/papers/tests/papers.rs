@@ -47,9 +47,22 @@ fn every_experiment_can_be_read() {
 }
 
 #[test]
-fn an_unknown_experiment_is_refused_with_the_known_ones() {
-    let error = Paper::find("li/fig-99").unwrap_err().to_string();
-    assert!(error.contains("\"li/fig-99\"") && error.contains("li/fig-3"), "{error}");
+fn an_unknown_experiment_is_refused_with_the_nearest() {
+    let error = Paper::find("li/fig-33").unwrap_err().to_string();
+    assert!(error.contains("\"li/fig-33\"") && error.contains("did you mean li/fig-3?"), "{error}");
+    let error = Paper::select("nonsense").unwrap_err().to_string();
+    assert!(error.contains("`tandem paper` lists them") && !error.contains("mean"), "{error}");
+}
+
+#[test]
+fn a_prefix_selects_all_entries_that_begin_with_it() {
+    let selected =
+        |asked: &str| Paper::select(asked).unwrap().iter().map(|(paper, entry)| paper.identifier(entry.id())).collect::<Vec<_>>();
+    assert_eq!(selected("li/fig-3"), ["li/fig-3"]);
+    assert!(selected("li/fig").len() > 5 && selected("li/fig").iter().all(|id| id.starts_with("li/fig")));
+    assert!(selected("joshi").iter().all(|id| id.starts_with("joshi/")));
+    let all: usize = papers::papers().unwrap().iter().map(|paper| paper.entries().count()).sum();
+    assert_eq!(selected("").len(), all);
 }
 
 #[test]

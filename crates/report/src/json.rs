@@ -6,6 +6,11 @@ use serde_json::Value;
 /// An indented list with an entry for each outcome. Numbers over time are left out unless `series`.
 /// Numbers that are not finite are `null`, since JSON has none. Ends with a newline.
 pub fn json(outcomes: &[Outcome], series: bool) -> String {
+    serde_json::to_string_pretty(&self::outcomes(outcomes, series)).expect("values are text already") + "\n"
+}
+
+/// A value for each outcome.
+pub(crate) fn outcomes(outcomes: &[Outcome], series: bool) -> Vec<Value> {
     let entry = |outcome: &Outcome| {
         let mut value = serde_json::to_value(outcome).expect("an outcome has only text keys");
         if let (false, Value::Object(fields)) = (series, &mut value) {
@@ -13,8 +18,7 @@ pub fn json(outcomes: &[Outcome], series: bool) -> String {
         }
         value
     };
-    let list: Vec<Value> = outcomes.iter().map(entry).collect();
-    serde_json::to_string_pretty(&list).expect("values are text already") + "\n"
+    outcomes.iter().map(entry).collect()
 }
 
 #[cfg(test)]

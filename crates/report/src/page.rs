@@ -57,7 +57,8 @@ fn words(table: &WordsTable<'_>) -> String {
     out + "</tbody>\n</table>\n</div>\n</section>\n"
 }
 
-fn whole(title: &str, about: &str, notes: &[String], body: &str) -> String {
+/// A page with these findings and this body, which is already markup.
+pub(crate) fn whole(title: &str, about: &str, notes: &[String], body: &str) -> String {
     let mut out = head(title);
     let _ = writeln!(out, "<header>\n<h1>{}</h1>", escape(title));
     for paragraph in about.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty()) {
@@ -121,7 +122,8 @@ fn origin(groups: &[OutcomeGroup<'_>]) -> Vec<String> {
     said
 }
 
-fn plots(groups: &[OutcomeGroup<'_>]) -> String {
+/// The plots of outcomes that have series; empty if none has.
+pub(crate) fn plots(groups: &[OutcomeGroup<'_>]) -> String {
     let figures = curves::figures(groups);
     let end = figures.iter().flat_map(|figure| &figure.lines).flat_map(|line| &line.points).fold(0.0, |end: f64, (t, _)| end.max(*t));
     if end <= 0.0 {

@@ -1,6 +1,6 @@
 //! The papers' tables: what experiments and equations say, beside what the papers print and claim.
 
-use crate::{cases::case_columns, outcome_numbers::NumberFormat, plain_table::PlainTable};
+use crate::{cases::case_columns, number_format::duration, outcome_numbers::NumberFormat, plain_table::PlainTable};
 use outcome::Outcome;
 use papers::{
     BOUNDED_NUMBERS, BoundComparison, CaseRow, ClaimVerdict, ClaimedRatio, ComputedRow, ComputedTable, EngineKind, EnginePlan, EntryName,
@@ -8,38 +8,50 @@ use papers::{
 };
 use scenario::short_case;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How long each engine took for an entry, seconds, by the identifier of the entry.
+pub type RunTimes = BTreeMap<String, Vec<(String, f64)>>;
 
 /// The list of what can be repeated of each paper, for a terminal of `width` characters.
-pub fn paper_list(papers: &[Paper], width: Option<usize>) -> String {
+pub fn paper_list(papers: &[Paper], times: &RunTimes, width: Option<usize>) -> String {
     let mut out = String::new();
     for paper in papers {
         let row = |entry: EntryName<'_>| {
             let awaits = entry.awaits.map(|awaits| format!(" ({awaits})")).unwrap_or_default();
-            vec![paper.identifier(entry.id), format!("{}{awaits}", entry.title)]
+            let id = paper.identifier(entry.id);
+            let engine = |engine: &EngineKind| match time_of(times, &id, *engine) {
+                Some(seconds) => format!("{engine} {}", duration(seconds)),
+                None => engine.to_string(),
+            };
+            let engines =
+                if entry.engines.is_empty() { "equations".into() } else { entry.engines.iter().map(engine).collect::<Vec<_>>().join(", ") };
+            vec![id, format!("{}{awaits}", entry.title), engines]
         };
-        let table = PlainTable::new(&["tandem paper", ""], paper.entries().map(row).collect());
+        let table = PlainTable::new(&["tandem paper", "", "engines and their time"], paper.entries().map(row).collect());
         out += &format!("{}: \"{}\"\n{}\n", paper.authors, paper.title, table.text(width));
     }
     out
 }
 
+fn time_of(times: &RunTimes, id: &str, engine: EngineKind) -> Option<f64> {
+    times.get(id)?.iter().find(|(name, _)| name == engine.name()).map(|(_, seconds)| *seconds)
+}
+
 /// The same list as JSON. Ends with a newline.
-pub fn paper_list_json(papers: &[Paper]) -> String {
+pub fn paper_list_json(papers: &[Paper], times: &RunTimes) -> String {
     let mut list = Vec::new();
     for paper in papers {
         for entry in paper.entries() {
+            let id = paper.identifier(entry.id);
+            let engine = |engine: &EngineKind| json!({ "engine": engine.name(), "seconds": time_of(times, &id, *engine) });
             list.push(json!({
-                "id": paper.identifier(entry.id), "title": entry.title, "paper": paper.title, "authors": paper.authors,
-                "awaits": entry.awaits,
+                "id": id, "title": entry.title, "paper": paper.title, "authors": paper.authors,
+                "engines": entry.engines.iter().map(engine).collect::<Vec<_>>(), "awaits": entry.awaits,
             }));
         }
     }
-    pretty(&list.into())
-}
-
-fn pretty(value: &Value) -> String {
-    format!("{value:#}\n")
+    format!("{:#}\n", Value::from(list))
 }
 
 /// A computed table: what is printed, what comes out here, the difference, whether it holds, notes.
@@ -74,16 +86,19 @@ fn with_interval(row: &ComputedRow) -> String {
     if half.bytes().all(|byte| matches!(byte, b'0' | b'.')) { number } else { format!("{number} ± {half}") }
 }
 
-/// A computed table as JSON. Ends with a newline.
-pub fn computed_json(id: &str, table: &ComputedTable) -> String {
+/// The rows of a computed table as JSON.
+pub(crate) fn computed_rows_json(table: &ComputedTable) -> Vec<Value> {
     let row = |row: &ComputedRow| {
         let of: Map<String, Value> = table.head.iter().zip(&row.of).map(|(head, of)| ((*head).to_owned(), of.as_str().into())).collect();
+        // A printed number is a number; a statement is text.
+        let printed =
+            row.printed.as_ref().map(|printed| printed.parse::<f64>().map_or_else(|_| Value::from(printed.as_str()), Value::from));
         json!({
-            "of": of, "printed": row.printed, "here": row.here.mean, "half_width": row.here.half,
+            "of": of, "printed": printed, "here": row.here.mean, "half_width": row.here.half,
             "differs_percent": row.differs_percent(), "holds": row.holds, "note": row.note,
         })
     };
-    pretty(&json!({ "id": id, "lines": table.rows.iter().map(row).collect::<Vec<_>>(), "notes": table.notes }))
+    table.rows.iter().map(row).collect()
 }
 
 /// The numbers of an experiment: a row for each case, engine and variation, compared with the bound

@@ -1,21 +1,24 @@
 //! `tandem paper`: reproduces tables and figures of the papers beside the printed values.
 
-use crate::{
-    CommandError, output,
-    runs::{self, EngineName, RunFlags},
-};
+mod play;
+
+use crate::{CommandError, output, runs::RunFlags};
 use clap::{Args, builder::NonEmptyStringValueParser};
 use outcome::Outcome;
-use papers::{EngineKind, EnginePlan, EquationTable, Experiment, Paper, PaperEntry, PaperError};
-use report::PlainTable;
-use runner::{RunOrder, SeedRange};
-use std::{fs, path::PathBuf};
+use papers::{EngineKind, EquationTable, Experiment, Paper, PaperEntry, PaperError, Record};
+use play::Played;
+use report::{PaperAnswer, PaperResult, PlainTable};
+use serde::Deserialize;
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
-/// Reproduce a table or figure of the papers beside its printed values; without ID, list them
+/// Reproduce tables and figures of the papers beside their printed values; without ID, list them
 #[derive(Debug, Args)]
 pub(crate) struct PaperCommand {
-    /// Table or figure: li/fig-3
+    /// Table or figure: li/fig-3; or the beginning of several: joshi
     id: Option<String>,
+    /// All tables and figures of all papers
+    #[arg(long, conflicts_with = "id")]
+    all: bool,
     /// Engines that run it: theory, sim, lab [default: those that the experiment names, without the
     /// lab unless it names no other; the lab needs root and runs in real time]. Cases that an
     /// engine does not support are left out with a note. Exit status 3 if an engine given here
@@ -28,7 +31,8 @@ pub(crate) struct PaperCommand {
     /// Run only the cases whose names begin with this; may be repeated
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     case: Vec<String>,
-    /// Print JSON: a list with one outcome per engine, case and seed, which --from reads
+    /// Print JSON: a list with an object for each table or figure, with its claims, verdicts and
+    /// outcomes; --from reads it
     #[arg(long)]
     json: bool,
     /// Add time series to the JSON
@@ -40,6 +44,13 @@ pub(crate) struct PaperCommand {
     /// Run nothing, and read the outcomes of earlier runs (--json) from these files
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     from: Vec<PathBuf>,
+    /// Run nothing, and show the outcomes that are recorded in this program, with the machine and the
+    /// date of their runs
+    #[arg(long, conflicts_with_all = ["from", "seeds", "series"])]
+    recorded: bool,
+    /// Keep the outcomes in this directory: papers/ of the sources
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["from", "recorded", "case"])]
+    record: Option<PathBuf>,
     /// Write a self-contained web page with plots
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
@@ -55,85 +66,63 @@ impl From<PaperError> for CommandError {
 
 impl PaperCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        let Some(id) = &self.id else { return self.list() };
-        match Paper::find(id)? {
-            (paper, PaperEntry::Experiment(experiment)) => self.experiment(id, &paper, &experiment),
-            (paper, PaperEntry::Equations(table)) => self.equations(id, &paper, &table),
+        let Some(asked) = self.id.as_deref().or(self.all.then_some("")) else { return self.list() };
+        let mut selected = Paper::select(asked)?;
+        match selected.len() {
+            1 => {
+                let (paper, entry) = selected.remove(0);
+                self.one(&paper, &entry)
+            }
+            _ => self.several(asked, selected),
         }
     }
 
     fn list(&self) -> Result<(), CommandError> {
         let papers = papers::papers()?;
+        let mut times = BTreeMap::new();
+        for (paper, entry) in Paper::select("")? {
+            let id = paper.identifier(entry.id());
+            if let Some(record) = Record::embedded(&id)? {
+                times.insert(id, record.runs.iter().map(|run| (run.engine.clone(), run.seconds)).collect());
+            }
+        }
         if self.json {
-            out!("{}", report::paper_list_json(&papers));
+            out!("{}", report::paper_list_json(&papers, &times));
         } else {
-            out!("{}", report::paper_list(&papers, output::width()));
+            out!("{}", report::paper_list(&papers, &times, output::width()));
         }
         Ok(())
     }
 
-    /// Prints a table that equations compute.
-    fn equations(&self, id: &str, paper: &Paper, table: &EquationTable) -> Result<(), CommandError> {
-        let of_scenarios =
-            [!self.on.is_empty(), self.seeds.is_some(), !self.case.is_empty(), self.series, !self.from.is_empty(), self.page.is_some()];
-        if of_scenarios.contains(&true) {
-            return Err(CommandError::Usage(format!(
-                "{id} is computed by equations, not from scenarios: --on, --seeds, --case, --series, --from and --page do not apply"
-            )));
-        }
-        let computed = table.compute()?;
-        if self.json {
-            out!("{}", report::computed_json(id, &computed));
-            return Ok(());
-        }
-        self.print_title(id, paper, &table.title);
-        out!("{}", self.drawn(&report::computed_table(&computed)));
-        self.print_lines(&computed.notes);
-        Ok(())
-    }
-
-    /// Runs an experiment and prints its tables.
-    fn experiment(&self, id: &str, paper: &Paper, experiment: &Experiment) -> Result<(), CommandError> {
-        let engines = match (&self.on[..], self.from.first()) {
-            ([], None) => experiment.default_engines(),
-            ([], Some(_)) => experiment.on.clone(),
-            (asked, _) => asked.to_vec(),
-        };
-        let mut plans = paper.plans(experiment, &engines)?;
-        let names = runs::case_names(&plans[0].variants);
-        plans.iter_mut().for_each(|plan| plan.select_cases(&self.case));
-        if plans[0].variants.is_empty() {
-            return Err(CommandError::Usage(format!("{id} has no such case; it has {names}")));
-        }
-        if let (Some(awaits), None) = (&experiment.awaits, self.from.first()) {
-            return Err(CommandError::CannotTell(format!("{id}: {awaits}")));
-        }
-        let mut notes = Vec::new();
-        let (mut outcomes, failure) = match &self.from[..] {
-            [] => self.play(plans.clone(), &mut notes),
-            files => (self.earlier(files)?, None),
-        };
-        outcome::add_ci95(&mut outcomes);
-        let judged = experiment.judge(&outcomes);
+    /// Answers one entry and prints its tables.
+    fn one(&self, paper: &Paper, entry: &PaperEntry) -> Result<(), CommandError> {
+        let (result, failure) = self.answer(paper, entry)?;
         if let Some(path) = &self.page {
-            let title = format!("{id}: {}", experiment.title);
-            let about = plans.iter().find_map(|plan| plan.variants.first()).map_or("", |variant| &variant.scenario.about);
-            output::write_page(path, &report::page(&title, about, &report::paper_findings(&judged), &outcomes))?;
+            output::write_page(path, &page(&result))?;
         }
         if self.json {
-            out!("{}", report::json(&outcomes, self.series));
-            notes.iter().for_each(|note| eprintln!("tandem: {note}"));
+            out!("{}", report::paper_results_json(std::slice::from_ref(&result), self.series));
+            result.notes.iter().for_each(|note| eprintln!("tandem: {note}"));
             return failure.map_or(Ok(()), Err);
         }
-        self.print_title(id, paper, &experiment.title);
-        out!("{}", self.drawn(&report::numbers_table(experiment, &plans, &outcomes)));
-        self.print_lines(&report::paper_remarks(experiment, &outcomes));
-        self.print_lines(&notes);
-        if !experiment.printed.is_empty() {
-            out!("\n{}", self.drawn(&report::printed_table(experiment, &outcomes)));
+        let title = [format!("{}: {}", result.id, result.title), format!("{}, \"{}\"", paper.authors, paper.title), String::new()];
+        self.print_lines(&title);
+        let mut tables = result.tables().into_iter();
+        if let Some((_, numbers)) = tables.next() {
+            out!("{}", self.drawn(&numbers));
         }
-        if !judged.is_empty() {
-            out!("\n{}", self.drawn(&report::claims_table(&judged)));
+        self.print_lines(&result.remarks());
+        for (_, table) in tables {
+            out!("\n{}", self.drawn(&table));
+        }
+        let claims = report::claims_summary(std::slice::from_ref(&result), str::to_owned);
+        if claims.rows.iter().any(|row| row.last().is_some_and(|settings| !settings.is_empty())) {
+            out!("\n{}", self.drawn(&claims));
+        }
+        if self.recorded
+            && let PaperAnswer::Played { runs, .. } = &result.answer
+        {
+            self.print_lines(&runs.iter().map(report::circumstances).collect::<Vec<_>>());
         }
         if let Some(path) = &self.page {
             outln!("\nplots: {}", path.display());
@@ -141,55 +130,142 @@ impl PaperCommand {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Runs every case with every seed, one engine after the other, because the load of the others
-    /// would disturb the lab. Adds the cases that are left out to `notes`.
-    fn play(&self, plans: Vec<EnginePlan>, notes: &mut Vec<String>) -> (Vec<Outcome>, Option<CommandError>) {
-        let mut outcomes = Vec::new();
-        let mut failure = None;
-        for plan in plans {
-            let engine = engine_name(plan.engine);
-            let (plan, left_out) = plan.answerable(&*engine.engine(None));
-            let left_out = plan.left_out_notes(&left_out);
-            if plan.variants.is_empty() && (!self.on.is_empty() || outcomes.is_empty()) {
-                let why = left_out.first().cloned().unwrap_or_else(|| format!("{} has no case to run", plan.engine));
-                failure.get_or_insert(CommandError::CannotTell(why));
-            }
-            notes.extend(left_out);
-            let seeds = SeedRange { first: None, count: self.seeds.unwrap_or(plan.seeds) };
-            let planned = runner::plan(&plan.variants, seeds, RunOrder::BySeed, |_, _| engine.engine(None));
-            let (more, failed) = runs::run_all(planned, self.flags.options(self.json));
-            outcomes.extend(more);
-            failure = match (failure, failed) {
-                (Some(first), Some(later)) => {
-                    eprintln!("tandem: {later}");
-                    Some(first)
-                }
-                (first, later) => first.or(later),
-            };
+    /// Answers several entries, and prints a summary of their claims. An entry that cannot be
+    /// answered is named and left out; the first such failure is the command's.
+    fn several(&self, asked: &str, selected: Vec<(Paper, PaperEntry)>) -> Result<(), CommandError> {
+        if !self.case.is_empty() {
+            return Err(CommandError::Usage("--case needs one table or figure: cases have different names in others".into()));
         }
-        (outcomes, failure)
+        let (mut results, mut failures) = (Vec::new(), Vec::new());
+        for (paper, entry) in selected {
+            if matches!(&entry, PaperEntry::Experiment(experiment) if experiment.awaits.is_some()) {
+                continue;
+            }
+            let id = paper.identifier(entry.id());
+            match self.answer(&paper, &entry) {
+                Ok((mut result, failure)) => {
+                    self.beside(&mut result)?;
+                    results.push(result);
+                    failures.extend(failure.map(|failure| (id, failure)));
+                }
+                Err(failure) => failures.push((id, failure)),
+            }
+        }
+        if let Some(path) = &self.page {
+            let title = if asked.is_empty() { "Five papers, repeated".to_owned() } else { format!("{asked}, repeated") };
+            output::write_page(path, &report::papers_page(&title, &results))?;
+        }
+        if self.json {
+            out!("{}", report::paper_results_json(&results, self.series));
+        } else {
+            out!("{}\n{}", self.drawn(&report::claims_summary(&results, str::to_owned)), self.drawn(&report::claims_counts(&results)));
+            if let Some(path) = &self.page {
+                outln!("\npage: {}", path.display());
+            }
+        }
+        failures.iter().for_each(|(id, failure)| eprintln!("tandem: {id}: {failure}"));
+        failures.into_iter().next().map_or(Ok(()), |(_, failure)| Err(failure))
     }
 
-    /// Reads the outcomes of earlier runs, and keeps those of the engines given.
-    fn earlier(&self, files: &[PathBuf]) -> Result<Vec<Outcome>, CommandError> {
-        let mut all: Vec<Outcome> = Vec::new();
+    /// Adds the recorded outcomes of engines that were not run.
+    fn beside(&self, result: &mut PaperResult) -> Result<(), CommandError> {
+        let PaperAnswer::Played { runs, outcomes, .. } = &mut result.answer else { return Ok(()) };
+        if self.recorded || !self.from.is_empty() || !self.on.is_empty() {
+            return Ok(());
+        }
+        let record = Record::embedded(&result.id)?.unwrap_or_default();
+        let played: Vec<String> = runs.iter().map(|run| run.engine.clone()).collect();
+        outcomes.extend(record.outcomes.into_iter().filter(|outcome| !played.contains(&outcome.engine)));
+        runs.extend(record.runs.into_iter().filter(|run| !played.contains(&run.engine)));
+        Ok(())
+    }
+
+    fn answer(&self, paper: &Paper, entry: &PaperEntry) -> Result<(PaperResult, Option<CommandError>), CommandError> {
+        let id = paper.identifier(entry.id());
+        let (title, (answer, notes, failure)) = match entry {
+            PaperEntry::Experiment(experiment) => (&experiment.title, self.experiment(&id, paper, experiment)?),
+            PaperEntry::Equations(table) => (&table.title, self.equations(&id, table)?),
+        };
+        let result = PaperResult { id, title: title.clone(), paper: paper.title.clone(), authors: paper.authors.clone(), answer, notes };
+        Ok((result, failure))
+    }
+
+    /// Computes a table.
+    fn equations(&self, id: &str, table: &EquationTable) -> Result<(PaperAnswer, Vec<String>, Option<CommandError>), CommandError> {
+        let is_one = self.id.as_deref() == Some(id);
+        let of_scenarios =
+            [!self.on.is_empty(), self.seeds.is_some(), !self.case.is_empty(), self.series, !self.from.is_empty(), self.page.is_some()];
+        if is_one && of_scenarios.contains(&true) {
+            return Err(CommandError::Usage(format!(
+                "{id} is computed by equations, not from scenarios: --on, --seeds, --case, --series, --from and --page do not apply"
+            )));
+        }
+        Ok((PaperAnswer::Computed(table.compute()?), Vec::new(), None))
+    }
+
+    /// Runs an experiment, or reads its outcomes.
+    fn experiment(
+        &self,
+        id: &str,
+        paper: &Paper,
+        experiment: &Experiment,
+    ) -> Result<(PaperAnswer, Vec<String>, Option<CommandError>), CommandError> {
+        let reads = self.recorded || !self.from.is_empty();
+        let engines = match (&self.on[..], reads) {
+            ([], false) => experiment.default_engines(),
+            ([], true) => experiment.on.clone(),
+            // Of several entries, each is run on those that it names.
+            (asked, _) if self.id.as_deref() != Some(id) => asked.iter().copied().filter(|engine| experiment.on.contains(engine)).collect(),
+            (asked, _) => asked.to_vec(),
+        };
+        let mut plans = paper.plans(experiment, &engines)?;
+        if let Some(plan) = plans.first() {
+            let names = crate::runs::case_names(&plan.variants);
+            plans.iter_mut().for_each(|plan| plan.select_cases(&self.case));
+            if plans[0].variants.is_empty() {
+                return Err(CommandError::Usage(format!("{id} has no such case; it has {names}")));
+            }
+        }
+        if let (Some(awaits), false) = (&experiment.awaits, reads) {
+            return Err(CommandError::CannotTell(format!("{id}: {awaits}")));
+        }
+        let mut played = match (self.recorded, &self.from[..]) {
+            (true, _) => Played::of(Record::embedded(id)?.unwrap_or_default()),
+            (false, []) => play::play(plans.clone(), self.seeds, !self.on.is_empty(), self.flags.options(self.json)),
+            (false, files) => Played { outcomes: self.earlier(files, id)?, ..Played::default() },
+        };
+        let asked = |engine: &str| self.on.is_empty() || self.on.iter().any(|one| one.name() == engine);
+        played.outcomes.retain(|outcome| asked(&outcome.engine));
+        played.runs.retain(|run| asked(&run.engine));
+        if let Some(papers) = &self.record {
+            play::record(papers, id, &plans, &played)?;
+        }
+        outcome::add_ci95(&mut played.outcomes);
+        let Played { outcomes, runs, notes, failure } = played;
+        Ok((PaperAnswer::Played { experiment: experiment.clone(), plans, runs, outcomes }, notes, failure))
+    }
+
+    /// Reads the outcomes of earlier runs: of this entry where the file says of which they are.
+    fn earlier(&self, files: &[PathBuf], id: &str) -> Result<Vec<Outcome>, CommandError> {
+        let mut all = Vec::new();
         for path in files {
             let wrong = |why: String| {
                 CommandError::Usage(format!("cannot read outcomes from {}: {why}; expected a file that --json wrote", path.display()))
             };
             let text = fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
-            all.extend(serde_json::from_str::<Vec<Outcome>>(&text).map_err(|why| wrong(why.to_string()))?);
+            let read: EarlierRuns = serde_json::from_str(&text).map_err(|why| wrong(why.to_string()))?;
+            all.extend(match read {
+                EarlierRuns::Entries(entries) => {
+                    entries.into_iter().filter(|entry| entry.id == id).flat_map(|entry| entry.outcomes).collect()
+                }
+                EarlierRuns::Outcomes(outcomes) => outcomes,
+            });
         }
-        all.retain(|outcome| self.on.is_empty() || self.on.iter().any(|engine| engine.name() == outcome.engine));
         Ok(all)
     }
 
     fn drawn(&self, table: &PlainTable) -> String {
         if self.markdown { table.markdown() } else { table.text(output::width()) }
-    }
-
-    fn print_title(&self, id: &str, paper: &Paper, title: &str) {
-        self.print_lines(&[format!("{id}: {title}"), format!("{}, \"{}\"", paper.authors, paper.title), String::new()]);
     }
 
     /// Prints lines, wrapped to the terminal except in Markdown.
@@ -199,10 +275,29 @@ impl PaperCommand {
     }
 }
 
-fn engine_name(engine: EngineKind) -> EngineName {
-    match engine {
-        EngineKind::Lab => EngineName::Lab,
-        EngineKind::Sim => EngineName::Sim,
-        EngineKind::Theory => EngineName::Theory,
+/// What --json of `tandem paper` or of `tandem run` wrote.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "it is not a list of outcomes, or of objects with outcomes")]
+enum EarlierRuns {
+    Entries(Vec<EarlierEntry>),
+    Outcomes(Vec<Outcome>),
+}
+
+#[derive(Debug, Deserialize)]
+struct EarlierEntry {
+    id: String,
+    #[serde(default)]
+    outcomes: Vec<Outcome>,
+}
+
+/// The page of one entry.
+fn page(result: &PaperResult) -> String {
+    let title = format!("{}: {}", result.id, result.title);
+    match &result.answer {
+        PaperAnswer::Played { experiment, plans, outcomes, .. } => {
+            let about = plans.iter().find_map(|plan| plan.variants.first()).map_or("", |variant| &variant.scenario.about);
+            report::page(&title, about, &report::paper_findings(&experiment.judge(outcomes)), outcomes)
+        }
+        PaperAnswer::Computed(_) => report::papers_page(&title, std::slice::from_ref(result)),
     }
 }

@@ -54,14 +54,14 @@ struct ConfigFile {
     metrics: Option<SocketAddr>,
     /// Listeners, at least one.
     listen: Vec<ListenerConfig>,
-    /// Profile of accepted legs for which no `[[leg]]` fits.
+    /// Profile of accepted legs that no `[[leg]]` matches.
     near: LegProfile,
-    /// Profile of dialled legs for which no `[[leg]]` fits.
+    /// Profile of dialled legs that no `[[leg]]` matches.
     far: LegProfile,
-    /// Profiles of legs by interface or prefix, or for rules that name them. The first that fits a
+    /// Profiles of legs by interface or prefix, or for rules that name them. The first that matches a
     /// leg is its profile, whichever end opened the connection.
     leg: Vec<LegRule>,
-    /// What is split, and what is not: the first rule that fits a connection decides. If none fits,
+    /// What is split, and what is not: the first rule that matches a connection decides. If none does,
     /// it is split, over the bond if there are networks for one.
     rule: Vec<Rule>,
     /// The bond that far legs are, or whose streams come out of a listener.
