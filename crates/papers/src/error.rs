@@ -7,7 +7,7 @@ use toml_file::FileError;
 #[derive(Debug, thiserror::Error)]
 pub enum PaperError {
     /// There is no such paper or experiment.
-    #[error("there is no table or figure {asked:?}{}; `tandem paper` lists them", nearest.as_ref().map(|nearest| format!("; did you mean {nearest}?")).unwrap_or_default())]
+    #[error("there is no table or figure {asked:?}: {}`tandem paper` lists them", nearest.as_ref().map(|nearest| format!("did you mean {nearest}? ")).unwrap_or_default())]
     NoSuch {
         /// The identifier that was asked for.
         asked: String,

@@ -207,7 +207,10 @@ impl PhaseTrial<'_> {
         if self.phase == FaultPhase::Start {
             let mut program = self.environment.start(None)?;
             self.environment.await_start(&mut program)?;
-            return Ok(program.interposer.counts());
+            let counts = program.interposer.counts();
+            // Otherwise the phase would pass without a case.
+            anyhow::ensure!(counts.contains_key(&syscalls::SERVES), "the program's start was not recognised: correct SERVES");
+            return Ok(counts);
         }
         self.running()?;
         let Some((program, _)) = &mut self.program else { return Ok(BTreeMap::new()) };
