@@ -291,30 +291,49 @@ fn papers_are_listed_and_found() {
 
     let none = tandem(&["paper", "li/fig-99"]);
     assert_eq!(status(&none), 2);
-    assert!(
-        said(&none).contains("there is no experiment \"li/fig-99\"; there are ") && said(&none).contains(", li/fig-3,"),
-        "{}",
-        said(&none)
-    );
+    assert!(said(&none).contains("there is no table or figure \"li/fig-99\": did you mean li/fig-9?"), "{}", said(&none));
     // The simulator needs no privileges.
     let simulated = tandem(&["paper", "li/fig-6", "--case", "end-to-end xcp", "--seeds", "1", "--json"]);
     assert_eq!(status(&simulated), 0, "{}", said(&simulated));
     let json: serde_json::Value = serde_json::from_slice(&simulated.stdout).unwrap();
-    assert_eq!((&json[0]["engine"], &json[0]["flows"][0]["bytes"]), (&"sim".into(), &5_000_000.into()));
+    let outcome = &json[0]["outcomes"][0];
+    assert_eq!((&outcome["engine"], &outcome["flows"][0]["bytes"]), (&"sim".into(), &5_000_000.into()));
+    assert_eq!((&json[0]["id"], &json[0]["runs"][0]["seeds"]), (&"li/fig-6".into(), &1.into()));
 
     // Names of cases have commas.
     let one = ["paper", "hoekstra/tables-5-6", "--on", "sim", "--case", "1.2 0.0 0.0, bond.scheduler=score", "--seeds", "1", "--json"];
     let json: serde_json::Value = serde_json::from_slice(&tandem(&one).stdout).unwrap();
-    assert_eq!((json.as_array().map(Vec::len), &json[0]["case"]), (Some(1), &"1.2 0.0 0.0, bond.scheduler=score".into()));
+    let outcomes = &json[0]["outcomes"];
+    assert_eq!((outcomes.as_array().map(Vec::len), &outcomes[0]["case"]), (Some(1), &"1.2 0.0 0.0, bond.scheduler=score".into()));
 
     // Tables from equations have no seeds.
     let sheet: serde_json::Value = serde_json::from_slice(&tandem(&["paper", "wei/startup", "--json"]).stdout).unwrap();
     assert_eq!(
-        (&sheet["id"], &sheet["lines"][1]["printed"], &sheet["lines"][1]["holds"]),
-        (&"wei/startup".into(), &"2.5".into(), &true.into())
+        (&sheet[0]["id"], &sheet[0]["rows"][1]["printed"], &sheet[0]["rows"][1]["holds"]),
+        (&"wei/startup".into(), &2.5.into(), &true.into())
     );
     let seeds = tandem(&["paper", "wei/startup", "--seeds", "3"]);
     assert_eq!(status(&seeds), 2, "{}", said(&seeds));
+}
+
+/// A prefix answers several entries: each claim has a verdict, and JSON has one shape.
+#[test]
+fn several_entries_of_a_paper_are_summarized() {
+    let directory = tempfile::tempdir().unwrap();
+    let [page, records] = ["papers.html", "papers"].map(|name| directory.path().join(name));
+    let arguments = ["paper", "li/fig-", "--on", "sim", "--seeds", "2", "--quiet"];
+    let paths = ["--page", page.to_str().unwrap(), "--record", records.to_str().unwrap()];
+    let output = tandem(&[&arguments[..], &paths].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(status(&output), 0, "{}", said(&output));
+    assert!(text.contains("li/fig-6") && text.contains("XCP PEP is significantly fairer") && text.contains("cannot tell"), "{text}");
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("id=\"li/fig-6\"") && page.contains("tandem paper li/fig-6") && page.contains("<svg"));
+    assert!(records.join("li/outcomes/fig-6.json.zst").is_file());
+
+    let json = tandem(&["paper", "wei/s", "--json"]);
+    let entries: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&entries[0]["id"], &entries[0]["claims"][0]["verdict"]), (&"wei/startup".into(), &"holds".into()));
 }
 
 /// Outcomes in a file give the same table and verdicts as new ones.
@@ -358,11 +377,9 @@ fn a_paper_runs_on_the_engines_given() {
     assert_eq!(status(&json), 0, "{}", said(&json));
     assert!(said(&json).contains("theory leaves out 1 of the cases: theory cannot answer split[1].backpressure"), "{}", said(&json));
     fs::write(&path, &json.stdout).unwrap();
-    let engines: Vec<String> = serde_json::from_slice::<Vec<serde_json::Value>>(&json.stdout)
-        .unwrap()
-        .iter()
-        .map(|outcome| outcome["engine"].as_str().unwrap().to_owned())
-        .collect();
+    let entries: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let outcomes = entries[0]["outcomes"].as_array().unwrap();
+    let engines: Vec<&str> = outcomes.iter().map(|outcome| outcome["engine"].as_str().unwrap()).collect();
     // The case itself on both engines, and two variants of it on the simulator.
     assert_eq!(engines, ["theory", "sim", "sim", "sim"]);
 
