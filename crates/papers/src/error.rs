@@ -19,6 +19,9 @@ pub enum PaperError {
     /// The equations have no answer.
     #[error("{0}")]
     Theory(#[from] theory::TheoryError),
+    /// A measurement failed.
+    #[error("cannot measure: {0}")]
+    Measurement(String),
     /// An index names something that does not exist.
     #[error("{experiment}: {what}")]
     Wrong {

@@ -47,7 +47,7 @@ impl Middlebox {
             found.is_err().then(|| format!("{name} is not installed (Debian package {package})"))
         };
         match self {
-            Middlebox::Forwarding | Middlebox::Hold => None,
+            Middlebox::Forwarding | Middlebox::Hold | Middlebox::Lingering(_) => None,
             Middlebox::Tandem(variant) => {
                 let ours = matches!(variant, "hybla" | "vegas" | "westwood" | "dctcp" | "share" | "xcp" | "mpcp");
                 let loads = || kernel::load("share", &[]).map(drop).err().map(|why| why.to_string());
@@ -195,7 +195,22 @@ impl Middlebox {
             }
             Middlebox::Hold => {
                 intercept(network, &[("", TRANSPARENT_PORT)])?;
-                hold(network)?;
+                serve_transparently(network, "hold", |near, far| {
+                    let answer = HttpMessage::read(far, true)?;
+                    Ok(near.write_all(&[answer.head.as_bytes(), &answer.body].concat())?)
+                })?;
+                None
+            }
+            Middlebox::Lingering(seconds) => {
+                intercept(network, &[("", TRANSPARENT_PORT)])?;
+                serve_transparently(network, "linger", move |near, far| {
+                    // The client's reset ends the copying. The server sends until its window is shut.
+                    let copied = std::io::copy(far, near);
+                    if copied.is_err() {
+                        thread::sleep(Duration::from_secs(seconds.into()));
+                    }
+                    Ok(())
+                })?;
                 None
             }
         };
@@ -326,9 +341,13 @@ pub(crate) fn intercept(network: &RunNetwork, taken: &[(&str, u16)]) -> Result<(
     Ok(())
 }
 
-/// Starts a relay that receives each message completely before it forwards it. It serves one
-/// connection and dials the server from the client's address.
-fn hold(network: &RunNetwork) -> Result<()> {
+/// Starts a relay that serves one connection. It receives a request completely, dials the server from
+/// the client's address and sends the request. `answer` gets the client's and the server's connection.
+fn serve_transparently(
+    network: &RunNetwork,
+    name: &'static str,
+    answer: impl FnOnce(&mut TcpStream, &mut TcpStream) -> Result<()> + Send + 'static,
+) -> Result<()> {
     let listener = network.middle().enter(|| -> Result<Socket> {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         listener.set_ip_transparent_v4(true).context("cannot listen transparently")?;
@@ -347,10 +366,8 @@ fn hold(network: &RunNetwork) -> Result<()> {
         far.connect(&server)?;
         let mut far = TcpStream::from(far);
         far.write_all(&[asked.head.as_bytes(), &asked.body].concat())?;
-        let answer = HttpMessage::read(&mut far, true)?;
-        near.write_all(&[answer.head.as_bytes(), &answer.body].concat())?;
-        Ok(())
+        answer(&mut near, &mut far)
     };
-    network.middle().spawn("hold", serve)?;
+    network.middle().spawn(name, serve)?;
     Ok(())
 }

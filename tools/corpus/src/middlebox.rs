@@ -65,6 +65,9 @@ pub(crate) enum Middlebox {
     Varnish,
     /// A transparent relay that receives each message completely before it forwards it.
     Hold,
+    /// A transparent relay that, when the client has reset its connection, keeps the server's for so
+    /// many seconds and reads nothing from it. The corpus does not have it.
+    Lingering(u16),
 }
 
 /// How a connection is really split.
@@ -111,6 +114,7 @@ impl Middlebox {
             Middlebox::SquidAgain => "squid-again".into(),
             Middlebox::Varnish => "varnish".into(),
             Middlebox::Hold => "hold".into(),
+            Middlebox::Lingering(seconds) => format!("lingering-{seconds}"),
         }
     }
 
