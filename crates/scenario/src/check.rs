@@ -80,6 +80,7 @@ impl Scenario {
             ),
         )?;
         self.tcp.check()?;
+        self.check_intervals()?;
         self.check_flows()?;
         for (index, cross) in self.cross.iter().enumerate() {
             need(
@@ -89,6 +90,17 @@ impl Scenario {
             )?;
             need(cross.rate.0 > 0, format!("cross[{index}].rate"), "is 0: leave the [[cross]] out instead".into())?;
             check_spells(&format!("cross[{index}]"), cross.on, cross.off)?;
+        }
+        Ok(())
+    }
+
+    fn check_intervals(&self) -> Result<(), Fault> {
+        for (index, interval) in self.intervals.iter().enumerate() {
+            let key = format!("interval[{index}].to");
+            let (from, to) = (interval.from, interval.to);
+            need(to > from, key.clone(), format!("is {to}, but must be later than from, {from}"))?;
+            let within = self.duration.is_none_or(|duration| to <= duration);
+            need(within, key, format!("is {to}, after the end of the run: raise the duration, or end the interval earlier"))?;
         }
         Ok(())
     }
@@ -127,7 +139,12 @@ impl Scenario {
     }
 
     fn check_parallel(&self) -> Result<(), Fault> {
-        let series = [("link", self.links.is_empty()), ("split", self.splits.is_empty()), ("cross", self.cross.is_empty())];
+        let series = [
+            ("link", self.links.is_empty()),
+            ("split", self.splits.is_empty()),
+            ("cross", self.cross.is_empty()),
+            ("interval", self.intervals.is_empty()),
+        ];
         for (key, is_absent) in series {
             let both = format!("stands beside [[network]]s: a scenario has links in series or networks in parallel; leave [[{key}]] out");
             need(is_absent, key.into(), both)?;
