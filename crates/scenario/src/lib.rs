@@ -27,7 +27,7 @@ pub use explicit::Explicit;
 pub use file::{Assignment, ScenarioFile, Variant, schema};
 pub use flows::{Draw, FlowGroup, FlowSpec, Opens};
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
-pub use links::{Gilbert, Link, Loss, Queue, QueueKind, RateChange};
+pub use links::{Gilbert, Link, Loss, Queue, QueueKind, RateChange, RateDemand};
 pub use model::{Control, Interval, LegLinks, Scenario};
 pub use networks::{Bond, Foreground, ParallelNetwork, TransferScheduler};
 pub use parallel::{Job, Jobs, Parallel};

@@ -49,7 +49,10 @@ pub(crate) struct PaperCommand {
 
 impl From<PaperError> for CommandError {
     fn from(error: PaperError) -> Self {
-        CommandError::Usage(error.to_string())
+        match error {
+            PaperError::Measurement(_) => CommandError::Failed(error.to_string()),
+            other => CommandError::Usage(other.to_string()),
+        }
     }
 }
 

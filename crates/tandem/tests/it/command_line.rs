@@ -317,6 +317,21 @@ fn papers_are_listed_and_found() {
     assert_eq!(status(&seeds), 2, "{}", said(&seeds));
 }
 
+/// Without root nothing is measured, and the error says what is missing.
+#[test]
+fn measured_tables_need_root() {
+    if skip("measured_tables_need_root", &["setpriv"]) {
+        return;
+    }
+    for id in ["wei/table-1", "wei/figure-3", "wei/termination", "wei/picture"] {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all", TANDEM, "paper", id]);
+        let output = command.output().unwrap();
+        assert_eq!(status(&output), 1, "{id}: {}", said(&output));
+        assert!(said(&output).contains("the lab needs root"), "{id}: {}", said(&output));
+    }
+}
+
 /// Outcomes in a file give the same table and verdicts as new ones.
 #[test]
 fn stored_outcomes_give_the_same_verdicts() {
