@@ -54,7 +54,7 @@ impl Middlebox {
                 program(&tandem.to_string_lossy(), "none: cargo build -p tandem").or_else(|| if ours { loads() } else { None })
             }
             Middlebox::Cache(_) | Middlebox::Bond => program(&tandem.to_string_lossy(), "none: cargo build -p tandem"),
-            Middlebox::Haproxy | Middlebox::HaproxyOwn | Middlebox::HaproxyHttp => program("haproxy", "haproxy"),
+            Middlebox::Haproxy | Middlebox::HaproxyOwn | Middlebox::HaproxyTunnel | Middlebox::HaproxyHttp => program("haproxy", "haproxy"),
             Middlebox::NginxHttp => program("nginx", "nginx-light"),
             Middlebox::NginxStream => program("nginx", "nginx-light").or_else(|| {
                 (!Path::new(DEBIAN_STREAM).exists())
@@ -134,11 +134,15 @@ impl Middlebox {
                 let networks = ["--network", "127.0.0.2", "--network", "127.0.0.3"];
                 child(&tandem.to_string_lossy(), &[&connect[..], &networks].concat())?
             }
-            Middlebox::Haproxy | Middlebox::HaproxyOwn => {
+            Middlebox::Haproxy | Middlebox::HaproxyOwn | Middlebox::HaproxyTunnel => {
+                let link = match self {
+                    Middlebox::HaproxyTunnel => network.add_tunnel()?,
+                    _ => network.client_link(),
+                };
                 if brought.is_none() {
-                    intercept(network, &[("", TRANSPARENT_PORT)])?;
+                    intercept_from(network, link, &[("", TRANSPARENT_PORT)])?;
                 }
-                let source = if self == Middlebox::Haproxy { "    source 0.0.0.0 usesrc clientip\n" } else { "" };
+                let source = if self != Middlebox::HaproxyOwn { "    source 0.0.0.0 usesrc clientip\n" } else { "" };
                 let path = file(
                     "haproxy.cfg",
                     format!(
@@ -326,7 +330,11 @@ fn nginx(directory: &Path) -> String {
 /// Redirects the client's connections, for middleboxes that install no rules of their own. `taken`
 /// lists ports of servers (empty: all) and the port of the middlebox.
 pub(crate) fn intercept(network: &RunNetwork, taken: &[(&str, u16)]) -> Result<()> {
-    let link = network.client_link();
+    intercept_from(network, network.client_link(), taken)
+}
+
+/// The same for connections that arrive from `link`.
+fn intercept_from(network: &RunNetwork, link: &str, taken: &[(&str, u16)]) -> Result<()> {
     let lines = taken.iter().map(|(ports, at)| {
         let ports = if ports.is_empty() { String::new() } else { format!("tcp dport {{ {ports} }} ") };
         format!("iifname {link} meta l4proto 6 {ports}tproxy to :{at} meta mark set 1 accept\n")

@@ -32,6 +32,7 @@ pub use check::CheckCorpus;
 pub use generate::GenerateCorpus;
 pub use image::{DownloadTimes, ImageDownload};
 pub use operators::{OperatorFinding, ProbeOperators};
+pub use play::tunnelled_download;
 pub use termination::{AbortedDownload, Termination};
 
 /// Arguments of a measurement as its command would parse them: `given`, and defaults for the others.

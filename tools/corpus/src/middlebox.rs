@@ -50,6 +50,9 @@ pub(crate) enum Middlebox {
     Haproxy,
     /// The same, but it dials servers from its own address.
     HaproxyOwn,
+    /// HAProxy in TCP mode, transparent, with a tunnel over UDP (VXLAN) between it and the client, as
+    /// Wei et al. conjecture of one operator. The corpus does not have it: the client's trace has no TCP.
+    HaproxyTunnel,
     /// HAProxy in HTTP mode; clients address it.
     HaproxyHttp,
     /// nginx's stream proxy; clients address it.
@@ -106,6 +109,7 @@ impl Middlebox {
             Middlebox::Bond => "bond".into(),
             Middlebox::Haproxy => "haproxy".into(),
             Middlebox::HaproxyOwn => "haproxy-own".into(),
+            Middlebox::HaproxyTunnel => "haproxy-tunnel".into(),
             Middlebox::HaproxyHttp => "haproxy-http".into(),
             Middlebox::NginxStream => "nginx-stream".into(),
             Middlebox::NginxHttp => "nginx-http".into(),

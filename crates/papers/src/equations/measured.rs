@@ -35,6 +35,14 @@ pub(super) fn operators() -> Result<ComputedTable, PaperError> {
             })),
         }
     }
+    match corpus::tunnelled_download() {
+        Err(why) => notes.push(format!("CDMA-II's tunnel is left out: {why:#}")),
+        Ok((verdict, evidence)) => rows.push(
+            ComputedRow::new(cells(&["CDMA-II", "FTP, over UDP"]), exact(f64::from(u8::from(evidence.is_some()))), 0)
+                .claimed("the protocol is changed to UDP (§III-B)", evidence.is_some())
+                .with_note(format!("{verdict}: {}", evidence.unwrap_or_else(|| "no evidence of the changed protocol".into()))),
+        ),
+    }
     notes.push(
         "Here: 1 if the detector's verdict is the printed one in each direction that is probed. The middleboxes of each operator are chosen after \
          the table, so that it tests the detector, not the operators."
