@@ -155,3 +155,22 @@ fn ending(ends: &EndpointPair<'_>, offset: f64) -> Option<Teardown> {
         went_on_s: receiver.zip(ends.sender().half(0).last).map(|((_, there), last)| since(last, there).max(0.0)),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_close_that_comes_late_or_never_is_not_graceful() {
+        let ending = |sender: Option<CloseKind>, later_s: Option<f64>, went_on_s: f64| {
+            Teardown { receiver: Some(CloseKind::Reset), sender, later_s, went_on_s: Some(went_on_s) }.graceful()
+        };
+        assert_eq!(ending(Some(CloseKind::Reset), Some(0.04), 0.0), Some(true));
+        // A middlebox that holds a complete answer closes before the receiver does.
+        assert_eq!(ending(Some(CloseKind::Fin), Some(-1.2), 0.0), Some(true));
+        assert_eq!(ending(Some(CloseKind::Reset), Some(40.0), 38.0), Some(false));
+        assert_eq!(ending(None, None, 700.0), Some(false));
+        // The trace ends too early.
+        assert_eq!(ending(None, None, 1.0), None);
+    }
+}
