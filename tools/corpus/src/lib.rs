@@ -31,7 +31,7 @@ pub use characteristics::Characteristics;
 pub use check::CheckCorpus;
 pub use generate::GenerateCorpus;
 pub use image::{DownloadTimes, ImageDownload};
-pub use operators::{OperatorFinding, ProbeOperators};
+pub use operators::{OperatorFinding, ProbeOperators, ProbedOperator};
 pub use play::tunnelled_download;
 pub use termination::{AbortedDownload, Termination};
 

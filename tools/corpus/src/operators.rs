@@ -137,7 +137,7 @@ impl ProbeOperators {
     /// # Errors
     ///
     /// If a network cannot be built, which needs root, or a probe fails.
-    pub fn findings(&self) -> Result<Vec<(&'static str, Result<Vec<OperatorFinding>, String>)>> {
+    pub fn findings(&self) -> Result<Vec<ProbedOperator>> {
         let tandem = testbed::resolve_program(&self.tandem);
         let probe = |operator: &MobileOperator| {
             let lacking = operator.takes.iter().find_map(|(middle, _)| middle.missing_requirement(&tandem));
@@ -145,7 +145,7 @@ impl ProbeOperators {
                 Some(why) => Err(why),
                 None => Ok(self.probe(operator, &tandem).with_context(|| operator.name)?),
             };
-            Ok((operator.name, found))
+            Ok(ProbedOperator { name: operator.name, found })
         };
         OPERATORS.iter().map(probe).collect()
     }
@@ -211,6 +211,15 @@ impl ProbeOperators {
         let probed: Value = serde_json::from_slice(&output.stdout).with_context(|| format!("the prober printed no JSON: {}", said()))?;
         probed["rows"].as_array().cloned().context("the prober printed no rows")
     }
+}
+
+/// An operator of Table I.
+#[derive(Debug, Clone)]
+pub struct ProbedOperator {
+    /// Its name.
+    pub name: &'static str,
+    /// A finding for each cell, or which of its middleboxes this machine lacks.
+    pub found: Result<Vec<OperatorFinding>, String>,
 }
 
 /// What the probe found for one cell of Table I.

@@ -3,8 +3,9 @@
 
 use super::table::{ComputedRow, ComputedTable, exact, over_seeds};
 use crate::error::PaperError;
-use corpus::{Characteristics, ImageDownload, ProbeOperators, Termination};
+use corpus::{Characteristics, ImageDownload, ProbeOperators, ProbedOperator, Termination};
 use std::{ffi::OsStr, path::Path};
+use theory::Mean;
 
 fn failed(error: impl std::fmt::Display) -> PaperError {
     PaperError::Measurement(format!("{error:#}"))
@@ -24,8 +25,8 @@ fn cells(of: &[&str]) -> Vec<String> {
 pub(super) fn operators() -> Result<ComputedTable, PaperError> {
     let probes: ProbeOperators = arguments(&[])?;
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
-    for (operator, findings) in probes.findings().map_err(failed)? {
-        match findings {
+    for ProbedOperator { name: operator, found } in probes.findings().map_err(failed)? {
+        match found {
             Err(why) => notes.push(format!("{operator} is left out: {why}")),
             Ok(findings) => rows.extend(findings.into_iter().map(|found| {
                 let at = if found.place.is_empty() { String::new() } else { format!(" at {}", found.place) };
@@ -51,6 +52,11 @@ pub(super) fn operators() -> Result<ComputedTable, PaperError> {
     Ok(ComputedTable { head: vec!["operator", "application"], rows, notes })
 }
 
+/// The mean of times; a single one has no interval.
+fn mean_time(seconds: &[f64]) -> Mean {
+    if let [only] = seconds { exact(*only) } else { over_seeds(seconds) }
+}
+
 /// How far a time may be from the printed mean: the printed standard deviation.
 const PRINTED_TIMES_S: [(&str, f64, f64); 2] = [("109 ± 8", 109.0, 8.0), ("14 ± 1", 14.0, 1.0)];
 
@@ -60,7 +66,7 @@ pub(super) fn picture() -> Result<ComputedTable, PaperError> {
     let times = downloads.download_times().map_err(failed)?;
     let mut rows = Vec::new();
     for (index, row) in times.iter().enumerate() {
-        let time = over_seeds(&row.seconds);
+        let time = mean_time(&row.seconds);
         let computed = ComputedRow::new(cells(&["download, s", row.middle]), time, 1).with_note(format!("{} bytes", row.bytes));
         rows.push(match PRINTED_TIMES_S.get(index) {
             Some((printed, mean, deviation)) => computed.claimed(printed, (time.mean - mean).abs() <= *deviation),
@@ -69,7 +75,7 @@ pub(super) fn picture() -> Result<ComputedTable, PaperError> {
     }
     if let [split, proxies @ ..] = &times[..] {
         for proxy in proxies {
-            let ratio = over_seeds(&proxy.seconds).mean / over_seeds(&split.seconds).mean;
+            let ratio = mean_time(&proxy.seconds).mean / mean_time(&split.seconds).mean;
             let computed = ComputedRow::new(cells(&["time, of Split-TCP's", proxy.middle]), exact(ratio), 3);
             rows.push(if proxy.printed_s.is_some() {
                 computed.claimed("outperforms significantly: 0.13", ratio < 0.5).with_note("half the time at most is taken as significant")
