@@ -56,6 +56,13 @@ impl Engine for FairShareBound {
         if scenario.flows.iter().any(|flow| flow.offers.is_some()) {
             return EngineError::cannot("bound", "flow.offers", "its flows have all of their data at the start");
         }
+        if scenario.links.iter().any(|link| link.demand.is_some()) {
+            return EngineError::cannot(
+                "bound",
+                "link.demand",
+                "its links have one rate; the simulator has rates that follow demand: --on sim",
+            );
+        }
         if scenario.links.iter().any(|link| !link.changes.is_empty()) {
             return EngineError::cannot("bound", "link.changes", "its links do not change");
         }

@@ -53,6 +53,10 @@ impl Engine for Lab {
                 let why = "its links have drop-tail queues only; the simulator has AQM and router-assisted queues: --on sim";
                 return EngineError::cannot("lab", format!("link[{index}].queue.kind"), why);
             }
+            if link.demand.is_some() {
+                let why = "the rates of its links follow time alone; the simulator has rates that follow demand: --on sim";
+                return EngineError::cannot("lab", format!("link[{index}].demand"), why);
+            }
         }
         for (index, split) in scenario.splits.iter().enumerate() {
             match split.mode {

@@ -33,6 +33,9 @@ pub struct Outcome {
     /// IP bytes that left the bottleneck (the slowest link, the first of equals) over what it could
     /// have carried in that time, from 0 to 1. For networks in parallel: of all together.
     pub utilization: f64,
+    /// The goodput in each interval of the scenario.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub intervals: Vec<IntervalOutcome>,
     /// Jain's fairness index of what the receivers read while all flows were in progress, from four
     /// round trips after the last start to the first end. Absent: there was no such time, or one flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,6 +123,17 @@ pub struct FlowOutcome {
     pub error: Option<String>,
     /// The flow's TCP connections, from the sender on.
     pub legs: Vec<LegOutcome>,
+}
+
+/// What all receivers read in an interval of the run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct IntervalOutcome {
+    /// Begin of the interval.
+    pub from_s: f64,
+    /// End of the interval.
+    pub to_s: f64,
+    /// Payload read by all receivers in this time.
+    pub goodput_bps: f64,
 }
 
 /// A leg: the sending side of one TCP connection.
@@ -329,6 +343,18 @@ impl Outcome {
 
     fn shaper(&self) -> Option<ShaperOutcome> {
         self.proxy.as_ref()?.shaper
+    }
+
+    /// The goodput between two times, s: from [`Self::intervals`], else from the series; none if this
+    /// outcome has neither.
+    pub fn goodput_between(&self, from_s: f64, to_s: f64) -> Option<f64> {
+        let asked = |interval: &&IntervalOutcome| (interval.from_s - from_s).abs() < 1e-9 && (interval.to_s - to_s).abs() < 1e-9;
+        self.intervals.iter().find(asked).map(|interval| interval.goodput_bps).or_else(|| {
+            let goodput = self.series.iter().find(|series| series.what == "goodput" && series.whose == "all")?;
+            let within = goodput.t.iter().zip(&goodput.v).filter(|(t, _)| (from_s..=to_s).contains(*t));
+            let (sum, count) = within.fold((0.0, 0.0), |(sum, count), (_, value)| (sum + value, count + 1.0));
+            (count > 0.0).then_some(sum / count)
+        })
     }
 
     /// The number of this name, one of [`NUMBERS`]; none if this outcome lacks it.

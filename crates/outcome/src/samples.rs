@@ -3,9 +3,9 @@
 
 use crate::{
     curve,
-    outcome::{Dist, FlowOutcome, LegOutcome, LinkOutcome, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome, jain},
+    outcome::{Dist, FlowOutcome, IntervalOutcome, LegOutcome, LinkOutcome, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome, jain},
 };
-use scenario::{LegLinks, Scenario};
+use scenario::{Interval, LegLinks, Scenario};
 use units::{Phase, Span};
 
 /// Number of points of a flow at which a byte's delay is measured.
@@ -144,6 +144,7 @@ impl RunSamples {
             valid: true,
             goodput_bps: total as f64 * 8.0 / span,
             utilization: carried / scenario.links[scenario.bottleneck()].capacity_between(first, first + span),
+            intervals: self.intervals(scenario),
             jain: self.jain(scenario, specs.iter().map(|flow| flow.access_delay).max().unwrap_or(Span::ZERO)),
             converge_s: self.converge(),
             queue_bytes: Some(self.queue([first, last])),
@@ -161,6 +162,15 @@ impl RunSamples {
         let first = self.flows.iter().map(|flow| flow.start_s).fold(f64::INFINITY, f64::min);
         let last = self.flows.iter().map(|flow| flow.end_s.unwrap_or(self.end_s)).fold(0.0, f64::max);
         [first, last]
+    }
+
+    fn intervals(&self, scenario: &Scenario) -> Vec<IntervalOutcome> {
+        let goodput = |interval: &Interval| {
+            let (from_s, to_s) = (interval.from.secs(), interval.to.secs());
+            let read: f64 = self.flows.iter().map(|flow| flow.read_between(from_s, to_s)).sum();
+            IntervalOutcome { from_s, to_s, goodput_bps: read * 8.0 / (to_s - from_s) }
+        };
+        scenario.intervals.iter().map(goodput).collect()
     }
 
     /// Jain's index of the flows while all were in progress, without the first round trips after a start.
@@ -324,7 +334,7 @@ mod tests {
     use scenario::ScenarioFile;
 
     fn scenario() -> Scenario {
-        let text = "name = \"x\"\nduration = \"10s\"\n[[link]]\nrate = \"8Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"80Mbit\"\ndelay = \"10ms\"\n\
+        let text = "name = \"x\"\nduration = \"10s\"\n[[interval]]\nfrom = \"1s\"\nto = \"3s\"\n[[link]]\nrate = \"8Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"80Mbit\"\ndelay = \"10ms\"\n\
                     [[split]]\nafter = 1\n[[flow]]\ncount = 2\nstart = { every = \"2s\" }\n";
         ScenarioFile::parse(text, "x").unwrap().variants(&[]).unwrap().remove(0).scenario
     }
@@ -365,6 +375,12 @@ mod tests {
         let outcome = samples().outcome("x", &scenario(), 1);
         assert!((outcome.goodput_bps - 8e6).abs() < 1.0 && (outcome.utilization - 1.0).abs() < 1e-9);
         assert!((outcome.jain.unwrap() - 1.0).abs() < 1e-9);
+        // A megabyte in the second with one flow, a megabyte in the second with two.
+        assert!((outcome.intervals[0].goodput_bps - 8e6).abs() < 1.0, "{:?}", outcome.intervals);
+        assert_eq!(outcome.goodput_between(1.0, 3.0), Some(outcome.intervals[0].goodput_bps));
+        // No interval of the scenario: from the series, and not at all without.
+        assert!((outcome.goodput_between(4.0, 6.0).unwrap() - 8e6).abs() < 1.0);
+        assert_eq!(Outcome { series: Vec::new(), ..outcome.clone() }.goodput_between(4.0, 6.0), None);
         // Half a second after the second start the mean over half a second is fair.
         assert!((outcome.converge_s.unwrap() - 0.5).abs() < 0.11, "{:?}", outcome.converge_s);
         assert_eq!(outcome.queue_bytes.unwrap().mean, 2000.0);

@@ -3,6 +3,7 @@
 
 use crate::{seed_mean::SeedMean, source::ResultSource};
 use outcome::Outcome;
+use scenario::Interval;
 use serde::Deserialize;
 use std::fmt;
 
@@ -28,6 +29,14 @@ pub struct PaperClaim {
     /// nothing is claimed.
     #[serde(default)]
     pub ratio: ClaimedRatio,
+    /// Begin of the time that is claimed about, in seconds from the start of the run; with
+    /// [`to`](Self::to), and for `goodput_bps` only. Absent: the whole run. The scenario has an
+    /// `[[interval]]` for it, so that outcomes without series can be judged.
+    #[serde(default)]
+    pub from: Option<f64>,
+    /// End of that time.
+    #[serde(default)]
+    pub to: Option<f64>,
 }
 
 /// Two cases, for the ratio of the first to the second.
@@ -112,10 +121,36 @@ impl PaperClaim {
         [&self.case, &self.than].into_iter().chain(self.over.iter().flat_map(|pair| [&pair.case, &pair.than]))
     }
 
+    /// The number that it is about: of the whole run, or of the claimed time.
+    fn number_of(&self, outcome: &Outcome) -> Option<f64> {
+        match self.from.zip(self.to) {
+            Some((from_s, to_s)) => outcome.goodput_between(from_s, to_s),
+            None => outcome.number(&self.number),
+        }
+    }
+
+    /// Checks that outcomes of scenarios with these intervals can answer it. The error says what is
+    /// wrong.
+    pub(crate) fn check_time(&self, intervals: &[Interval]) -> Result<(), String> {
+        let (from_s, to_s) = match (self.from, self.to) {
+            (None, None) => return Ok(()),
+            (Some(from_s), Some(to_s)) => (from_s, to_s),
+            _ => return Err(format!("the claim {:?} has only one of from and to: give both", self.says)),
+        };
+        if self.number != "goodput_bps" {
+            return Err(format!("the claim {:?} has from and to, which are for goodput_bps, not for {}", self.says, self.number));
+        }
+        let fits = |interval: &Interval| (interval.from.secs(), interval.to.secs()) == (from_s, to_s);
+        if intervals.iter().any(fits) {
+            return Ok(());
+        }
+        Err(format!("the claim {:?} is about {from_s} to {to_s} s, for which the scenario has no [[interval]]: add it there", self.says))
+    }
+
     /// Judges the claim by the valid outcomes of one source; none if no seed has the number in all
     /// cases.
     pub fn judge(&self, source: &ResultSource, outcomes: &[Outcome]) -> Option<Judgement> {
-        let number = |outcome: &Outcome| outcome.number(&self.number).filter(|value| *value > 0.0);
+        let number = |outcome: &Outcome| self.number_of(outcome).filter(|value| *value > 0.0);
         let of = |case: &str, seed: u64| source.valid(case, outcomes).find(|outcome| outcome.seed == seed).and_then(number);
         let over = |seed: u64| self.over.as_ref().map_or(Some(1.0), |pair| Some(of(&pair.case, seed)? / of(&pair.than, seed)?));
         let numerators = source.valid(&self.case, outcomes);
@@ -164,14 +199,23 @@ fn below((low, high): (f64, f64), claimed: f64) -> ClaimVerdict {
 mod tests {
     use super::*;
     use crate::test_outcomes::outcome;
+    use outcome::IntervalOutcome;
 
     fn judged(ratio: ClaimedRatio, ours: &[f64], theirs: &[f64]) -> Option<Judgement> {
         let outcomes_of = |case: &'static str, values: &[f64]| -> Vec<Outcome> {
             (0..).zip(values).map(|(seed, value)| outcome("lab", case, seed, *value)).collect()
         };
         let outcomes = [outcomes_of("ours", ours), outcomes_of("theirs", theirs)].concat();
-        let claim =
-            PaperClaim { says: String::new(), number: "goodput_bps".into(), case: "ours".into(), than: "theirs".into(), over: None, ratio };
+        let claim = PaperClaim {
+            says: String::new(),
+            number: "goodput_bps".into(),
+            case: "ours".into(),
+            than: "theirs".into(),
+            over: None,
+            ratio,
+            from: None,
+            to: None,
+        };
         claim.judge(&ResultSource { engine: "lab".into(), variation: String::new() }, &outcomes)
     }
 
@@ -223,6 +267,8 @@ mod tests {
             than: "b".into(),
             over: None,
             ratio: ClaimedRatio::Less,
+            from: None,
+            to: None,
         };
         let ratio = |engine: &str, variation: &str| {
             claim.judge(&ResultSource { engine: engine.into(), variation: variation.into() }, &outcomes).map(|judged| judged.ratio.mean)
@@ -253,6 +299,8 @@ mod tests {
             than: "b".into(),
             over,
             ratio: ClaimedRatio::More,
+            from: None,
+            to: None,
         };
         let source = ResultSource { engine: "sim".into(), variation: String::new() };
         let judged = claim.judge(&source, &outcomes).unwrap();
@@ -269,5 +317,29 @@ mod tests {
         assert_eq!(both.ratio, SeedMean { mean: 0.5, half: 0.0, seeds: 2 });
         assert_eq!(judged(ClaimedRatio::Less, &[5.0], &[10.0]).unwrap().verdict, ClaimVerdict::Open);
         assert_eq!(judged(ClaimedRatio::Less, &[5.0], &[]), None);
+    }
+
+    #[test]
+    fn a_claim_about_a_time_is_judged_by_that_time() {
+        // Over the whole run ours is the faster one, from 5 to 35 s the slower one.
+        let outcome = |case: &str, seed: u64, whole: f64, part: f64| Outcome {
+            intervals: vec![IntervalOutcome { from_s: 5.0, to_s: 35.0, goodput_bps: part }],
+            ..outcome("sim", case, seed, whole)
+        };
+        let outcomes = [1, 2].map(|seed| [outcome("ours", seed, 20.0, 5.0), outcome("theirs", seed, 10.0, 10.0)]).concat();
+        let claim = |times: &str| -> PaperClaim {
+            let text = format!("number = \"goodput_bps\"\ncase = \"ours\"\nthan = \"theirs\"\nratio = \"less\"\n{times}");
+            toml_file::read_toml(&text, "claim", |_| Ok(())).unwrap()
+        };
+        let source = ResultSource { engine: "sim".into(), variation: String::new() };
+        let verdict = |times: &str| claim(times).judge(&source, &outcomes).map(|judged| judged.verdict);
+        assert_eq!(verdict(""), Some(ClaimVerdict::Reversed));
+        assert_eq!(verdict("from = 5\nto = 35"), Some(ClaimVerdict::Holds));
+        // These outcomes have neither that interval nor a series.
+        assert_eq!(verdict("from = 5\nto = 30"), None);
+        let interval = Interval { from: "5s".parse().unwrap(), to: "35s".parse().unwrap() };
+        assert_eq!(claim("from = 5\nto = 35").check_time(&[interval]), Ok(()));
+        assert!(claim("from = 5\nto = 30").check_time(&[interval]).unwrap_err().contains("no [[interval]]"));
+        assert!(claim("from = 5").check_time(&[interval]).unwrap_err().contains("give both"));
     }
 }

@@ -1,7 +1,8 @@
-//! Tables, figures and lemmas that equations answer without a scenario: what the paper prints or
-//! says, what comes out here, and whether the two agree.
+//! Tables, figures and lemmas that are answered without a scenario, by equations or by a measurement
+//! of real connections: what the paper prints or says, what comes out here, and whether the two agree.
 
 mod can;
+mod measured;
 mod packets_vs_equations;
 mod paired_run;
 mod parallel_map;
@@ -40,6 +41,14 @@ pub enum Computation {
     CanLab(Vec<String>),
     /// Wei's start-up.
     StartUp,
+    /// Wei's Table I, measured.
+    Operators,
+    /// The picture of Wei's §IV-B, measured.
+    Picture,
+    /// Wei's Figure 3, measured.
+    Characteristics,
+    /// Wei's §III-D, measured.
+    Termination,
     /// Baccelli's Figure 19.6.
     TailByTime,
     /// Baccelli's Figure 19.7.
@@ -63,16 +72,26 @@ pub enum Computation {
 }
 
 impl EquationTable {
-    /// Computes the table. Some take minutes.
+    /// Whether the table is measured on emulated networks, in real time, which needs root.
+    pub fn is_measured(&self) -> bool {
+        use Computation::{Characteristics, Operators, Picture, Termination};
+        matches!(self.answer, Operators | Picture | Characteristics | Termination)
+    }
+
+    /// Computes the table, or measures it ([`Self::is_measured`]). Some take minutes.
     ///
     /// # Errors
-    /// If the paper's data are wrong or the equations have no answer.
+    /// If the paper's data are wrong, the equations have no answer, or a measurement fails.
     pub fn compute(&self) -> Result<ComputedTable, PaperError> {
         match &self.answer {
             Computation::CanTable(number) => can::table(number),
             Computation::Wlan => can::wlan(),
             Computation::CanLab(which) => can::lab(which),
             Computation::StartUp => startup::table(),
+            Computation::Operators => measured::operators(),
+            Computation::Picture => measured::picture(),
+            Computation::Characteristics => measured::characteristics(),
+            Computation::Termination => measured::termination(),
             Computation::TailByTime => tails::by_time(),
             Computation::HillBands => tails::hill_bands(),
             Computation::TailPerPacket => tails::per_packet(),

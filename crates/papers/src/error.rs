@@ -36,6 +36,9 @@ pub enum PaperError {
         /// The reason.
         why: io::Error,
     },
+    /// A measurement failed.
+    #[error("cannot measure: {0}")]
+    Measurement(String),
     /// An index names something that does not exist.
     #[error("{experiment}: {what}")]
     Wrong {

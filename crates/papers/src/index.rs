@@ -176,6 +176,8 @@ impl Paper {
         if let Some(case) = printed.chain(claimed).find(|case| !known.iter().any(|variant| variant.case == **case)) {
             return Err(wrong(format!("{} has no case {case:?}", experiment.file)));
         }
+        let intervals = known.first().map_or(&[][..], |variant| &variant.scenario.intervals);
+        experiment.claims.iter().try_for_each(|claim| claim.check_time(intervals)).map_err(wrong)?;
         let printed = experiment.printed.iter().map(|printed| &printed.number);
         let claimed = experiment.claims.iter().map(|claim| &claim.number);
         if let Some(number) = printed.chain(claimed).chain(&experiment.numbers).find(|number| !NUMBERS.contains(&number.as_str())) {

@@ -3,7 +3,7 @@
 use crate::{
     flows::Draw,
     law::{SizeLaw, SpanLaw},
-    links::{Loss, Queue},
+    links::{Link, Loss, Queue},
     model::{Control, Scenario},
     networks::{Bond, Foreground, ParallelNetwork},
     split::Buffer,
@@ -14,6 +14,17 @@ use units::{Bytes, PKT, QueueLimit, Span};
 /// A fault at `path`, unless `ok`.
 fn need(ok: bool, path: String, message: String) -> Result<(), Fault> {
     if ok { Ok(()) } else { Err(Fault::new(path, message)) }
+}
+
+/// Checks how a link's rate follows demand.
+fn check_demand(path: &str, link: &Link) -> Result<(), Fault> {
+    let Some(demand) = link.demand else { return Ok(()) };
+    let key = |key: &str| format!("{path}.demand.{key}");
+    let within = demand.least.0 > 0 && demand.least < link.rate;
+    need(within, key("least"), format!("is {}, but must be above 0 and below the link's rate, {}", demand.least, link.rate))?;
+    need(demand.every > Span::ZERO, key("every"), "is 0: give the time between two looks at the queue".into())?;
+    let both = "stands beside changes: the rate follows demand or time; leave one of them out";
+    need(link.changes.is_empty(), format!("{path}.demand"), both.into())
 }
 
 impl Scenario {
@@ -36,6 +47,7 @@ impl Scenario {
             need(link.rate.0 > 0, format!("link[{index}].rate"), "is 0: nothing would ever cross this link".into())?;
             check_queue(&format!("link[{index}].queue"), link.queue)?;
             check_loss(&format!("link[{index}].loss"), link.loss)?;
+            check_demand(&format!("link[{index}]"), link)?;
             for (number, change) in link.changes.iter().enumerate() {
                 let path = format!("link[{index}].changes[{number}]");
                 need(change.rate.0 > 0, format!("{path}.rate"), "is 0: nothing would ever cross this link again".into())?;
@@ -80,6 +92,7 @@ impl Scenario {
             ),
         )?;
         self.tcp.check()?;
+        self.check_intervals()?;
         self.check_flows()?;
         for (index, cross) in self.cross.iter().enumerate() {
             need(
@@ -89,6 +102,17 @@ impl Scenario {
             )?;
             need(cross.rate.0 > 0, format!("cross[{index}].rate"), "is 0: leave the [[cross]] out instead".into())?;
             check_spells(&format!("cross[{index}]"), cross.on, cross.off)?;
+        }
+        Ok(())
+    }
+
+    fn check_intervals(&self) -> Result<(), Fault> {
+        for (index, interval) in self.intervals.iter().enumerate() {
+            let key = format!("interval[{index}].to");
+            let (from, to) = (interval.from, interval.to);
+            need(to > from, key.clone(), format!("is {to}, but must be later than from, {from}"))?;
+            let within = self.duration.is_none_or(|duration| to <= duration);
+            need(within, key, format!("is {to}, after the end of the run: raise the duration, or end the interval earlier"))?;
         }
         Ok(())
     }
@@ -127,7 +151,12 @@ impl Scenario {
     }
 
     fn check_parallel(&self) -> Result<(), Fault> {
-        let series = [("link", self.links.is_empty()), ("split", self.splits.is_empty()), ("cross", self.cross.is_empty())];
+        let series = [
+            ("link", self.links.is_empty()),
+            ("split", self.splits.is_empty()),
+            ("cross", self.cross.is_empty()),
+            ("interval", self.intervals.is_empty()),
+        ];
         for (key, is_absent) in series {
             let both = format!("stands beside [[network]]s: a scenario has links in series or networks in parallel; leave [[{key}]] out");
             need(is_absent, key.into(), both)?;
@@ -274,4 +303,34 @@ fn check_spells(path: &str, on: Option<SpanLaw>, off: Option<SpanLaw>) -> Result
 /// "1 link", "2 links".
 fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ScenarioFile;
+
+    /// The fault of a scenario with one link and these further lines.
+    fn fault(link: &str, more: &str) -> Option<String> {
+        let text = format!("name = \"x\"\nduration = \"60s\"\n[[link]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\n{link}\n[[flow]]\n{more}\n");
+        let parsed = ScenarioFile::parse(&text, "x").and_then(|file| file.variants(&[]));
+        parsed.err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_interval_is_within_the_run() {
+        let of = |from: &str, to: &str| fault("", &format!("[[interval]]\nfrom = \"{from}\"\nto = \"{to}\""));
+        assert_eq!(of("5s", "60s"), None);
+        assert!(of("5s", "5s").unwrap().contains("interval[1].to: is 5s, but must be later than from, 5s"));
+        assert!(of("5s", "61s").unwrap().contains("after the end of the run"));
+    }
+
+    #[test]
+    fn a_rate_that_follows_demand_has_room_to_rise() {
+        let of =
+            |least: &str, more: &str| fault(&format!("demand = {{ least = \"{least}\", above = \"6kB\", every = \"100ms\" }}\n{more}"), "");
+        assert_eq!(of("64kbit", ""), None);
+        assert!(of("1Mbit", "").unwrap().contains("link[1].demand.least: is 1Mbit, but must be above 0 and below"));
+        let changes = "changes = [{ at = \"1s\", rate = \"2Mbit\" }]";
+        assert!(of("64kbit", changes).unwrap().contains("link[1].demand: stands beside changes"));
+    }
 }

@@ -25,6 +25,24 @@ pub struct Link {
     /// `capacity` of its own is told of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<RateChange>,
+    /// A lower rate while little waits for the link, as a cellular scheduler assigns it. Absent: the
+    /// rate does not depend on demand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand: Option<RateDemand>,
+}
+
+/// How the rate of a link follows demand. A scheduler looks at the queues before the link from time to
+/// time. It assigns the link's `rate` once `above` waits in one direction, and `least` once nothing
+/// does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RateDemand {
+    /// Rate without demand, and at the start, in IP bits a second.
+    pub least: Rate,
+    /// What must wait for the link's whole rate.
+    pub above: Bytes,
+    /// Time between two looks at the queues.
+    pub every: Span,
 }
 
 /// Another rate of a link from some time on.

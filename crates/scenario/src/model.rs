@@ -50,6 +50,9 @@ pub struct Scenario {
     /// Sources of UDP packets, each across one link.
     #[serde(rename = "cross", default, skip_serializing_if = "Vec::is_empty")]
     pub cross: Vec<Cross>,
+    /// Intervals of the run for which an outcome has the goodput, beside that of the whole run.
+    #[serde(rename = "interval", default, skip_serializing_if = "Vec::is_empty")]
+    pub intervals: Vec<Interval>,
     /// Networks in parallel, one to four, in place of links in series.
     #[serde(rename = "network", default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<ParallelNetwork>,
@@ -59,6 +62,16 @@ pub struct Scenario {
     /// How a transfer is divided among the networks in parallel; required with them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bond: Option<Bond>,
+}
+
+/// An interval of a run. Times count from the start of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Interval {
+    /// Its begin.
+    pub from: Span,
+    /// Its end.
+    pub to: Span,
 }
 
 fn one() -> u64 {

@@ -200,7 +200,12 @@ fn listing(finding: &ConnectionFinding) -> String {
                 None => "nothing",
             };
             let went_on = ending.went_on_s.map_or(String::new(), |span| format!("; the sender kept sending for {span:.3} s"));
-            Some(format!("{} by the receiver, {} at the sender {later:.3} s later{went_on}", how(ending.receiver), how(ending.sender)))
+            let grace = if ending.graceful() == Some(false) { "; it does not end gracefully" } else { "" };
+            Some(format!(
+                "{} by the receiver, {} at the sender {later:.3} s later{went_on}{grace}",
+                how(ending.receiver),
+                how(ending.sender)
+            ))
         }),
     );
     text

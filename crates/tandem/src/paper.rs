@@ -60,7 +60,10 @@ pub(crate) struct PaperCommand {
 
 impl From<PaperError> for CommandError {
     fn from(error: PaperError) -> Self {
-        CommandError::Usage(error.to_string())
+        match error {
+            PaperError::Measurement(_) => CommandError::Failed(error.to_string()),
+            other => CommandError::Usage(other.to_string()),
+        }
     }
 }
 
@@ -138,7 +141,7 @@ impl PaperCommand {
         }
         let (mut results, mut failures) = (Vec::new(), Vec::new());
         for (paper, entry) in selected {
-            if matches!(&entry, PaperEntry::Experiment(experiment) if experiment.awaits.is_some()) {
+            if self.is_left_out(&entry) {
                 continue;
             }
             let id = paper.identifier(entry.id());
@@ -165,6 +168,15 @@ impl PaperCommand {
         }
         failures.iter().for_each(|(id, failure)| eprintln!("tandem: {id}: {failure}"));
         failures.into_iter().next().map_or(Ok(()), |(_, failure)| Err(failure))
+    }
+
+    /// Whether an entry is left out where several are answered: it cannot be answered yet, or needs
+    /// root and real time, and the lab is not asked for.
+    fn is_left_out(&self, entry: &PaperEntry) -> bool {
+        match entry {
+            PaperEntry::Experiment(experiment) => experiment.awaits.is_some(),
+            PaperEntry::Equations(table) => table.is_measured() && !self.on.contains(&EngineKind::Lab),
+        }
     }
 
     /// Adds the recorded outcomes of engines that were not run.

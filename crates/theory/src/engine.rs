@@ -70,6 +70,13 @@ fn check_steady_state(scenario: &Scenario) -> Result<(), EngineError> {
     if !scenario.cross.is_empty() {
         return EngineError::cannot("theory", "cross", "its equations have no cross traffic");
     }
+    if scenario.links.iter().any(|link| link.demand.is_some()) {
+        return EngineError::cannot(
+            "theory",
+            "link.demand",
+            "its links have one rate; the simulator has rates that follow demand: --on sim",
+        );
+    }
     if scenario.links.iter().any(|link| !link.changes.is_empty()) {
         return EngineError::cannot("theory", "link.changes", "a steady state has no changing links");
     }

@@ -20,7 +20,7 @@ use units::Bytes;
 /// Captures downloads over a cellular link without a middlebox, through Split-TCP and through a TCP
 /// proxy, draws them as in Figure 3 of Wei et al., and prints their characteristics
 #[derive(Debug, clap::Args)]
-pub(crate) struct Characteristics {
+pub struct Characteristics {
     /// Directory for traces and pages
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -42,19 +42,34 @@ const MIDDLES: [(&str, Middlebox); 3] =
 const ONE_CLOCK: f64 = 0.001;
 
 impl Characteristics {
-    pub(crate) fn run(&self) -> Result<()> {
-        let tandem = testbed::resolve_program(&self.tandem);
-        fs::create_dir_all(&self.out).with_context(|| format!("cannot make the directory {}", self.out.display()))?;
+    /// Runs the command.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot do its work.
+    pub fn run(&self) -> Result<()> {
+        let found = self.findings()?;
         println!(
             "| | verdict | sent for, s | received for, s | the sender: idle, % of stretches of | fastest stretch, in means | window, kB | shut, times | \
              delay, s: least | median | most |\n|---|---|---|---|---|---|---|---|---|---|---|"
         );
-        for (what, middle) in MIDDLES {
-            let found = self.trace(what, middle, &tandem).with_context(|| what)?;
+        for (what, found) in found {
             println!("{}", row(what, &found));
         }
         println!("\nTraces and pages are in {}.", self.out.display());
         Ok(())
+    }
+
+    /// Downloads without a middlebox ("regular TCP"), through "Split-TCP" and through a "TCP proxy", one
+    /// after the other, and describes each.
+    ///
+    /// # Errors
+    ///
+    /// If the network cannot be built, which needs root, or a download fails.
+    pub fn findings(&self) -> Result<Vec<(&'static str, ConnectionFinding)>> {
+        let tandem = testbed::resolve_program(&self.tandem);
+        fs::create_dir_all(&self.out).with_context(|| format!("cannot make the directory {}", self.out.display()))?;
+        MIDDLES.iter().map(|(what, middle)| Ok((*what, self.trace(what, *middle, &tandem).with_context(|| *what)?))).collect()
     }
 
     /// Runs a download and analyses its traces.

@@ -18,7 +18,7 @@ use std::{
 /// Checks the detector against the labels of a corpus. Exit code 1 on a false alarm, a miss, or
 /// more than 5 % undecided
 #[derive(Debug, clap::Args)]
-pub(crate) struct CheckCorpus {
+pub struct CheckCorpus {
     /// Directory of the corpus
     directory: PathBuf,
     /// Prints JSON
@@ -82,7 +82,12 @@ impl CheckedPair {
 }
 
 impl CheckCorpus {
-    pub(crate) fn run(&self) -> Result<ExitCode> {
+    /// Runs the command.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot do its work.
+    pub fn run(&self) -> Result<ExitCode> {
         let cases = self.cases()?;
         let count = |is: fn(&CheckedPair) -> bool| cases.iter().filter(|case| is(case)).count();
         let (alarms, misses, undecided, kinds) = (

@@ -47,14 +47,14 @@ impl Middlebox {
             found.is_err().then(|| format!("{name} is not installed (Debian package {package})"))
         };
         match self {
-            Middlebox::Forwarding | Middlebox::Hold => None,
+            Middlebox::Forwarding | Middlebox::Hold | Middlebox::Lingering(_) => None,
             Middlebox::Tandem(variant) => {
                 let ours = matches!(variant, "hybla" | "vegas" | "westwood" | "dctcp" | "share" | "xcp" | "mpcp");
                 let loads = || kernel::load("share", &[]).map(drop).err().map(|why| why.to_string());
                 program(&tandem.to_string_lossy(), "none: cargo build -p tandem").or_else(|| if ours { loads() } else { None })
             }
             Middlebox::Cache(_) | Middlebox::Bond => program(&tandem.to_string_lossy(), "none: cargo build -p tandem"),
-            Middlebox::Haproxy | Middlebox::HaproxyOwn | Middlebox::HaproxyHttp => program("haproxy", "haproxy"),
+            Middlebox::Haproxy | Middlebox::HaproxyOwn | Middlebox::HaproxyTunnel | Middlebox::HaproxyHttp => program("haproxy", "haproxy"),
             Middlebox::NginxHttp => program("nginx", "nginx-light"),
             Middlebox::NginxStream => program("nginx", "nginx-light").or_else(|| {
                 (!Path::new(DEBIAN_STREAM).exists())
@@ -134,11 +134,15 @@ impl Middlebox {
                 let networks = ["--network", "127.0.0.2", "--network", "127.0.0.3"];
                 child(&tandem.to_string_lossy(), &[&connect[..], &networks].concat())?
             }
-            Middlebox::Haproxy | Middlebox::HaproxyOwn => {
+            Middlebox::Haproxy | Middlebox::HaproxyOwn | Middlebox::HaproxyTunnel => {
+                let link = match self {
+                    Middlebox::HaproxyTunnel => network.add_tunnel()?,
+                    _ => network.client_link(),
+                };
                 if brought.is_none() {
-                    intercept(network, &[("", TRANSPARENT_PORT)])?;
+                    intercept_from(network, link, &[("", TRANSPARENT_PORT)])?;
                 }
-                let source = if self == Middlebox::Haproxy { "    source 0.0.0.0 usesrc clientip\n" } else { "" };
+                let source = if self != Middlebox::HaproxyOwn { "    source 0.0.0.0 usesrc clientip\n" } else { "" };
                 let path = file(
                     "haproxy.cfg",
                     format!(
@@ -195,7 +199,22 @@ impl Middlebox {
             }
             Middlebox::Hold => {
                 intercept(network, &[("", TRANSPARENT_PORT)])?;
-                hold(network)?;
+                serve_transparently(network, "hold", |near, far| {
+                    let answer = HttpMessage::read(far, true)?;
+                    Ok(near.write_all(&[answer.head.as_bytes(), &answer.body].concat())?)
+                })?;
+                None
+            }
+            Middlebox::Lingering(seconds) => {
+                intercept(network, &[("", TRANSPARENT_PORT)])?;
+                serve_transparently(network, "linger", move |near, far| {
+                    // The client's reset ends the copying. The server sends until its window is shut.
+                    let copied = std::io::copy(far, near);
+                    if copied.is_err() {
+                        thread::sleep(Duration::from_secs(seconds.into()));
+                    }
+                    Ok(())
+                })?;
                 None
             }
         };
@@ -311,7 +330,11 @@ fn nginx(directory: &Path) -> String {
 /// Redirects the client's connections, for middleboxes that install no rules of their own. `taken`
 /// lists ports of servers (empty: all) and the port of the middlebox.
 pub(crate) fn intercept(network: &RunNetwork, taken: &[(&str, u16)]) -> Result<()> {
-    let link = network.client_link();
+    intercept_from(network, network.client_link(), taken)
+}
+
+/// The same for connections that arrive from `link`.
+fn intercept_from(network: &RunNetwork, link: &str, taken: &[(&str, u16)]) -> Result<()> {
     let lines = taken.iter().map(|(ports, at)| {
         let ports = if ports.is_empty() { String::new() } else { format!("tcp dport {{ {ports} }} ") };
         format!("iifname {link} meta l4proto 6 {ports}tproxy to :{at} meta mark set 1 accept\n")
@@ -326,9 +349,13 @@ pub(crate) fn intercept(network: &RunNetwork, taken: &[(&str, u16)]) -> Result<(
     Ok(())
 }
 
-/// Starts a relay that receives each message completely before it forwards it. It serves one
-/// connection and dials the server from the client's address.
-fn hold(network: &RunNetwork) -> Result<()> {
+/// Starts a relay that serves one connection. It receives a request completely, dials the server from
+/// the client's address and sends the request. `answer` gets the client's and the server's connection.
+fn serve_transparently(
+    network: &RunNetwork,
+    name: &'static str,
+    answer: impl FnOnce(&mut TcpStream, &mut TcpStream) -> Result<()> + Send + 'static,
+) -> Result<()> {
     let listener = network.middle().enter(|| -> Result<Socket> {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         listener.set_ip_transparent_v4(true).context("cannot listen transparently")?;
@@ -347,10 +374,8 @@ fn hold(network: &RunNetwork) -> Result<()> {
         far.connect(&server)?;
         let mut far = TcpStream::from(far);
         far.write_all(&[asked.head.as_bytes(), &asked.body].concat())?;
-        let answer = HttpMessage::read(&mut far, true)?;
-        near.write_all(&[answer.head.as_bytes(), &answer.body].concat())?;
-        Ok(())
+        answer(&mut near, &mut far)
     };
-    network.middle().spawn("hold", serve)?;
+    network.middle().spawn(name, serve)?;
     Ok(())
 }

@@ -18,6 +18,8 @@ use testbed::SplitMix64;
 
 /// How long an endpoint waits for the other.
 const PATIENCE: Duration = Duration::from_secs(40);
+/// How long the server waits for room to send: longer than any middlebox keeps its window shut.
+const SEND_PATIENCE: Duration = Duration::from_secs(900);
 /// Maximum length of a head, bytes.
 const LONGEST_HEAD: usize = 64 * 1024;
 
@@ -127,7 +129,7 @@ impl Drop for HttpServer {
 fn answer(mut stream: TcpStream, lines: &str, bodies: &[Vec<u8>]) -> Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(SEND_PATIENCE))?;
     let asked = HttpMessage::read(&mut stream, false)?;
     let number = asked.head.split(' ').nth(1).and_then(|target| target.rsplit('/').next()?.parse().ok());
     let body = bodies.get(number.unwrap_or(0)).context("the client requested a body that does not exist")?;

@@ -21,7 +21,7 @@ use testbed::SplitMix64;
 /// the connection was split. Runs that are already in the directory are skipped, as are middleboxes
 /// whose programs are not installed
 #[derive(Debug, clap::Args)]
-pub(crate) struct GenerateCorpus {
+pub struct GenerateCorpus {
     /// Directory of the corpus
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -46,7 +46,12 @@ pub(crate) struct GenerateCorpus {
 const TRIES: usize = 3;
 
 impl GenerateCorpus {
-    pub(crate) fn run(&self) -> Result<()> {
+    /// Runs the command.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot do its work.
+    pub fn run(&self) -> Result<()> {
         let tandem = testbed::resolve_program(&self.tandem);
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make the directory {}", self.out.display()))?;
         let mut runs = if self.small { plan::small(self.seed) } else { plan::all(self.seed) };

@@ -26,7 +26,7 @@ use units::Bytes;
 /// Downloads a picture, or a page of several, over a cellular link through Split-TCP and through a
 /// TCP proxy that compresses pictures, and prints how long each took
 #[derive(Debug, clap::Args)]
-pub(crate) struct ImageDownload {
+pub struct ImageDownload {
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
@@ -57,7 +57,45 @@ const ROWS: [(&str, Middlebox, &str, Option<f64>); 3] = [
 ];
 
 impl ImageDownload {
-    pub(crate) fn run(&self) -> Result<()> {
+    /// Runs the command.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot do its work.
+    pub fn run(&self) -> Result<()> {
+        let times = self.download_times()?;
+        let Some(split) = times.first() else { return Ok(()) };
+        println!(
+            "JPEG pictures: {}, of {} bytes together, over 128 kbit/s and 0.8 s, {} time(s) each.\n",
+            self.pictures, split.bytes, self.runs
+        );
+        println!("| in the middle | bytes that came | download, s | printed, s | of Split-TCP's | printed |\n|---|---|---|---|---|---|");
+        for row in &times {
+            let (mean, deviation) = moments(&row.seconds);
+            let spread = if self.runs > 1 { format!(" ± {deviation:.1}") } else { String::new() };
+            let shown = |value: Option<String>| value.unwrap_or_else(|| "–".into());
+            let ratio = row.printed_s.zip(split.printed_s).map(|(printed, split)| format!("{:.3}", printed / split));
+            println!(
+                "| {} | {} | {mean:.1}{spread} | {} | {:.3} | {} |",
+                row.middle,
+                row.bytes,
+                shown(row.printed_s.map(|seconds| format!("{seconds:.0}"))),
+                mean / moments(&split.seconds).0,
+                shown(ratio)
+            );
+        }
+        if self.runs > 1 {
+            println!("\n± is the standard deviation, as the paper's (8 and 1 s of 40 downloads).");
+        }
+        Ok(())
+    }
+
+    /// Downloads through each middlebox; Split-TCP comes first.
+    ///
+    /// # Errors
+    ///
+    /// If the network cannot be built, which needs root, or a download fails.
+    pub fn download_times(&self) -> Result<Vec<DownloadTimes>> {
         let tandem = testbed::resolve_program(&self.tandem);
         let bytes = usize::try_from(self.bytes.0).unwrap_or(usize::MAX);
         ensure!((10_000..=20_000_000).contains(&bytes), "--bytes {} is out of range: 10 kB to 20 MB", self.bytes);
@@ -66,38 +104,22 @@ impl ImageDownload {
             fs::create_dir_all(out).with_context(|| format!("cannot make the directory {}", out.display()))?;
             write(out, "as-it-is", &pictures)?;
         }
-        let total: usize = pictures.iter().map(Vec::len).sum();
-        println!("JPEG pictures: {}, of {total} bytes together, over 128 kbit/s and 0.8 s, {} time(s) each.\n", pictures.len(), self.runs);
-        println!("| in the middle | bytes that came | download, s | printed, s | of Split-TCP's | printed |\n|---|---|---|---|---|---|");
-        let mut first: Option<(f64, f64)> = None;
+        let mut rows = Vec::new();
         for (what, middle, takes, printed) in ROWS {
-            // The paper downloads a single picture.
-            let printed = printed.filter(|_| self.pictures == 1);
-            let (mut times, mut came) = (Vec::new(), Vec::new());
+            let (mut seconds, mut came) = (Vec::new(), Vec::new());
             for _ in 0..self.runs {
                 let (bodies, time) = self.download(middle, takes, &tandem, &pictures).with_context(|| what)?;
-                times.push(time.as_secs_f64());
+                seconds.push(time.as_secs_f64());
                 came = bodies;
             }
             if let Some(out) = &self.out {
                 write(out, what, &came)?;
             }
-            let (mean, deviation) = moments(&times);
-            let spread = if self.runs > 1 { format!(" ± {deviation:.1}") } else { String::new() };
-            let (split, printed_split) = *first.get_or_insert((mean, printed.unwrap_or(f64::NAN)));
-            let shown = |value: Option<String>| value.unwrap_or_else(|| "–".into());
-            println!(
-                "| {what} | {} | {mean:.1}{spread} | {} | {:.3} | {} |",
-                came.iter().map(Vec::len).sum::<usize>(),
-                shown(printed.map(|seconds| format!("{seconds:.0}"))),
-                mean / split,
-                shown(printed.map(|seconds| format!("{:.3}", seconds / printed_split)))
-            );
+            // The paper downloads a single picture.
+            let printed_s = printed.filter(|_| self.pictures == 1);
+            rows.push(DownloadTimes { middle: what, bytes: came.iter().map(Vec::len).sum(), seconds, printed_s });
         }
-        if self.runs > 1 {
-            println!("\n± is the standard deviation, as the paper's (8 and 1 s of 40 downloads).");
-        }
-        Ok(())
+        Ok(rows)
     }
 
     /// Fetches the pictures through a middlebox with an empty cache. Returns them, and the time
@@ -138,6 +160,19 @@ impl ImageDownload {
         })?;
         Ok((came.into_inner().expect("no thread panics"), begun.elapsed()))
     }
+}
+
+/// Downloads of the pictures through one middlebox.
+#[derive(Debug, Clone)]
+pub struct DownloadTimes {
+    /// What is in the middle, and what the client accepts.
+    pub middle: &'static str,
+    /// Bytes that came to the client, without headers.
+    pub bytes: usize,
+    /// Time from the first connect to the last byte, s: one for each run.
+    pub seconds: Vec<f64>,
+    /// The printed time, s.
+    pub printed_s: Option<f64>,
 }
 
 /// Checks that an answer is a complete picture, and smaller than the original if the middlebox

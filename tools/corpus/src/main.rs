@@ -1,43 +1,20 @@
-//! The detector's labelled corpus: traces of both ends of connections in the lab, each with a label
-//! that says how the connection was split.
-//!
-//! `plan` lists the runs: a `middlebox`, a direction and `conditions` each. `play` plays one:
-//! `run_network` builds its network, `deployment` starts the middlebox, `endpoints` are client and
-//! server. `generate` writes the traces, also as `trace_edits` changes them, and a `label`. `check`
-//! compares the detector's verdicts with the labels.
-//!
-//! On the same networks measurements of Wei et al. are repeated: `operators` (Table I), `image`
-//! (§IV-B), `characteristics` (Figure 3), `termination` (§III-D).
-
-mod characteristics;
-mod check;
-mod conditions;
-mod deployment;
-mod endpoints;
-mod generate;
-mod image;
-mod label;
-mod middlebox;
-mod operators;
-mod plan;
-mod play;
-mod run_network;
-mod termination;
-mod trace_edits;
+//! Generates the detector's labelled corpus, checks the detector against it, and repeats measurements
+//! of Wei et al.: the commands of the library.
 
 use clap::Parser;
+use corpus::{Characteristics, CheckCorpus, GenerateCorpus, ImageDownload, ProbeOperators, Termination};
 use std::process::ExitCode;
 
 /// Generates the detector's labelled corpus, checks the detector against it, and repeats
 /// measurements of Wei et al.
 #[derive(Debug, Parser)]
 enum CorpusCommand {
-    Characteristics(characteristics::Characteristics),
-    Corpus(generate::GenerateCorpus),
-    CorpusCheck(check::CheckCorpus),
-    Image(image::ImageDownload),
-    Operators(operators::ProbeOperators),
-    Termination(termination::Termination),
+    Characteristics(Characteristics),
+    Corpus(GenerateCorpus),
+    CorpusCheck(CheckCorpus),
+    Image(ImageDownload),
+    Operators(ProbeOperators),
+    Termination(Termination),
 }
 
 fn main() -> anyhow::Result<ExitCode> {

@@ -50,6 +50,9 @@ pub(crate) enum Middlebox {
     Haproxy,
     /// The same, but it dials servers from its own address.
     HaproxyOwn,
+    /// HAProxy in TCP mode, transparent, with a tunnel over UDP (VXLAN) between it and the client, as
+    /// Wei et al. conjecture of one operator. The corpus does not have it: the client's trace has no TCP.
+    HaproxyTunnel,
     /// HAProxy in HTTP mode; clients address it.
     HaproxyHttp,
     /// nginx's stream proxy; clients address it.
@@ -65,6 +68,9 @@ pub(crate) enum Middlebox {
     Varnish,
     /// A transparent relay that receives each message completely before it forwards it.
     Hold,
+    /// A transparent relay that, when the client has reset its connection, keeps the server's for so
+    /// many seconds and reads nothing from it. The corpus does not have it.
+    Lingering(u16),
 }
 
 /// How a connection is really split.
@@ -103,6 +109,7 @@ impl Middlebox {
             Middlebox::Bond => "bond".into(),
             Middlebox::Haproxy => "haproxy".into(),
             Middlebox::HaproxyOwn => "haproxy-own".into(),
+            Middlebox::HaproxyTunnel => "haproxy-tunnel".into(),
             Middlebox::HaproxyHttp => "haproxy-http".into(),
             Middlebox::NginxStream => "nginx-stream".into(),
             Middlebox::NginxHttp => "nginx-http".into(),
@@ -111,6 +118,7 @@ impl Middlebox {
             Middlebox::SquidAgain => "squid-again".into(),
             Middlebox::Varnish => "varnish".into(),
             Middlebox::Hold => "hold".into(),
+            Middlebox::Lingering(seconds) => format!("lingering-{seconds}"),
         }
     }
 

@@ -26,7 +26,7 @@ use units::{Bytes, Rate, Span};
 /// Builds a network like that of each operator of Wei et al. and probes through it. Exit code 1 if
 /// a cell of Table I is not found
 #[derive(Debug, clap::Args)]
-pub(crate) struct ProbeOperators {
+pub struct ProbeOperators {
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
@@ -101,7 +101,12 @@ const OPERATORS: [MobileOperator; 5] = [
 const FIRST: u16 = 5100;
 
 impl ProbeOperators {
-    pub(crate) fn run(&self) -> Result<ExitCode> {
+    /// Runs the command.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot do its work.
+    pub fn run(&self) -> Result<ExitCode> {
         let tandem = testbed::resolve_program(&self.tandem);
         let wanted = |operator: &&MobileOperator| self.only.as_ref().is_none_or(|only| operator.name.starts_with(only.as_str()));
         ensure!(
@@ -115,29 +120,57 @@ impl ProbeOperators {
         println!("| operator | application | printed | found | where | why |\n|---|---|---|---|---|---|");
         let (mut cells, mut wrong) = (0, 0);
         for operator in OPERATORS.iter().filter(wanted) {
-            let rows = self.probe(operator, &tandem).with_context(|| operator.name)?;
-            for ((application, directions), printed) in ROWS.iter().zip(operator.printed) {
-                let cell = OperatorCell::of(&rows, application, directions)?;
-                let holds = cell.verdicts.iter().all(|(_, verdict)| *verdict == printed.to_string());
-                (cells, wrong) = (cells + 1, wrong + usize::from(!holds));
-                let mark = if holds { "" } else { " (!)" };
-                println!(
-                    "| {} | {application} | {} | {}{mark} | {} | {} |",
-                    operator.name,
-                    in_print(printed),
-                    cell.said(),
-                    cell.place,
-                    cell.why
-                );
+            for found in self.probe(operator, &tandem).with_context(|| operator.name)? {
+                (cells, wrong) = (cells + 1, wrong + usize::from(!found.holds));
+                let mark = if found.holds { "" } else { " (!)" };
+                let OperatorFinding { operator, application, printed, verdicts, place, why, .. } = found;
+                println!("| {operator} | {application} | {printed} | {verdicts}{mark} | {place} | {why} |");
             }
         }
         println!("\n{} of {cells} cells are found as they are printed.", cells - wrong);
         Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
+    /// Probes through the network of every operator. An operator whose middleboxes this machine lacks
+    /// has the reason instead of findings.
+    ///
+    /// # Errors
+    ///
+    /// If a network cannot be built, which needs root, or a probe fails.
+    pub fn findings(&self) -> Result<Vec<ProbedOperator>> {
+        let tandem = testbed::resolve_program(&self.tandem);
+        let probe = |operator: &MobileOperator| {
+            let lacking = operator.takes.iter().find_map(|(middle, _)| middle.missing_requirement(&tandem));
+            let found = match lacking {
+                Some(why) => Err(why),
+                None => Ok(self.probe(operator, &tandem).with_context(|| operator.name)?),
+            };
+            Ok(ProbedOperator { name: operator.name, found })
+        };
+        OPERATORS.iter().map(probe).collect()
+    }
+
+    /// Builds the operator's network, probes through it, and compares with the printed cells.
+    fn probe(&self, operator: &MobileOperator, tandem: &Path) -> Result<Vec<OperatorFinding>> {
+        let rows = self.probed_rows(operator, tandem)?;
+        let finding = |((application, directions), printed): (&(&'static str, &[&'static str]), SplitVerdict)| {
+            let cell = OperatorCell::of(&rows, application, directions)?;
+            Ok(OperatorFinding {
+                operator: operator.name,
+                application,
+                printed: in_print(printed),
+                holds: cell.verdicts.iter().all(|(_, verdict)| *verdict == printed.to_string()),
+                verdicts: cell.said(),
+                place: cell.place,
+                why: cell.why,
+            })
+        };
+        ROWS.iter().zip(operator.printed).map(finding).collect()
+    }
+
     /// Builds the operator's network and probes through it. Returns the rows that the probe
     /// printed.
-    fn probe(&self, operator: &MobileOperator, tandem: &Path) -> Result<Vec<Value>> {
+    fn probed_rows(&self, operator: &MobileOperator, tandem: &Path) -> Result<Vec<Value>> {
         let path = PathSpec {
             slow_kbit: self.rate.bits_per_s() / 1000,
             slow_delay_us: self.delay.0 / 1000,
@@ -178,6 +211,34 @@ impl ProbeOperators {
         let probed: Value = serde_json::from_slice(&output.stdout).with_context(|| format!("the prober printed no JSON: {}", said()))?;
         probed["rows"].as_array().cloned().context("the prober printed no rows")
     }
+}
+
+/// An operator of Table I.
+#[derive(Debug, Clone)]
+pub struct ProbedOperator {
+    /// Its name.
+    pub name: &'static str,
+    /// A finding for each cell, or which of its middleboxes this machine lacks.
+    pub found: Result<Vec<OperatorFinding>, String>,
+}
+
+/// What the probe found for one cell of Table I.
+#[derive(Debug, Clone)]
+pub struct OperatorFinding {
+    /// The operator.
+    pub operator: &'static str,
+    /// The application.
+    pub application: &'static str,
+    /// The printed cell.
+    pub printed: &'static str,
+    /// Whether every probed direction has the printed verdict.
+    pub holds: bool,
+    /// The verdict, or one for each direction if they differ.
+    pub verdicts: String,
+    /// The hop of the split; empty: there is none.
+    pub place: String,
+    /// The reason for the verdict.
+    pub why: String,
 }
 
 /// The result for one cell of the table.

@@ -147,6 +147,33 @@ impl RunNetwork {
         &self.ends[1 - self.server_end()]
     }
 
+    /// Adds a tunnel over UDP between the client and the middle host, through which the client sends
+    /// what is for the server. Returns its interface on the middle host.
+    pub(crate) fn add_tunnel(&self) -> Result<&'static str> {
+        const TUNNEL: &str = "tunnel";
+        let (client, middle, server) = (end_address(1 - self.server_end()), self.middle_address(), end_address(self.server_end()));
+        let device = |local: IpAddr, remote: IpAddr, own: &str| {
+            vec![
+                format!("link add {TUNNEL} type vxlan id 7 local {local} remote {remote} dstport 4789"),
+                format!("addr add {own}/24 dev {TUNNEL}"),
+                format!("link set {TUNNEL} up mtu 1400"),
+            ]
+        };
+        let mut lines = device(client, middle, "10.80.0.2");
+        lines.push(format!("route add {server}/32 via 10.80.0.1 dev {TUNNEL} src {client}"));
+        self.client().ip(&lines)?;
+        let mut lines = device(middle, client, "10.80.0.1");
+        // What a proxy sends to the client has the server's address. The rule comes after that of
+        // `intercept`, which gets what the server sends.
+        lines.push(format!("rule add from {server} to {client} lookup 101 pref 200"));
+        lines.push(format!("route add default via 10.80.0.2 dev {TUNNEL} table 101"));
+        self.middle().ip(&lines)?;
+        for host in [self.client(), self.middle()] {
+            host.sysctl(&[("ipv4/conf/all/rp_filter", "0".into()), ("ipv4/conf/tunnel/rp_filter", "0".into())])?;
+        }
+        Ok(TUNNEL)
+    }
+
     /// Interface of the middle host towards the server.
     pub(crate) fn server_link(&self) -> &'static str {
         match self.direction {

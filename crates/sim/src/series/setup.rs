@@ -41,6 +41,7 @@ impl<'a> SeriesSimulation<'a> {
             applications: specs.iter().map(|spec| SourceApplication::new(spec, seed)).collect(),
             cross_traffic: (0..).zip(&scenario.cross).map(|(index, cross)| CrossTrafficSource::new(cross, seed, index)).collect(),
             rate_changes: rate_changes(scenario),
+            demand_links: (0..scenario.links.len()).filter(|link| scenario.links[*link].demand.is_some()).collect(),
             has_endless_flow: finite_flows < specs.len(),
             open_flows: finite_flows,
             unconfirmed_flows: finite_flows,
@@ -132,6 +133,10 @@ impl<'a> SeriesSimulation<'a> {
         }
         for (number, change) in (0..).zip(&self.rate_changes) {
             self.net.events.schedule(EventKey { target: number, kind: ScheduledEventKind::RateChange }, change.at.0);
+        }
+        // Looks at queues have the numbers after those of the changes.
+        for number in self.rate_changes.len()..self.rate_changes.len() + self.demand_links.len() {
+            self.net.events.schedule(EventKey { target: number as u32, kind: ScheduledEventKind::RateChange }, 0);
         }
     }
 }

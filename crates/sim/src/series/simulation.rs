@@ -65,6 +65,8 @@ pub(crate) struct SeriesSimulation<'a> {
     pub(super) applications: Vec<SourceApplication>,
     pub(super) cross_traffic: Vec<CrossTrafficSource>,
     pub(super) rate_changes: Vec<LinkRateChange>,
+    /// Indices of the links whose rate follows demand.
+    pub(super) demand_links: Vec<usize>,
     /// A flow has no end, so the run lasts until its time limit.
     pub(super) has_endless_flow: bool,
     /// Finite flows whose last byte the receiver has not read.
@@ -382,7 +384,10 @@ impl SeriesSimulation<'_> {
     fn handle_event(&mut self, at: u64, key: EventKey) {
         let target = key.target as usize;
         match key.kind {
-            ScheduledEventKind::RateChange => self.change_rate(target),
+            ScheduledEventKind::RateChange => match target.checked_sub(self.rate_changes.len()) {
+                None => self.change_rate(target),
+                Some(number) => self.follow_demand(number, key),
+            },
             // Samples are taken by `ObservedRun`. There is no bond.
             ScheduledEventKind::Sample | ScheduledEventKind::BondCheck => {}
             ScheduledEventKind::FlowStart => self.start_flow(target),
@@ -411,6 +416,27 @@ impl SeriesSimulation<'_> {
             self.application_write(flow);
         }
         self.connections[flow * self.legs + leg].open(&mut self.net);
+    }
+
+    /// Assigns the rate of a link that follows demand, and schedules the next look at its queues. A
+    /// proxy is not told of the rate.
+    fn follow_demand(&mut self, number: usize, key: EventKey) {
+        let link = self.demand_links[number];
+        let spec = &self.scenario.links[link];
+        let Some(demand) = spec.demand else { return };
+        let waiting = self.net.queued(forward(link)).max(self.net.queued(backward(link)));
+        let assigned = match waiting {
+            _ if self.net.now == 0 => Some(demand.least),
+            0 => Some(demand.least),
+            waiting if waiting >= demand.above.0 => Some(spec.rate),
+            // What was assigned stays.
+            _ => None,
+        };
+        if let Some(rate) = assigned {
+            self.net.set_rate(forward(link), rate);
+            self.net.set_rate(backward(link), rate);
+        }
+        self.net.events.schedule(key, self.net.now + demand.every.0);
     }
 
     /// Changes the rate of a link. The proxy before it learns of that unless its capacity is

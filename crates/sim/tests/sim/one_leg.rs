@@ -87,6 +87,19 @@ fn an_outage_is_survived() {
 }
 
 #[test]
+fn a_rate_follows_demand() {
+    let file = |above: &str, bytes: &str| {
+        let demand = format!("demand = {{ least = \"1200kbit\", above = \"{above}\", every = \"100ms\" }}\n");
+        run(&format!("{LINK}{demand}[[flow]]\nbytes = \"{bytes}\"\n")).flows[0].end_s.unwrap()
+    };
+    // Less than 6 MB take 40 s at the lower rate and 4 s at the higher one.
+    assert!(file("1GB", "6MB") > 40.0, "{}", file("1GB", "6MB"));
+    assert!(file("6kB", "6MB") < 6.0, "{}", file("6kB", "6MB"));
+    // Two packets never wait.
+    assert_eq!(file("6kB", "2kB"), file("1GB", "2kB"));
+}
+
+#[test]
 fn a_spurious_syn_retransmission_costs_nothing() {
     let text = |delay: &str| format!("[[link]]\nrate = \"12Mbit\"\ndelay = \"{delay}\"\n[[flow]]\nbytes = \"14480B\"\n");
     let outcome = run(&text("700ms"));

@@ -336,6 +336,21 @@ fn several_entries_of_a_paper_are_summarized() {
     assert_eq!((&entries[0]["id"], &entries[0]["claims"][0]["verdict"]), (&"wei/startup".into(), &"holds".into()));
 }
 
+/// Without root nothing is measured, and the error says what is missing.
+#[test]
+fn measured_tables_need_root() {
+    if skip("measured_tables_need_root", &["setpriv"]) {
+        return;
+    }
+    for id in ["wei/table-1", "wei/figure-3", "wei/termination", "wei/picture"] {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all", TANDEM, "paper", id]);
+        let output = command.output().unwrap();
+        assert_eq!(status(&output), 1, "{id}: {}", said(&output));
+        assert!(said(&output).contains("the lab needs root"), "{id}: {}", said(&output));
+    }
+}
+
 /// Outcomes in a file give the same table and verdicts as new ones.
 #[test]
 fn stored_outcomes_give_the_same_verdicts() {
