@@ -62,7 +62,7 @@ pub struct TrajectorySegment {
     /// The event that ends it.
     pub ends: SegmentEnd,
     /// Slopes of the rates, packets/s²; 0 for a leg at its capacity.
-    slopes: [f64; 2],
+    pub(crate) slopes: [f64; 2],
 }
 
 impl TrajectorySegment {
