@@ -43,7 +43,7 @@ pub fn page_of_words(title: &str, about: &str, notes: &[String], outcomes: &[Out
 }
 
 /// A table of words under a heading.
-fn words(table: &WordsTable<'_>) -> String {
+pub(crate) fn words(table: &WordsTable<'_>) -> String {
     let heading = escape(&table.heading);
     let head: String = table.header.iter().map(|name| format!("<th scope=\"col\" class=\"words\">{}</th>", escape(name))).collect();
     let mut out = format!(
@@ -57,7 +57,7 @@ fn words(table: &WordsTable<'_>) -> String {
     out + "</tbody>\n</table>\n</div>\n</section>\n"
 }
 
-fn whole(title: &str, about: &str, notes: &[String], body: &str) -> String {
+pub(crate) fn whole(title: &str, about: &str, notes: &[String], body: &str) -> String {
     let mut out = head(title);
     let _ = writeln!(out, "<header>\n<h1>{}</h1>", escape(title));
     for paragraph in about.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty()) {

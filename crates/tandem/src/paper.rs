@@ -74,21 +74,31 @@ impl PaperCommand {
 
     /// Prints a table that equations compute.
     fn equations(&self, id: &str, paper: &Paper, table: &EquationTable) -> Result<(), CommandError> {
-        let of_scenarios =
-            [!self.on.is_empty(), self.seeds.is_some(), !self.case.is_empty(), self.series, !self.from.is_empty(), self.page.is_some()];
+        let of_scenarios = [!self.on.is_empty(), !self.case.is_empty(), self.series, !self.from.is_empty()];
         if of_scenarios.contains(&true) {
             return Err(CommandError::Usage(format!(
-                "{id} is computed by equations, not from scenarios: --on, --seeds, --case, --series, --from and --page do not apply"
+                "{id} is computed by equations, not from scenarios: --on, --case, --series and --from do not apply"
             )));
         }
-        let computed = table.compute()?;
+        if self.seeds.is_some() && table.default_seeds().is_none() {
+            return Err(CommandError::Usage(format!("{id} is not computed over seeds: --seeds does not apply")));
+        }
+        let figure = table.figure(self.seeds)?;
+        let computed = &figure.table;
+        if let Some(path) = &self.page {
+            let about = format!("{}, \"{}\"", paper.authors, paper.title);
+            output::write_page(path, &report::computed_page(&format!("{id}: {}", table.title), &about, &figure))?;
+        }
         if self.json {
-            out!("{}", report::computed_json(id, &computed));
+            out!("{}", report::computed_json(id, computed));
             return Ok(());
         }
         self.print_title(id, paper, &table.title);
-        out!("{}", self.drawn(&report::computed_table(&computed)));
+        out!("{}", self.drawn(&report::computed_table(computed)));
         self.print_lines(&computed.notes);
+        if let Some(path) = &self.page {
+            outln!("\nplots: {}", path.display());
+        }
         Ok(())
     }
 
