@@ -2,6 +2,7 @@
 //! says, what comes out here, and whether the two agree.
 
 mod can;
+mod delays;
 mod far_tail;
 mod packets_vs_equations;
 mod paired_run;
@@ -65,6 +66,10 @@ pub enum Computation {
     FarTailPerPacket,
     /// Baccelli's remark on limited windows, §19.4.6.
     ClippedWindow,
+    /// Baccelli's (19.16) and the antibuffer, §19.4.7.
+    Delays,
+    /// Baccelli's open questions (i)(b) and (ii)(b): rate and buffer as functions of B.
+    RateOfBuffer,
     /// Baccelli's open questions (i).
     Buffer,
 }
@@ -111,6 +116,8 @@ impl EquationTable {
             Computation::Stability => split_lemmas::stability()?.into(),
             Computation::FarTailPerPacket => far_tail::per_packet()?,
             Computation::ClippedWindow => far_tail::clipped_window()?,
+            Computation::Delays => delays::table()?.into(),
+            Computation::RateOfBuffer => split_lemmas::rate_of_buffer()?.into(),
             Computation::Buffer => split_lemmas::buffer()?.into(),
         })
     }

@@ -28,6 +28,7 @@ mod can;
 mod engine;
 mod error;
 mod estimate;
+mod fifo_delay;
 mod growth_rate;
 mod parallel;
 mod renewal_cycle;

@@ -383,7 +383,7 @@ fn packets(v: f64, a: f64, t: f64) -> f64 {
 }
 
 /// Time in which that many packets are sent.
-fn time_for(v: f64, a: f64, packets: f64) -> f64 {
+pub(crate) fn time_for(v: f64, a: f64, packets: f64) -> f64 {
     if packets <= 0.0 {
         return 0.0;
     }
