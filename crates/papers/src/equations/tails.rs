@@ -223,9 +223,10 @@ pub(super) fn cycle() -> Result<ComputedFigure, PaperError> {
     let (far_rows, plots) = far_tail::by_time()?;
     rows.extend(far_rows);
     let notes = vec![
-        "The lemma bounds the tail from below by a Weibull law of shape 1/2. The one it can be is exp(−c√q) with c = λR₁√2: the first leg has no loss for \
-         √(2q)R₁ seconds. P(Q > q) is heavier than that if −ln P grows by less than c for each unit of √q. It holds if the whole interval is below 1. \
-         The shape is 1/2 in the limit and no less: P ~ K² e^(−2/ρ) (c√q + 1) e^(−c√q) / (2(1/ρ − 1)) with K = 3.4627, the asymptote of one burst."
+        "The lemma bounds the tail from below by a Weibull law of shape 1/2, which by the equations is exp(−c√q) with c = λR₁√2: the first leg has no loss \
+         for √(2q)R₁ seconds. P ~ K² e^(−2/ρ) (c√q + 1) e^(−c√q) / (2(1/ρ − 1)) with K = 3.4627, the asymptote of one burst, is heavier than that by the \
+         factor c√q + 1. The lemma holds if P is above it, with its whole interval: the ratio tends to 1, so that the shape is 1/2 in the limit and no \
+         less. Slopes of 1/2 come late: near ρ = 1 the tail looks exponential for long, and −ln P over √q exceeds c before it falls to it."
             .into(),
         "Q by multilevel splitting on the exact path. Δ from samples: slopes of ln(−ln P) over ln x between two probabilities, 1 is exponential. A cycle \
          begins at a loss of the first leg after which neither rate is above its mean, and ends at the next such loss."
