@@ -76,7 +76,7 @@ impl Engine for Lab {
             if split.fast_open {
                 return EngineError::cannot("lab", format!("split[{}].fast_open", index + 1), NO_COOKIES);
             }
-            if split.backpressure == Backpressure::Fluid {
+            if split.backpressure != Backpressure::Window {
                 return EngineError::cannot(
                     "lab",
                     format!("split[{}].backpressure", index + 1),

@@ -2,10 +2,13 @@
 //! of real connections: what the paper prints or says, what comes out here, and whether the two agree.
 
 mod can;
+mod delays;
+mod far_tail;
 mod measured;
 mod packets_vs_equations;
 mod paired_run;
 mod parallel_map;
+mod plot;
 mod simulated_buffer;
 mod split_lemmas;
 mod startup;
@@ -14,6 +17,7 @@ mod tails;
 mod windows;
 
 use crate::error::PaperError;
+pub use plot::{ComputedFigure, ComputedLine, ComputedPlot};
 use serde::Deserialize;
 pub use table::{ComputedRow, ComputedTable};
 
@@ -67,6 +71,14 @@ pub enum Computation {
     Stability,
     /// Baccelli's Lemma 19.8.
     CycleTail,
+    /// Baccelli's open question (ii)(a).
+    FarTailPerPacket,
+    /// Baccelli's remark on limited windows, §19.4.6.
+    ClippedWindow,
+    /// Baccelli's (19.16) and the antibuffer, §19.4.7.
+    Delays,
+    /// Baccelli's open questions (i)(b) and (ii)(b): rate and buffer as functions of B.
+    RateOfBuffer,
     /// Baccelli's open questions (i).
     Buffer,
 }
@@ -83,25 +95,49 @@ impl EquationTable {
     /// # Errors
     /// If the paper's data are wrong, the equations have no answer, or a measurement fails.
     pub fn compute(&self) -> Result<ComputedTable, PaperError> {
-        match &self.answer {
-            Computation::CanTable(number) => can::table(number),
-            Computation::Wlan => can::wlan(),
-            Computation::CanLab(which) => can::lab(which),
-            Computation::StartUp => startup::table(),
-            Computation::Operators => measured::operators(),
-            Computation::Picture => measured::picture(),
-            Computation::Characteristics => measured::characteristics(),
-            Computation::Termination => measured::termination(),
-            Computation::TailByTime => tails::by_time(),
-            Computation::HillBands => tails::hill_bands(),
-            Computation::TailPerPacket => tails::per_packet(),
-            Computation::Windows => windows::table(),
-            Computation::Alone => packets_vs_equations::alone(),
-            Computation::Split => packets_vs_equations::split(),
-            Computation::CycleTail => tails::cycle(),
-            Computation::BelowBothLegs => split_lemmas::below_both_legs(),
-            Computation::Stability => split_lemmas::stability(),
-            Computation::Buffer => split_lemmas::buffer(),
+        Ok(self.figure(None)?.table)
+    }
+
+    /// The number of seeds of its simulated packets; absent if it has none, or a path of one seed.
+    pub fn default_seeds(&self) -> Option<u64> {
+        match self.answer {
+            Computation::Alone | Computation::Split => Some(packets_vs_equations::SEEDS),
+            Computation::Windows => Some(windows::SEEDS),
+            Computation::TailByTime | Computation::TailPerPacket => Some(simulated_buffer::SEEDS),
+            _ => None,
         }
+    }
+
+    /// Computes the table and its plots, with this number of seeds (absent:
+    /// [`default_seeds`](Self::default_seeds)) if it is over seeds.
+    ///
+    /// # Errors
+    /// If the paper's data are wrong or the equations have no answer.
+    pub fn figure(&self, seeds: Option<u64>) -> Result<ComputedFigure, PaperError> {
+        let seeds = seeds.or(self.default_seeds()).unwrap_or(1);
+        Ok(match &self.answer {
+            Computation::CanTable(number) => can::table(number)?.into(),
+            Computation::Wlan => can::wlan()?.into(),
+            Computation::CanLab(which) => can::lab(which)?.into(),
+            Computation::StartUp => startup::table()?.into(),
+            Computation::Operators => measured::operators()?.into(),
+            Computation::Picture => measured::picture()?.into(),
+            Computation::Characteristics => measured::characteristics()?.into(),
+            Computation::Termination => measured::termination()?.into(),
+            Computation::TailByTime => tails::by_time(seeds)?,
+            Computation::HillBands => tails::hill_bands()?,
+            Computation::TailPerPacket => tails::per_packet(seeds)?,
+            Computation::Windows => windows::table(seeds)?,
+            Computation::Alone => packets_vs_equations::alone(seeds)?.into(),
+            Computation::Split => packets_vs_equations::split(seeds)?.into(),
+            Computation::CycleTail => tails::cycle()?,
+            Computation::BelowBothLegs => split_lemmas::below_both_legs()?.into(),
+            Computation::Stability => split_lemmas::stability()?.into(),
+            Computation::FarTailPerPacket => far_tail::per_packet()?,
+            Computation::ClippedWindow => far_tail::clipped_window()?,
+            Computation::Delays => delays::table()?.into(),
+            Computation::RateOfBuffer => split_lemmas::rate_of_buffer()?.into(),
+            Computation::Buffer => split_lemmas::buffer()?.into(),
+        })
     }
 }

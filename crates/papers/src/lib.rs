@@ -30,7 +30,7 @@ mod test_outcomes;
 
 pub use claim::{CasePair, ClaimVerdict, ClaimedRatio, Judgement, PaperClaim, SAME_WITHIN};
 pub use engine_kind::EngineKind;
-pub use equations::{Computation, ComputedRow, ComputedTable, EquationTable};
+pub use equations::{Computation, ComputedFigure, ComputedLine, ComputedPlot, ComputedRow, ComputedTable, EquationTable};
 pub use error::PaperError;
 pub use experiment::{EngineOverride, Experiment, PrintedValue};
 pub use index::{EntryName, Paper, PaperEntry, papers};

@@ -9,8 +9,8 @@ use crate::number_format::three;
 use std::fmt::Write;
 
 /// The size of the plot in coordinates: integers finer than any screen, which are short to write.
-const WIDTH: f64 = 2000.0;
-const HEIGHT: f64 = 1000.0;
+pub(crate) const WIDTH: f64 = 2000.0;
+pub(crate) const HEIGHT: f64 = 1000.0;
 
 /// The number of colours before they repeat.
 const COLOURS: usize = 7;
@@ -105,7 +105,7 @@ fn spoken(figure: &Figure, groups: &[OutcomeGroup<'_>], end: f64) -> String {
 }
 
 /// A step of 1, 2, 2.5 or 5 times a power of ten, with which `largest` has about `count` steps at most.
-fn step(largest: f64, count: f64) -> f64 {
+pub(crate) fn step(largest: f64, count: f64) -> f64 {
     if largest <= 0.0 || !largest.is_finite() {
         return 1.0;
     }
@@ -122,7 +122,7 @@ fn ticks(step: f64, last: f64) -> Vec<(f64, String)> {
     (0..=count).map(|index| index as f64 * step).map(|at| (at, written(at))).collect()
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     let text = format!("{:.2}", share * 100.0);
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }

@@ -25,12 +25,13 @@
     const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
     charts.forEach(({ cursor }) => { cursor.hidden = false; cursor.style.left = share * 100 + '%'; });
     charts.forEach(other => { other.read.hidden = true; });
-    const { end, top } = chart.dataset;
+    // A plot over time begins at zero in both directions.
+    const { end, top, from = 0, bottom = 0, unit = ' s' } = chart.dataset;
     read.replaceChildren();
-    add(add(read, 'div', ''), 'span', '', (share * end).toFixed(2) + ' s');
+    add(add(read, 'div', ''), 'span', '', (+from + share * (end - from)).toFixed(2) + unit);
     const near = lines.map(({ name, colour, points }) => {
       const [x, y] = points.reduce((a, b) => Math.abs(b[0] - share * 2000) < Math.abs(a[0] - share * 2000) ? b : a);
-      return { name, colour, off: Math.abs(x - share * 2000), value: (1 - y / 1000) * top };
+      return { name, colour, off: Math.abs(x - share * 2000), value: +bottom + (1 - y / 1000) * (top - bottom) };
     }).filter(({ off }) => off < 20);
     near.slice(0, ROWS).forEach(({ name, colour, value }) => {
       const row = add(read, 'div', colour);

@@ -43,7 +43,7 @@ pub fn page_of_words(title: &str, about: &str, notes: &[String], outcomes: &[Out
 }
 
 /// A table of words under a heading.
-fn words(table: &WordsTable<'_>) -> String {
+pub(crate) fn words(table: &WordsTable<'_>) -> String {
     let heading = escape(&table.heading);
     let head: String = table.header.iter().map(|name| format!("<th scope=\"col\" class=\"words\">{}</th>", escape(name))).collect();
     let mut out = format!(

@@ -1,6 +1,7 @@
 //! Results of the papers' entries together: a summary of all claims, one JSON shape, one page.
 
 use crate::{
+    computed_page,
     group::groups,
     json,
     markup::escape,
@@ -10,7 +11,7 @@ use crate::{
     plain_table::PlainTable,
 };
 use outcome::Outcome;
-use papers::{ClaimSummary, ComputedTable, EnginePlan, Experiment, JudgedClaim, RecordedRun, SummaryVerdict};
+use papers::{ClaimSummary, ComputedFigure, EnginePlan, Experiment, JudgedClaim, RecordedRun, SummaryVerdict};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -46,7 +47,7 @@ pub enum PaperAnswer {
         outcomes: Vec<Outcome>,
     },
     /// By equations.
-    Computed(ComputedTable),
+    Computed(ComputedFigure),
 }
 
 impl PaperResult {
@@ -54,14 +55,14 @@ impl PaperResult {
     pub fn claims(&self) -> Vec<ClaimSummary> {
         match &self.answer {
             PaperAnswer::Played { experiment, outcomes, .. } => experiment.summarize(outcomes),
-            PaperAnswer::Computed(table) => table.summarize(),
+            PaperAnswer::Computed(figure) => figure.table.summarize(),
         }
     }
 
     /// The tables with their headings: numbers, printed numbers, claims.
     pub fn tables(&self) -> Vec<(&'static str, PlainTable)> {
         match &self.answer {
-            PaperAnswer::Computed(table) => vec![("Computed", computed_table(table))],
+            PaperAnswer::Computed(figure) => vec![("Computed", computed_table(&figure.table))],
             PaperAnswer::Played { experiment, plans, outcomes, .. } => {
                 let mut tables = vec![("Numbers", numbers_table(experiment, plans, outcomes))];
                 if !experiment.printed.is_empty() {
@@ -80,7 +81,7 @@ impl PaperResult {
     pub fn remarks(&self) -> Vec<String> {
         let own = match &self.answer {
             PaperAnswer::Played { experiment, outcomes, .. } => paper_remarks(experiment, outcomes),
-            PaperAnswer::Computed(table) => table.notes.clone(),
+            PaperAnswer::Computed(figure) => figure.table.notes.clone(),
         };
         [own, self.notes.clone()].concat()
     }
@@ -97,7 +98,7 @@ impl PaperResult {
             "claims": claims.collect::<Vec<_>>(), "notes": self.remarks(),
         });
         let more = match &self.answer {
-            PaperAnswer::Computed(table) => json!({ "rows": computed_rows_json(table) }),
+            PaperAnswer::Computed(figure) => json!({ "rows": computed_rows_json(&figure.table) }),
             PaperAnswer::Played { experiment, runs, outcomes, .. } => json!({
                 "runs": runs,
                 "judged": experiment.judge(outcomes).iter().map(judged_json).collect::<Vec<_>>(),
@@ -201,10 +202,13 @@ fn section(result: &PaperResult) -> String {
     for remark in result.remarks() {
         let _ = writeln!(out, "<p class=\"under\">{}</p>", escape(&remark));
     }
-    if let PaperAnswer::Played { runs, outcomes, .. } = &result.answer {
-        out += &page::plots(&groups(outcomes));
-        for run in runs {
-            let _ = writeln!(out, "<p class=\"under\">{}</p>", escape(&circumstances(run)));
+    match &result.answer {
+        PaperAnswer::Computed(figure) => out += &computed_page::plots(figure),
+        PaperAnswer::Played { runs, outcomes, .. } => {
+            out += &page::plots(&groups(outcomes));
+            for run in runs {
+                let _ = writeln!(out, "<p class=\"under\">{}</p>", escape(&circumstances(run)));
+            }
         }
     }
     let _ = write!(out, "<p class=\"under\">Again: <code>tandem paper {}</code></p>\n</section>\n", escape(&result.id));

@@ -105,11 +105,19 @@ pub enum SplitMode {
 
 /// How a proxy holds a sender back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Backpressure {
-    /// The advertised window is the free space, as with real sockets
+    /// The advertised window is the free space, as with real sockets: room is free once data is
+    /// sent on
     #[default]
     Window,
+    /// As `window`, but room is free once the proxy has read the data, into a store without a limit
+    /// (a relay of two agents in ns-2)
+    WindowRead,
+    /// As `window`, but room is free once the next leg has acknowledged the data
+    WindowAcked,
+    /// None: the proxy drops what finds its buffer full, which the sender takes for congestion
+    Drop,
     /// The sender is held to the drain rate, and only while the buffer is full (the paper's equations)
     Fluid,
 }

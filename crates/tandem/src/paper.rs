@@ -205,14 +205,17 @@ impl PaperCommand {
     /// Computes a table.
     fn equations(&self, id: &str, table: &EquationTable) -> Result<(PaperAnswer, Vec<String>, Option<CommandError>), CommandError> {
         let is_one = self.id.as_deref() == Some(id);
-        let of_scenarios =
-            [!self.on.is_empty(), self.seeds.is_some(), !self.case.is_empty(), self.series, !self.from.is_empty(), self.page.is_some()];
+        let of_scenarios = [!self.on.is_empty(), !self.case.is_empty(), self.series, !self.from.is_empty()];
         if is_one && of_scenarios.contains(&true) {
             return Err(CommandError::Usage(format!(
-                "{id} is computed by equations, not from scenarios: --on, --seeds, --case, --series, --from and --page do not apply"
+                "{id} is computed by equations, not from scenarios: --on, --case, --series and --from do not apply"
             )));
         }
-        Ok((PaperAnswer::Computed(table.compute()?), Vec::new(), None))
+        if is_one && self.seeds.is_some() && table.default_seeds().is_none() {
+            return Err(CommandError::Usage(format!("{id} is not computed over seeds: --seeds does not apply")));
+        }
+        let seeds = self.seeds.filter(|_| table.default_seeds().is_some());
+        Ok((PaperAnswer::Computed(table.figure(seeds)?), Vec::new(), None))
     }
 
     /// Runs an experiment, or reads its outcomes.
@@ -310,6 +313,6 @@ fn page(result: &PaperResult) -> String {
             let about = plans.iter().find_map(|plan| plan.variants.first()).map_or("", |variant| &variant.scenario.about);
             report::page(&title, about, &report::paper_findings(&experiment.judge(outcomes)), outcomes)
         }
-        PaperAnswer::Computed(_) => report::papers_page(&title, std::slice::from_ref(result)),
+        PaperAnswer::Computed(figure) => report::computed_page(&title, &format!("{}, \"{}\"", result.authors, result.paper), figure),
     }
 }

@@ -175,7 +175,8 @@ fn answer(scenario: &Scenario, seed: u64) -> Result<Outcome, TheoryError> {
     })
 }
 
-/// The buffer content of the proxy, by samples at random times, and the delay by Baccelli (19.16).
+/// The buffer content of the proxy, by samples at random times, and the delay: its mean by Little's
+/// law, its spread by that of the content as in Baccelli (19.16), with the throughput as the rate.
 fn proxy(split: &TandemModel, seed: u64, found: &Estimate) -> ProxyOutcome {
     let [first, second] = split.legs;
     let mean_gap = 3.0 * first.rtt_s().max(second.rtt_s()) + 1.0;

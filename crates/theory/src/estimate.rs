@@ -28,8 +28,9 @@ pub struct Estimate {
     pub queue: Mean,
     /// Free space of the buffer, packets; infinite if it is unbounded.
     pub antibuffer: Mean,
-    /// End-to-end delay, Baccelli (19.16), s: half of both round trips, and the buffer content over
-    /// the throughput.
+    /// Mean end-to-end delay of a packet, s: half of both round trips, and the buffer content over the
+    /// throughput, which is Little's law. Baccelli (19.16) has the isolated mean rate of the second
+    /// leg in place of the throughput.
     pub delay_s: Mean,
 }
 

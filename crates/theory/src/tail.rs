@@ -134,6 +134,42 @@ pub fn hill(samples: &[f64], k: usize) -> Result<Mean, TheoryError> {
     }))
 }
 
+/// [`hill`] for several numbers of the largest samples, ascending: the Hill plot.
+///
+/// # Errors
+/// When there are too few positive samples.
+pub fn hill_curve(samples: &[f64], counts: &[usize]) -> Result<Vec<(usize, Mean)>, TheoryError> {
+    let samples = positive(samples)?;
+    let logs = |samples: &[f64]| -> Vec<f64> { descending(samples).iter().map(|x| x.ln()).collect() };
+    let of = |logs: &[f64], count: usize| {
+        let k = count.clamp(1, logs.len() - 1);
+        logs[..k].iter().sum::<f64>() / k as f64 - logs[k]
+    };
+    let all = logs(&samples);
+    let batches: Vec<Vec<f64>> = samples.chunks_exact(samples.len() / BATCHES).take(BATCHES).map(logs).collect();
+    let estimate = |count: &usize| {
+        let each: Vec<f64> = batches.iter().map(|batch| of(batch, (count / BATCHES).max(1))).collect();
+        (*count, Mean { mean: of(&all, *count), half: half_width(&each) })
+    };
+    Ok(counts.iter().filter(|count| **count < samples.len()).map(estimate).collect())
+}
+
+/// Points (ln x, ln(−ln P(X > x))) of the positive samples, from the median to a tail of ten samples:
+/// a straight line for a Weibull law, with its shape as the slope.
+///
+/// # Errors
+/// When there are too few positive samples.
+pub fn weibull_curve(samples: &[f64]) -> Result<Vec<(f64, f64)>, TheoryError> {
+    const POINTS: i32 = 80;
+    let sorted = descending(&positive(samples)?);
+    let (count, rarest) = (sorted.len() as f64, 10.0 / sorted.len() as f64);
+    let point = |index: i32| {
+        let tail = 0.5 * (rarest / 0.5).powf(f64::from(index) / f64::from(POINTS - 1));
+        (sorted[(tail * count) as usize].ln(), (-tail.ln()).ln())
+    };
+    Ok((0..POINTS).map(point).collect())
+}
+
 /// Rₙ(p) = max |X|ᵖ / Σ |X|ᵖ over the first n samples, for each n. It converges to 0 if and only if
 /// the p-th moment is finite (Embrechts, Klüppelberg and Mikosch 1997, §6.2.6).
 pub fn max_over_sum(samples: &[f64], p: f64) -> Vec<f64> {
@@ -247,6 +283,19 @@ mod tests {
         assert!(max_over_sum(&pareto, 2.0)[N - 1] > 0.05);
         let excess = |samples: &[f64], u: f64| mean_excess(samples, u).unwrap();
         assert!(excess(&pareto, 100.0) / excess(&pareto, 10.0) > 5.0 && excess(&weibull, 100.0) / excess(&weibull, 10.0) < 5.0);
+    }
+
+    #[test]
+    fn curves_are_those_of_the_law() {
+        let samples = weibull_half();
+        let curve = weibull_curve(&samples).unwrap();
+        let slope = (curve[79].1 - curve[0].1) / (curve[79].0 - curve[0].0);
+        assert!((slope - 0.5).abs() < 0.05, "{slope}");
+        for (count, found) in hill_curve(&samples, &[100, 1000, 200_000]).unwrap() {
+            let alone = hill(&samples, count).unwrap();
+            assert!((found.mean - alone.mean).abs() < 1e-12 && (found.half - alone.half).abs() < 1e-12, "{found:?} {alone:?}");
+        }
+        assert_eq!(hill_curve(&samples, &[200_000]).unwrap(), []);
     }
 
     #[test]

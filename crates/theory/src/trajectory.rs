@@ -62,7 +62,7 @@ pub struct TrajectorySegment {
     /// The event that ends it.
     pub ends: SegmentEnd,
     /// Slopes of the rates, packets/s²; 0 for a leg at its capacity.
-    slopes: [f64; 2],
+    pub(crate) slopes: [f64; 2],
 }
 
 impl TrajectorySegment {
@@ -383,7 +383,7 @@ fn packets(v: f64, a: f64, t: f64) -> f64 {
 }
 
 /// Time in which that many packets are sent.
-fn time_for(v: f64, a: f64, packets: f64) -> f64 {
+pub(crate) fn time_for(v: f64, a: f64, packets: f64) -> f64 {
     if packets <= 0.0 {
         return 0.0;
     }

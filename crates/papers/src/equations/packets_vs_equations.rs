@@ -9,7 +9,8 @@ use super::{
 use crate::error::PaperError;
 use theory::{Aimd, LossRate, TandemState};
 
-const SEEDS: u64 = 10;
+/// The number of seeds by default.
+pub(super) const SEEDS: u64 = 10;
 /// The relative difference from the equations that is accepted.
 const TOLERANCE: f64 = 0.03;
 
@@ -34,7 +35,7 @@ const ALONE_BEHAVIOURS: [(&str, &[&str]); 2] = [("as Linux", &[]), ("as ns-2", &
 const SMALL_WINDOW: f64 = 60.0;
 
 /// The mean rate of one connection beside 2/(R²λ) and Φ/(R√λ) (§19.4.2, (19.3)).
-pub(super) fn alone() -> Result<ComputedTable, PaperError> {
+pub(super) fn alone(seeds: u64) -> Result<ComputedTable, PaperError> {
     let settings = BY_TIME.map(|(rtt, rate)| (rtt, LossRate::PerSecond(rate))).into_iter();
     let settings = settings.chain(PER_PACKET.map(|(rtt, rate)| (rtt, LossRate::PerPacket(rate))));
     let settings: Vec<(u32, Aimd)> =
@@ -42,11 +43,11 @@ pub(super) fn alone() -> Result<ComputedTable, PaperError> {
     let behaviours = |leg: &Aimd| &ALONE_BEHAVIOURS[..if leg.mean() * leg.rtt_s() < SMALL_WINDOW { 2 } else { 1 }];
     let cases: Vec<_> =
         settings.iter().flat_map(|(rtt, leg)| behaviours(leg).iter().map(move |behaviour| (*rtt, *leg, *behaviour))).collect();
-    let runs: Vec<_> = cases.iter().flat_map(|case| (1..=SEEDS).map(move |seed| (*case, seed))).collect();
+    let runs: Vec<_> = cases.iter().flat_map(|case| (1..=seeds).map(move |seed| (*case, seed))).collect();
     let played: Vec<[f64; 2]> =
         parallel_map(&runs, |((_, leg, behaviour), seed)| play_alone(leg, behaviour.1, *seed)).into_iter().collect::<Result<_, _>>()?;
     let mut rows = Vec::new();
-    for ((rtt, leg, behaviour), runs) in cases.iter().zip(played.chunks(SEEDS as usize)) {
+    for ((rtt, leg, behaviour), runs) in cases.iter().zip(played.chunks(seeds as usize)) {
         let kind = match leg.losses() {
             LossRate::PerSecond(rate) => format!("RI, {rate} a second"),
             LossRate::PerPacket(rate) => format!("RD, {rate} a packet"),
@@ -63,7 +64,7 @@ pub(super) fn alone() -> Result<ComputedTable, PaperError> {
         }));
     }
     let notes = vec![format!(
-        "{SEEDS} seeds, each of {ALONE_LOSSES} losses, or of {:.0} million packets; ± is half of 95 %. Printed is the formula's mean. The equations start \
+        "{seeds} seeds, each of {ALONE_LOSSES} losses, or of {:.0} million packets; ± is half of 95 %. Printed is the formula's mean. The equations start \
          from the simulated window after the first {WARM_UP_LOSSES} losses and have the same losses: their ratio has a far smaller error than a mean.",
         ALONE_PACKETS / 1e6
     )];
@@ -113,21 +114,21 @@ const FIGURES: [(&str, usize); 7] = [
 ];
 
 /// The three kinds of backpressure beside the exact path of (19.4) to (19.7) with the same losses.
-pub(super) fn split() -> Result<ComputedTable, PaperError> {
+pub(super) fn split(seeds: u64) -> Result<ComputedTable, PaperError> {
     let cases: Vec<_> = SETTINGS.iter().flat_map(|setting| BACKPRESSURES.iter().map(move |backpressure| (setting, backpressure))).collect();
-    let runs: Vec<_> = cases.iter().flat_map(|case| (1..=SEEDS).map(move |seed| (*case, seed))).collect();
+    let runs: Vec<_> = cases.iter().flat_map(|case| (1..=seeds).map(move |seed| (*case, seed))).collect();
     let played = parallel_map(&runs, |((setting, backpressure), seed)| play_split(setting.1, &[setting.2, backpressure.1].concat(), *seed));
     let played: Vec<[[f64; 7]; 2]> = played.into_iter().collect::<Result<_, _>>()?;
     let mut rows = Vec::new();
-    for ((setting, backpressure), runs) in cases.iter().zip(played.chunks(SEEDS as usize)) {
+    for ((setting, backpressure), runs) in cases.iter().zip(played.chunks(seeds as usize)) {
         let of = |what: &str| vec![setting.0.to_owned(), backpressure.0.to_owned(), what.to_owned()];
-        let seeds = |of: &dyn Fn(&[[f64; 7]; 2]) -> f64| over_seeds(&runs.iter().map(of).collect::<Vec<_>>());
+        let mean = |of: &dyn Fn(&[[f64; 7]; 2]) -> f64| over_seeds(&runs.iter().map(of).collect::<Vec<_>>());
         for (at, (what, decimals)) in FIGURES.into_iter().enumerate() {
-            let equations = seeds(&|[_, equations]| equations[at]).mean;
-            let row = ComputedRow::new(of(what), seeds(&|[packets, _]| packets[at]), decimals);
+            let equations = mean(&|[_, equations]| equations[at]).mean;
+            let row = ComputedRow::new(of(what), mean(&|[packets, _]| packets[at]), decimals);
             rows.push(ComputedRow { printed: Some(format!("{equations:.decimals$}")), ..row });
             if at == 0 {
-                let ratio = seeds(&|[packets, equations]| packets[at] / equations[at]);
+                let ratio = mean(&|[packets, equations]| packets[at] / equations[at]);
                 rows.push(
                     ComputedRow::new(of("÷ the equations"), ratio, 4).claimed("1", (ratio.mean - 1.0).abs() + ratio.half < TOLERANCE),
                 );
@@ -135,7 +136,7 @@ pub(super) fn split() -> Result<ComputedTable, PaperError> {
         }
     }
     let notes = vec![format!(
-        "{SEEDS} seeds, from {} s to {} s; \"the paper\" is its equations (19.4) to (19.7), solved from event to event, from the simulated state at the start and with \
+        "{seeds} seeds, from {} s to {} s; \"the paper\" is its equations (19.4) to (19.7), solved from event to event, from the simulated state at the start and with \
          the simulated losses at the same times or packets. It holds if the whole interval is within {} %.",
         TIMES[0],
         TIMES[1],

@@ -7,8 +7,8 @@ use super::{
 use crate::error::PaperError;
 use sim::{Sim, TcpSettings};
 
-/// The number of seeds.
-const SEEDS: u64 = 4;
+/// The number of seeds by default.
+pub(super) const SEEDS: u64 = 4;
 /// The simulated time of each, s.
 const SECONDS: u32 = 25_000;
 /// The most samples of each run.
@@ -18,13 +18,13 @@ const TRANSIENT: usize = 50;
 
 /// Samples of an unlimited buffer, packets, from runs of the file at `path` under `papers/` with these
 /// changes: seed after seed, each in the order of time.
-pub(super) fn held(path: &str, sets: &[&str]) -> Result<Vec<f64>, PaperError> {
+pub(super) fn held(path: &str, sets: &[&str], seeds: u64) -> Result<Vec<f64>, PaperError> {
     let sets =
         [format!("duration={SECONDS}s"), "split.1.buffer=unlimited".into()].into_iter().chain(sets.iter().map(|set| (*set).to_owned()));
     let scenario = &setting(path, &sets.collect::<Vec<_>>())?;
     let wrong = |what: String| PaperError::Wrong { experiment: format!("papers/{path}"), what };
     let sim = Sim::with(TcpSettings { max_samples: SAMPLES, ..TcpSettings::default() });
-    let seeds: Vec<u64> = (1..=SEEDS).collect();
+    let seeds: Vec<u64> = (1..=seeds).collect();
     let runs = parallel_map(&seeds, |seed| -> Result<Vec<f64>, PaperError> {
         let (outcome, _) = sim.play(scenario, *seed, &()).map_err(|error| wrong(error.to_string()))?;
         let held = outcome.series.into_iter().find(|series| series.what == "held").map_or_else(Vec::new, |series| series.v);
@@ -34,6 +34,6 @@ pub(super) fn held(path: &str, sets: &[&str]) -> Result<Vec<f64>, PaperError> {
 }
 
 /// What a reader must know about the samples.
-pub(super) fn note() -> String {
-    format!("Packets: {SEEDS} simulated runs of {SECONDS} s each, sampled up to {SAMPLES} times.")
+pub(super) fn note(seeds: u64) -> String {
+    format!("Packets: {seeds} simulated runs of {SECONDS} s each, sampled up to {SAMPLES} times.")
 }

@@ -109,3 +109,33 @@ pub(super) fn buffer() -> Result<ComputedTable, PaperError> {
     ];
     Ok(ComputedTable { head: vec!["losses", "means' ratio", "losses' ratio", "% of the rate"], rows, notes })
 }
+
+/// Open questions (i)(b) and (ii)(b): the stationary rate and the mean content as functions of B, in
+/// natural units, for legs of the same mean as well.
+pub(super) fn rate_of_buffer() -> Result<ComputedTable, PaperError> {
+    let mut asked = Vec::new();
+    for (kind, losses) in [("RI", LossRate::PerSecond as fn(f64) -> LossRate), ("RD", LossRate::PerPacket)] {
+        for ratio in [1.0, 1.1, 1.5, 2.0f64] {
+            for buffer in [0.1, 1.0, 10.0, 100.0] {
+                asked.push((kind, losses, ratio, buffer));
+            }
+        }
+    }
+    let row = |(kind, losses, ratio, buffer): &(&'static str, fn(f64) -> LossRate, f64, f64)| {
+        let slope = if *kind == "RI" { *ratio } else { ratio * ratio };
+        let split = legs((1.0, 1.0), (slope.powf(-0.5), 1.0), *losses)?.with_buffer(*buffer)?;
+        let lost = split.shortfall(1, LOSSES);
+        let found = split.estimate(1, LOSSES)?;
+        let of = |what: &str| vec![(*kind).to_owned(), ratio.to_string(), buffer.to_string(), what.to_owned()];
+        let share = Mean { mean: 1.0 - lost.mean, half: lost.half };
+        Ok([ComputedRow::new(of("rate ÷ the slower leg's alone"), share, 5), ComputedRow::new(of("E[Q]"), found.queue, 4)])
+    };
+    let rows: Vec<[ComputedRow; 2]> = parallel_map(&asked, row).into_iter().collect::<Result<_, PaperError>>()?;
+    let notes = vec![
+        "B and E[Q] in units of α/λ² (RI) or 1/λ (RD) packets of the first leg, which is the slower one; both legs lose equally often. The rate beside \
+         that of the isolated leg with the same losses. With equal means nothing but B bounds the buffer: E[Q] is B/2 by the duality Q ↔ B − Q, and the \
+         rate falls short by the order of one unit over B."
+            .into(),
+    ];
+    Ok(ComputedTable { head: vec!["losses", "means' ratio", "B", "of"], rows: rows.into_iter().flatten().collect(), notes })
+}

@@ -4,28 +4,34 @@
 use super::{
     paired_run::PairedRun,
     parallel_map::parallel_map,
+    plot::{ComputedFigure, ComputedPlot},
     table::{ComputedRow, ComputedTable, over_seeds},
 };
 use crate::error::PaperError;
 
 /// The settings of Figures 19.2 to 19.4: the paper does not say which of them its figure uses, if any.
 const FIGURES: [&str; 3] = ["fig-19.2", "fig-19.3", "fig-19.4"];
-const SEEDS: u64 = 10;
+/// The number of seeds by default.
+pub(super) const SEEDS: u64 = 10;
 /// The time over which windows are compared, s: after slow start, which the equations do not model.
 const FROM_S: f64 = 60.0;
 const UNTIL_S: f64 = 260.0;
 
-/// The windows of both legs at a time, packets: simulated, and by the equations.
-type Pair = ([f64; 2], [f64; 2]);
+/// The windows of both legs at a time, in packets: simulated, and by the equations.
+struct Pair {
+    at_s: f64,
+    packets: [f64; 2],
+    equations: [f64; 2],
+}
 
 /// Means over the seeds for each leg: the simulated window, the window by the equations, and their
 /// distance in % of the first.
-pub(super) fn table() -> Result<ComputedTable, PaperError> {
-    let asked: Vec<(&str, u64)> = FIGURES.iter().flat_map(|figure| (1..=SEEDS).map(|seed| (*figure, seed))).collect();
+pub(super) fn table(seeds: u64) -> Result<ComputedFigure, PaperError> {
+    let asked: Vec<(&str, u64)> = FIGURES.iter().flat_map(|figure| (1..=seeds).map(|seed| (*figure, seed))).collect();
     let played: Vec<Vec<Pair>> =
         parallel_map(&asked, |(figure, seed)| play(figure, *seed)).into_iter().collect::<Result<_, PaperError>>()?;
     let mut rows = Vec::new();
-    for (figure, runs) in FIGURES.iter().zip(played.chunks(SEEDS as usize)) {
+    for (figure, runs) in FIGURES.iter().zip(played.chunks(seeds as usize)) {
         for leg in 0..2 {
             let mut add = |what: &str, decimals: usize, of: &dyn Fn(&[Pair]) -> f64| {
                 let values: Vec<f64> = runs.iter().map(|run| of(run)).collect();
@@ -33,10 +39,10 @@ pub(super) fn table() -> Result<ComputedTable, PaperError> {
                 rows.push(ComputedRow::new(vec![(*figure).to_owned(), (leg + 1).to_string(), what.to_owned()], here, decimals));
             };
             let mean = |run: &[Pair], of: &dyn Fn(&Pair) -> f64| run.iter().map(of).sum::<f64>() / run.len() as f64;
-            add("mean window of packets", 1, &|run| mean(run, &|pair| pair.0[leg]));
-            add("mean window by the equations", 1, &|run| mean(run, &|pair| pair.1[leg]));
+            add("mean window of packets", 1, &|run| mean(run, &|pair| pair.packets[leg]));
+            add("mean window by the equations", 1, &|run| mean(run, &|pair| pair.equations[leg]));
             add("they are apart by, % of the mean", 1, &|run| {
-                mean(run, &|pair| (pair.0[leg] - pair.1[leg]).abs()) / mean(run, &|pair| pair.0[leg]) * 100.0
+                mean(run, &|pair| (pair.packets[leg] - pair.equations[leg]).abs()) / mean(run, &|pair| pair.packets[leg]) * 100.0
             });
         }
     }
@@ -44,7 +50,19 @@ pub(super) fn table() -> Result<ComputedTable, PaperError> {
         "The paper says \"perfect agreement\" without the setting. Here: those of Figures 19.2 to 19.4, simulated with windows that grow whether \
          used or not. The equations start from the state at {FROM_S} s and have every loss when it hit the packets; compared until {UNTIL_S} s."
     )];
-    Ok(ComputedTable { head: vec!["setting", "leg", "of"], rows, notes })
+    let firsts = FIGURES.iter().zip(played.iter().step_by(seeds as usize));
+    let plots = firsts.flat_map(|(figure, run)| [0, 1].map(|leg| overlay(figure, leg, run))).collect();
+    Ok(ComputedFigure { table: ComputedTable { head: vec!["setting", "leg", "of"], rows, notes }, plots })
+}
+
+/// Both windows of a leg over time, of the first seed.
+fn overlay(figure: &str, leg: usize, run: &[Pair]) -> ComputedPlot {
+    const POINTS: usize = 1000;
+    let mut plot = ComputedPlot::new(format!("{figure}, leg {}, seed 1", leg + 1), "s", "window, packets");
+    let shown: Vec<&Pair> = run.iter().step_by(run.len().div_ceil(POINTS).max(1)).collect();
+    plot.add("packets", shown.iter().map(|pair| (pair.at_s, pair.packets[leg])).collect());
+    plot.add("equations", shown.iter().map(|pair| (pair.at_s, pair.equations[leg])).collect());
+    plot
 }
 
 fn play(figure: &str, seed: u64) -> Result<Vec<Pair>, PaperError> {
@@ -52,5 +70,7 @@ fn play(figure: &str, seed: u64) -> Result<Vec<Pair>, PaperError> {
     let [r1, r2] = run.equations()?.rtts_s();
     let (first, second, followed) = (run.windows(0), run.windows(1), run.follow()?);
     let pairs = first.iter().zip(&second).zip(&followed.states);
-    Ok(pairs.map(|(((_, w1), (_, w2)), state)| ([*w1, *w2], [state.x * r1, state.y * r2])).collect())
+    Ok(pairs
+        .map(|(((at_s, w1), (_, w2)), state)| Pair { at_s: *at_s, packets: [*w1, *w2], equations: [state.x * r1, state.y * r2] })
+        .collect())
 }

@@ -124,7 +124,8 @@ fn leg_sample(simulation: &SeriesSimulation<'_>, flow: usize, leg: usize) -> Leg
 /// segments, the criterion of the proxy's meter, or by fluid backpressure.
 fn is_held_back(node: &SplitNode, leg_before: &TcpConnection) -> bool {
     match node.backpressure {
-        Backpressure::Window => leg_before.receiver.window_nearly_closed(),
+        Backpressure::Window | Backpressure::WindowRead | Backpressure::WindowAcked => leg_before.receiver.window_nearly_closed(),
+        Backpressure::Drop => false,
         Backpressure::Fluid => leg_before.sender.is_held_by_proxy(),
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     run_counters::RunCounters,
 };
 use outcome::Progress;
-use scenario::{Backpressure, FlowSpec, Opens, Scenario, SplitMode};
+use scenario::{FlowSpec, Opens, Scenario, SplitMode};
 use units::{Rate, Span};
 
 /// How long to wait, after the last byte has arrived, for the senders to learn of it, ns.
@@ -225,6 +225,9 @@ impl SeriesSimulation<'_> {
                 self.on_in_order_data(index);
             }
         }
+        if packet.kind == PacketKind::Data && self.is_dropped_by_proxy(index, packet) {
+            return;
+        }
         let connection = &mut self.connections[index];
         if !connection.is_established(ConnectionEnd::Receiver) {
             return;
@@ -248,6 +251,12 @@ impl SeriesSimulation<'_> {
         }
     }
 
+    /// Whether the proxy behind a connection has no room for a segment and drops it.
+    fn is_dropped_by_proxy(&self, connection: usize, packet: &SimPacket) -> bool {
+        let (flow, leg) = self.flow_and_leg(connection);
+        self.split_nodes.get(leg).is_some_and(|node| node.drops(self.held_bytes(flow, leg), packet.len_or_window.into()))
+    }
+
     /// Data has arrived in order on a connection: the next leg may send it, or the application
     /// reads it.
     fn on_in_order_data(&mut self, connection: usize) {
@@ -264,7 +273,7 @@ impl SeriesSimulation<'_> {
         }
         let node = &self.split_nodes[leg];
         debug_assert!(
-            node.backpressure == Backpressure::Fluid || self.held_bytes(flow, leg) <= node.buffer,
+            !node.is_bounded_by_window() || self.held_bytes(flow, leg) <= node.buffer,
             "the window permits no more than the buffer"
         );
         let forwardable = node.forwardable(arrived, complete);
@@ -284,8 +293,10 @@ impl SeriesSimulation<'_> {
         if self.flow_and_leg(connection).1 == 0 {
             return;
         }
-        let sent = self.connections[connection].sender.snd_nxt;
-        if self.connections[connection - 1].receiver.release(sent, &mut self.net) > 0 {
+        let node = &self.split_nodes[self.flow_and_leg(connection).1 - 1];
+        let sender = &self.connections[connection].sender;
+        let released = node.released(self.connections[connection - 1].receiver.rcv_nxt, sender.snd_nxt, sender.snd_una);
+        if self.connections[connection - 1].receiver.release(released, &mut self.net) > 0 {
             self.apply_fluid_backpressure(connection - 1);
         }
     }

@@ -9,6 +9,11 @@
 //! fluid model out-of-order data occupies no buffer until it is in order. It then arrives at once,
 //! so for a while the node may exceed its buffer by up to a window of the leg before.
 //!
+//! With `window-read` and `window-acked`, room in the window is free at another time: when the data has
+//! arrived in order, so that the node may hold any amount, or when the next leg has acknowledged it.
+//! With `drop` the window is unlimited and the node drops data for which it has no room; out-of-order
+//! data occupies no buffer.
+//!
 //! **Mode.** In `semi` mode (Semi-Split TCP, Xie, Jiang, Ho and Hua 2007) the node forwards as a
 //! stream and acknowledges twice: its own acknowledgements drive the window of the leg before, and
 //! delivery receipts tell that leg's sender what the next leg's receiver has acknowledged. The
@@ -31,9 +36,29 @@ impl SplitNode {
     /// the window.
     pub(crate) fn receive_buffer(&self) -> u64 {
         match self.backpressure {
-            Backpressure::Window => self.buffer,
-            Backpressure::Fluid => u64::MAX,
+            Backpressure::Window | Backpressure::WindowRead | Backpressure::WindowAcked => self.buffer,
+            Backpressure::Fluid | Backpressure::Drop => u64::MAX,
         }
+    }
+
+    /// The byte before which data no longer occupies the window, if `arrived` bytes have arrived in
+    /// order and the next leg has sent `sent` bytes, of which `acked` are acknowledged.
+    pub(crate) fn released(&self, arrived: u64, sent: u64, acked: u64) -> u64 {
+        match self.backpressure {
+            Backpressure::Window | Backpressure::Fluid | Backpressure::Drop => sent,
+            Backpressure::WindowRead => arrived,
+            Backpressure::WindowAcked => acked,
+        }
+    }
+
+    /// Whether it drops a segment of `payload` bytes while it holds `held` bytes.
+    pub(crate) fn drops(&self, held: u64, payload: u64) -> bool {
+        self.backpressure == Backpressure::Drop && held.saturating_add(payload) > self.buffer
+    }
+
+    /// Whether what it holds is limited by the window.
+    pub(crate) fn is_bounded_by_window(&self) -> bool {
+        matches!(self.backpressure, Backpressure::Window | Backpressure::WindowAcked)
     }
 
     /// The byte up to which the next leg may send after `arrived` bytes, which are the whole stream

@@ -28,9 +28,9 @@ fn link() -> impl Strategy<Value = (&'static str, String)> {
 
 fn proxy() -> impl Strategy<Value = String> {
     let buffer = prop_oneof![(1u32..60).prop_map(|packets| format!("{packets}pkt")), Just("auto".into()), Just("unlimited".into())];
-    let ways = (any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.3), prop::bool::weighted(0.3));
-    (buffer, ways).prop_map(|(buffer, (fluid, shaper, semi, fast_open))| {
-        let backpressure = if fluid { "fluid" } else { "window" };
+    let backpressures = prop::sample::select(vec!["window", "window", "fluid", "fluid", "window-read", "window-acked", "drop"]);
+    let ways = (backpressures, prop::bool::weighted(0.3), prop::bool::weighted(0.3), prop::bool::weighted(0.3));
+    (buffer, ways).prop_map(|(buffer, (backpressure, shaper, semi, fast_open))| {
         let mode = if semi { "semi" } else { "stream" };
         format!("buffer = \"{buffer}\"\nbackpressure = \"{backpressure}\"\nshaper = {shaper}\nmode = \"{mode}\"\nfast_open = {fast_open}\n")
     })

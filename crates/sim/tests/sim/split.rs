@@ -1,6 +1,7 @@
 //! Split connections: what the proxy holds, its backpressure, and its controllers.
 
 use crate::common::{near, play, refused, run};
+use outcome::Outcome;
 use sim::TcpSettings;
 
 const TWO: &str = "[[link]]\nrate = \"100Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"12Mbit\"\ndelay = \"40ms\"\n";
@@ -72,6 +73,31 @@ fn a_full_fluid_proxy_receives_at_its_drain_rate() {
     let phases = outcome.proxy.as_ref().unwrap().phases;
     assert!(phases.starvation < 0.02 && phases.backpressure > 0.9, "{phases:?}");
     assert!(outcome.utilization > 0.95, "{}", outcome.utilization);
+}
+
+#[test]
+fn when_room_is_free_decides_what_a_bounded_window_carries() {
+    // Two legs without losses: a window of 10 packets per round trip of what frees the room.
+    let text = |way: &str| {
+        let links = "[[link]]\nrate = \"100Mbit\"\ndelay = \"20ms\"\n[[link]]\nrate = \"12Mbit\"\ndelay = \"30ms\"\n";
+        format!("duration = \"30s\"\n{links}[[split]]\nafter = 1\nbuffer = \"10pkt\"\nbackpressure = \"{way}\"\n[[flow]]\n")
+    };
+    let rate = |way: &str| run(&text(way)).goodput_bps / (10.0 * 1500.0 * 8.0);
+    // Read at once: a round trip of the first leg. Acknowledged by the next leg: both round trips.
+    near(rate("window-read") * 0.040, 1.0, 0.1);
+    near(rate("window-acked") * 0.100, 1.0, 0.2);
+}
+
+#[test]
+fn a_proxy_without_backpressure_drops_what_finds_it_full() {
+    let text = |buffer: &str, way: &str| format!("duration = \"30s\"\n{}[[flow]]\n", split(buffer, &format!("backpressure = \"{way}\"\n")));
+    let dropping = run(&text("20pkt", "drop"));
+    // Segments that were in order at once when a hole was filled are not dropped.
+    let lost = |outcome: &Outcome| outcome.flows[0].legs[0].retransmits;
+    let unlimited = run(&text("unlimited", "drop"));
+    assert!(lost(&dropping) > 20 + 3 * lost(&unlimited), "{} and {}", lost(&dropping), lost(&unlimited));
+    let read = run(&text("50pkt", "window-read"));
+    assert!(read.proxy.unwrap().buffer_bytes.max > 100.0 * 1500.0, "what was read has a store without a limit");
 }
 
 #[test]

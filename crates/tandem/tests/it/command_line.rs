@@ -314,6 +314,14 @@ fn papers_are_listed_and_found() {
     );
     let seeds = tandem(&["paper", "wei/startup", "--seeds", "3"]);
     assert_eq!(status(&seeds), 2, "{}", said(&seeds));
+
+    // Their curves are drawn on a page.
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("page.html");
+    let drawn = tandem(&["paper", "baccelli/fig-19.7", "--page", path.to_str().unwrap()]);
+    assert_eq!(status(&drawn), 0, "{}", said(&drawn));
+    // Two laws, each with the two ends of its band.
+    assert_eq!(std::fs::read_to_string(&path).unwrap().matches("<polyline").count(), 6);
 }
 
 /// A prefix answers several entries: each claim has a verdict, and JSON has one shape.

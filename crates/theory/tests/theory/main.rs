@@ -2,5 +2,6 @@
 
 mod buffer;
 mod can;
+mod constructions;
 mod lemmas;
 mod split;
