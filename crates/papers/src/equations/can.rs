@@ -174,6 +174,14 @@ mod tests {
     }
 
     #[test]
+    fn table_5_is_compared_to_all_three_decimals_that_the_paper_prints() {
+        let table = lab(&["S0".into()]).unwrap();
+        assert!(table.rows.iter().all(|row| row.printed.as_ref().is_some_and(|printed| printed.ends_with(|c: char| c.is_ascii_digit()) && printed.split_once('.').unwrap().1.len() == 3)));
+        let row = table.rows.iter().find(|row| row.of[..3] == ["0.5", "0.5", "0.5"]).unwrap();
+        assert_eq!((row.printed.as_deref(), row.holds), (Some("4.900"), Some(false)), "{row:?}");
+    }
+
+    #[test]
     fn the_printed_optimum_is_up_to_two_and_a_half_percent_above_ours() {
         let table = lab(&["S0".into(), "S1".into(), "S2".into()]).unwrap();
         assert_eq!(table.rows.len(), 15 + 13 + 14);
