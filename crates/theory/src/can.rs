@@ -20,6 +20,7 @@
 //! nearest pole, is summed at θ = 1 by Wynn's epsilon algorithm.
 
 mod arrivals;
+mod control_variates;
 mod double_double;
 mod event_simulation;
 mod fluid_replay;
