@@ -38,6 +38,8 @@ pub enum Computation {
     Wlan,
     /// Hoekstra's Tables V and VI: the sojourn times with these names.
     CanLab(Vec<String>),
+    /// The CAN model beside the best assignment of whole files.
+    Assignment,
     /// Wei's start-up.
     StartUp,
     /// Baccelli's Figure 19.6.
@@ -72,6 +74,7 @@ impl EquationTable {
             Computation::CanTable(number) => can::table(number),
             Computation::Wlan => can::wlan(),
             Computation::CanLab(which) => can::lab(which),
+            Computation::Assignment => can::assignment(),
             Computation::StartUp => startup::table(),
             Computation::TailByTime => tails::by_time(),
             Computation::HillBands => tails::hill_bands(),
