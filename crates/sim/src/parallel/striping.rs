@@ -191,7 +191,7 @@ impl StripedTransfer {
                 let mut end = 0;
                 (0..MAX_CONNECTIONS).find_map(|connection| {
                     end += self.assigned[connection];
-                    (self.readable < end).then_some((connection, end - self.readable))
+                    (self.readable < end).then(|| (connection, end - self.readable))
                 })
             }
             StripingPlan::Bonded(_) => None,
@@ -255,6 +255,11 @@ mod tests {
         assert_eq!((striped.readable(), striped.max_held()), (0, 751));
         striped.on_delivered(0, 250);
         assert!(striped.is_complete());
+        let mut striped = StripedTransfer::in_parts(1000, &[0.25, 0.75]);
+        for (connection, delivered, readable) in [(0, 250, 250), (1, 100, 350), (1, 750, 1000)] {
+            striped.on_delivered(connection, delivered);
+            assert_eq!(striped.readable(), readable);
+        }
     }
 
     #[test]

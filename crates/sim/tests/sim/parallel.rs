@@ -291,7 +291,9 @@ fn a_receive_buffer_bounds_what_is_held() {
     let [unlimited, small] = ["", "window = \"16KiB\"\n"].map(over);
     let held = |outcome: &Outcome| outcome.reorder.as_ref().unwrap().max_bytes;
     assert!(held(&unlimited) > 30_000 && held(&small) <= 16_384, "{} {}", held(&unlimited), held(&small));
-    assert!(small.flows[0].end_s.unwrap() > 1.05 * unlimited.flows[0].end_s.unwrap(), "{small:?}");
+    // The fast network would fill the buffer while a piece is under way over the slow one, so that the slow one carries less.
+    let share = |outcome: &Outcome| outcome.networks[1].share.unwrap();
+    assert!(share(&small) < share(&unlimited) / 2.0, "{} {}", share(&small), share(&unlimited));
 }
 
 #[test]
