@@ -244,7 +244,7 @@ pub(super) fn assignment() -> Result<ComputedTable, PaperError> {
     }
     let notes = vec![
         "The paper has no decision process: it calls the fluid split optimal (Remark 1). Whole files to either network are the decision that can be optimized \
-         under fair sharing; value iteration on the chain of the jobs in both networks, truncated to 15 foreground and 31 background jobs in each."
+         under fair sharing; value iteration on the chain of the jobs in both networks, truncated to 9 foreground and 19 background jobs in each."
             .into(),
         "An index rule of the authors' later work could not be found in a public source, and is not here.".into(),
     ];

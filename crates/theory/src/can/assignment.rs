@@ -20,16 +20,16 @@ pub enum AssignmentRule {
 }
 
 /// Most foreground jobs in a network, plus one.
-const FOREGROUND: usize = 16;
+const FOREGROUND: usize = 10;
 /// Most background jobs in a network, plus one.
-const BACKGROUND: usize = 32;
+const BACKGROUND: usize = 20;
 /// Relative distance of the bounds of the mean at which the iteration ends.
-const PRECISION: f64 = 1e-4;
+const PRECISION: f64 = 1e-3;
 const MAX_SWEEPS: usize = 20_000;
 
 impl Can {
     /// Mean sojourn time of foreground jobs that are assigned as a whole, s. The error covers the
-    /// iteration; the truncation to 15 foreground and 31 background jobs in each network is not in it,
+    /// iteration; the truncation to 9 foreground and 19 background jobs in each network is not in it,
     /// and is negligible for loads up to 0.6 of each network.
     ///
     /// # Errors
@@ -117,14 +117,14 @@ mod tests {
         let can = Can::new(0.3, &[0.2, 0.4]).unwrap();
         let split = can.solve().sojourn_s[0].unwrap().value;
         let [best, simple] = [AssignmentRule::Optimal, AssignmentRule::LargestRate].map(|rule| can.assigned(rule).unwrap());
-        assert!(best.error < 1e-3 && best.value <= simple.value + 1e-3 && split < 0.8 * best.value, "{split} {best:?} {simple:?}");
+        assert!(best.error < 2e-3 && best.value <= simple.value + 2e-3 && split < 0.8 * best.value, "{split} {best:?} {simple:?}");
     }
 
     #[test]
     fn over_equal_networks_the_shorter_queue_is_optimal() {
         let can = Can::new(0.6, &[0.0, 0.0]).unwrap();
         let [best, simple] = [AssignmentRule::Optimal, AssignmentRule::LargestRate].map(|rule| can.assigned(rule).unwrap());
-        assert!((best.value - simple.value).abs() < 1e-3, "{best:?} {simple:?}");
+        assert!((best.value - simple.value).abs() < 2e-3, "{best:?} {simple:?}");
         // Better than a coin, whose queues have a load of 0.3 each; a file of mean 1 over one network takes at least 1.
         assert!(best.value > 1.0 && best.value < 1.0 / 0.7, "{best:?}");
         assert!(Can::new(0.3, &[0.2]).unwrap().assigned(AssignmentRule::Optimal).is_err());
