@@ -35,12 +35,14 @@ pub struct Smoothing {
     pub alpha: f64,
     /// τ: length of a measurement interval, in round-trip times.
     pub rtts: f64,
+    /// τ as a fixed time, in place of `rtts`.
+    pub fixed: Option<Span>,
 }
 
 impl Default for Smoothing {
     /// The paper's values (§V-A): α = 0.4, τ = 4 round trips.
     fn default() -> Self {
-        Smoothing { alpha: 0.4, rtts: 4.0 }
+        Smoothing { alpha: 0.4, rtts: 4.0, fixed: None }
     }
 }
 
@@ -53,7 +55,7 @@ impl Smoothing {
 
     /// τ as a time.
     fn interval(&self, srtt: Span) -> Span {
-        Span::from_secs_f64(self.rtts * srtt.secs()).max(MIN_INTERVAL)
+        self.fixed.unwrap_or_else(|| Span::from_secs_f64(self.rtts * srtt.secs())).max(MIN_INTERVAL)
     }
 }
 
@@ -176,6 +178,17 @@ mod tests {
         // Half as much in the next interval: 0.4 × 1 + 0.6 × 0.5 MB/s.
         throughput.update(ms(160), 120_000, 5000, ms(20), &smoothing);
         assert_close(throughput.rate().unwrap(), 0.7e6);
+    }
+
+    #[test]
+    fn a_fixed_interval_does_not_depend_on_the_round_trip() {
+        let smoothing = Smoothing { fixed: Some(ms(100)), ..Smoothing::default() };
+        let mut throughput = ThroughputEstimator::new(ms(0));
+        throughput.on_assigned(ms(0));
+        throughput.update(ms(90), 90_000, 5000, ms(20), &smoothing);
+        assert_eq!(throughput.rate(), None);
+        throughput.update(ms(100), 100_000, 5000, ms(700), &smoothing);
+        assert_close(throughput.rate().unwrap(), 1e6);
     }
 
     #[test]

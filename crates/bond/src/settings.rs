@@ -24,6 +24,8 @@ pub struct BondSettings {
     /// Whether a piece waits rather than go over a path where it would arrive late, and late pieces
     /// are reinjected over another path. Without it Hoekstra (7) alone decides.
     pub foresight: bool,
+    /// Whether idle paths get probe duplicates.
+    pub probes: bool,
 }
 
 impl BondSettings {
@@ -34,6 +36,14 @@ impl BondSettings {
     /// The paper's smoothing, pieces and queues of 16 KiB, a lookahead of 1 ms, foresight on.
     pub fn new(scheduler: Scheduler) -> Self {
         let piece = Bytes(16 * 1024);
-        BondSettings { scheduler, smoothing: Smoothing::default(), piece, queue: piece, lookahead: Span(1_000_000), foresight: true }
+        BondSettings {
+            scheduler,
+            smoothing: Smoothing::default(),
+            piece,
+            queue: piece,
+            lookahead: Span(1_000_000),
+            foresight: true,
+            probes: true,
+        }
     }
 }

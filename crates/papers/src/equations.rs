@@ -43,6 +43,8 @@ pub enum Computation {
     Wlan,
     /// Hoekstra's Tables V and VI: the sojourn times with these names.
     CanLab(Vec<String>),
+    /// The CAN model beside the best assignment of whole files.
+    Assignment,
     /// Wei's start-up.
     StartUp,
     /// Wei's Table I, measured.
@@ -119,6 +121,7 @@ impl EquationTable {
             Computation::CanTable(number) => can::table(number)?.into(),
             Computation::Wlan => can::wlan()?.into(),
             Computation::CanLab(which) => can::lab(which)?.into(),
+            Computation::Assignment => can::assignment()?.into(),
             Computation::StartUp => startup::table()?.into(),
             Computation::Operators => measured::operators()?.into(),
             Computation::Picture => measured::picture()?.into(),

@@ -2,10 +2,11 @@
 
 use crate::{
     flows::Draw,
+    foreground_arrivals::MmppPhases,
     law::{SizeLaw, SpanLaw},
     links::{Link, Loss, Queue},
     model::{Control, Scenario},
-    networks::{Bond, Foreground, ParallelNetwork},
+    networks::{Bond, Foreground, ParallelNetwork, TransferScheduler},
     split::Buffer,
 };
 use toml_file::Fault;
@@ -171,7 +172,7 @@ impl Scenario {
         }
         need(self.bond.is_some(), "bond".into(), "is missing: say how transfers are divided, as in [bond] scheduler = \"score\"".into())?;
         if let Some(bond) = &self.bond {
-            bond.check()?;
+            bond.check(self.networks.len())?;
         }
         match &self.foreground {
             Some(foreground) => self.check_foreground(foreground),
@@ -202,6 +203,10 @@ impl Scenario {
         need(load > 0.0 && load.is_finite(), key("load"), format!("is {load}, but must be above 0: a part of the first network's rate"))?;
         check_size(&key("size"), foreground.size)?;
         check_window(&key("window"), foreground.window)?;
+        let weight = foreground.weight;
+        need(weight > 0.0 && weight.is_finite(), key("weight"), format!("is {weight}, but must be above 0: 1 is fair"))?;
+        let fault = foreground.arrivals.phases().and_then(MmppPhases::fault);
+        need(fault.is_none(), key("arrivals.mmpp"), fault.unwrap_or_default())?;
         let least = Foreground::LEAST_JOBS;
         need(foreground.jobs >= least, key("jobs"), format!("is {}, but a mean with an interval takes at least {least}", foreground.jobs))?;
         let of = |load: fn(&ParallelNetwork) -> f64| {
@@ -217,9 +222,9 @@ impl Scenario {
 }
 
 impl Bond {
-    fn check(&self) -> Result<(), Fault> {
-        let (alpha, tau) = (self.alpha, self.tau);
-        for (key, value) in [("piece", self.piece), ("queue", self.queue.unwrap_or(self.piece))] {
+    fn check(&self, networks: usize) -> Result<(), Fault> {
+        let alpha = self.alpha;
+        for (key, value) in [("piece", self.piece_size()), ("queue", self.queue_limit())] {
             need(value.0 > 0, format!("bond.{key}"), "is 0: nothing would ever be given out".into())?;
         }
         need(
@@ -227,8 +232,23 @@ impl Bond {
             "bond.alpha".into(),
             format!("is {alpha}, but must be from 0 to below 1: how much the past counts"),
         )?;
-        let is_span = tau > 0.0 && tau.is_finite();
-        need(is_span, "bond.tau".into(), format!("is {tau}, but must be above 0: round trips over which throughput is measured"))
+        need(
+            self.tau.is_positive(),
+            "bond.tau".into(),
+            "must be above 0: round trips, or a time such as \"100ms\", over which throughput is measured".into(),
+        )?;
+        let least = Bytes(2 * self.piece_size().0);
+        let holds = self.window.is_none_or(|window| window >= least);
+        need(
+            holds,
+            "bond.window".into(),
+            format!("holds less than two pieces, so that one network would wait for the other: give at least {least}"),
+        )?;
+        let is_static = self.scheduler == TransferScheduler::Static;
+        let unused = "is for scheduler = \"static\" only: leave it out, or take that scheduler";
+        need(is_static || self.fractions.is_none(), "bond.fractions".into(), unused.into())?;
+        let fault = self.fractions.and_then(|fractions| fractions.fault(networks));
+        need(fault.is_none(), "bond.fractions".into(), fault.unwrap_or_default())
     }
 }
 
@@ -251,6 +271,16 @@ impl ParallelNetwork {
             "is absent, and there is no [foreground] to take it from: give the size of the transfers that make up the load".into(),
         )?;
         self.size.map_or(Ok(()), |size| check_size(&key("size"), size))?;
+        if let Some(streams) = self.streams {
+            for (name, span) in [("every", streams.every), ("lasts", streams.lasts)] {
+                need(span > Span::ZERO, key(&format!("streams.{name}")), "is 0: give the mean time".into())?;
+            }
+            let (rate, most) = (streams.rate, streams.most);
+            let all = u128::from(rate.bits_per_s()) * u128::from(most);
+            need(rate.0 > 0 && most > 0, key("streams"), "has no rate: give rate and most above 0".into())?;
+            let fits = all <= u128::from(self.rate.bits_per_s());
+            need(fits, key("streams.most"), format!("is {most}, but as many streams of {rate} do not fit into the network: give fewer"))?;
+        }
         check_window(&key("window"), self.window)
     }
 }

@@ -4,11 +4,13 @@
 //! This crate knows neither sockets nor clocks nor files: text comes in as a string, and randomness
 //! from the seed. What an engine answers is in `outcome`.
 
+mod bond_values;
 mod case_name;
 mod check;
 mod explicit;
 mod file;
 mod flows;
+mod foreground_arrivals;
 mod fraction;
 mod law;
 mod links;
@@ -22,10 +24,12 @@ mod sources;
 mod split;
 mod tcp;
 
+pub use bond_values::{MeasurementInterval, SplitFractions};
 pub use case_name::{case_parts, short_case, short_keys};
 pub use explicit::Explicit;
 pub use file::{Assignment, ScenarioFile, Variant, schema};
 pub use flows::{Draw, FlowGroup, FlowSpec, Opens};
+pub use foreground_arrivals::{ForegroundArrivals, MmppPhases, StreamLoad};
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
 pub use links::{Gilbert, Link, Loss, Queue, QueueKind, RateChange, RateDemand};
 pub use model::{Control, Interval, LegLinks, Scenario};

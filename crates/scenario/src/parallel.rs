@@ -5,6 +5,7 @@
 //! the first network's.
 
 use crate::{
+    foreground_arrivals::PhaseProcess,
     law::SizeLaw,
     model::Scenario,
     networks::{Bond, Foreground, ParallelNetwork, TransferScheduler},
@@ -94,9 +95,19 @@ impl Parallel<'_> {
         let count = self.networks.len();
         match self.bond.scheduler {
             TransferScheduler::RoundRobin => Some(vec![1.0 / count as f64; count]),
+            TransferScheduler::Static => Some(self.bond.fractions.map_or_else(|| self.tail_optimal(), |given| given.as_slice().to_vec())),
             TransferScheduler::Single => Some((0..count).map(|network| f64::from(u8::from(network == self.best()))).collect()),
             _ => None,
         }
+    }
+
+    /// Parts in proportion to what each network's own transfers leave of it: the static rule that is
+    /// optimal for the tail of the transfer times if the foreground is light (Hoekstra, van der Mei,
+    /// Nazarathy and Zwart 2009).
+    fn tail_optimal(&self) -> Vec<f64> {
+        let left = |network: usize| self.networks[network].rate.bits_per_s() as f64 - self.work(network + 1);
+        let all: f64 = (0..self.networks.len()).map(left).sum();
+        (0..self.networks.len()).map(|network| left(network) / all).collect()
     }
 
     /// The first network, from 1, that such parts overload, and its load over its rate, at least 1.
@@ -117,7 +128,10 @@ impl Parallel<'_> {
             let rate = self.arrivals_per_s(class);
             let size = self.size(class).filter(|_| rate > 0.0)?;
             let [times, sizes] = [Purpose::Arrivals, Purpose::Sizes].map(|purpose| stream(seed, purpose, class as u64));
-            let mut arrivals = Arrivals { class, rate, size, times, sizes, next_s: 0.0 };
+            let phases = self.foreground.filter(|_| class == 0).and_then(|foreground| foreground.arrivals.phases());
+            let mut times = times;
+            let phase = phases.map(|phases| PhaseProcess::new(phases, &mut times));
+            let mut arrivals = Arrivals { class, rate, size, times, sizes, next_s: 0.0, phase };
             arrivals.wait();
             Some(arrivals)
         });
@@ -134,12 +148,17 @@ struct Arrivals {
     times: Pcg64,
     sizes: Pcg64,
     next_s: f64,
+    /// Of modulated arrivals.
+    phase: Option<PhaseProcess>,
 }
 
 impl Arrivals {
     /// Draws the time of the next one.
     fn wait(&mut self) {
-        self.next_s -= (1.0 - self.times.random::<f64>()).ln() / self.rate;
+        match &mut self.phase {
+            Some(phase) => self.next_s = phase.next(self.next_s, self.rate, &mut self.times),
+            None => self.next_s -= (1.0 - self.times.random::<f64>()).ln() / self.rate,
+        }
     }
 }
 
@@ -181,7 +200,7 @@ mod tests {
     fn the_whole_schema_is_read() {
         let scenario = scenario(WLANS);
         let parallel = scenario.parallel().unwrap();
-        assert_eq!(parallel.bond, Bond { piece: Bytes(32_768), ..Bond::of(TransferScheduler::RoundRobin) });
+        assert_eq!(parallel.bond, Bond { piece: Some(Bytes(32_768)), ..Bond::of(TransferScheduler::RoundRobin) });
         assert_eq!(parallel.window(0), Some(Bytes(8760)));
         assert_eq!(parallel.window(2), Some(Bytes(65_536)));
         assert_eq!(parallel.size(1), parallel.size(0));
@@ -261,12 +280,12 @@ mod tests {
         insta::assert_snapshot!(but("window = \"8760B\"", "window = \"1kB\""),
             @"foreground.window: is less than one packet: nothing could be sent");
         insta::assert_snapshot!(but("\"round-robin\"", "\"robin\""),
-            @r#"bond.scheduler: cannot be "robin": it can be fluid, score, round-robin, single, redundant, tiers or mptcp"#);
-        insta::assert_snapshot!(but("piece", "pice"), @"bond.pice: is not a key here: did you mean piece? The keys are scheduler, piece, queue, alpha, tau, foresight");
+            @r#"bond.scheduler: cannot be "robin": it can be fluid, score, score-paper, round-robin, single, static, redundant, tiers or mptcp"#);
+        insta::assert_snapshot!(but("piece", "pice"), @"bond.pice: is not a key here: did you mean piece? The keys are scheduler, piece, queue, alpha, tau, foresight, window, fractions");
         insta::assert_snapshot!(but("32KiB", "0B"), @"bond.piece: is 0: nothing would ever be given out");
         insta::assert_snapshot!(but("[bond]", "[bond]\nqueue = \"0B\""), @"bond.queue: is 0: nothing would ever be given out");
         insta::assert_snapshot!(but("[bond]", "[bond]\nalpha = 1.0"), @"bond.alpha: is 1, but must be from 0 to below 1: how much the past counts");
-        insta::assert_snapshot!(but("[bond]", "[bond]\ntau = 0"), @"bond.tau: is 0, but must be above 0: round trips over which throughput is measured");
+        insta::assert_snapshot!(but("[bond]", "[bond]\ntau = 0"), @r#"bond.tau: must be above 0: round trips, or a time such as "100ms", over which throughput is measured"#);
         insta::assert_snapshot!(but("\"exponential\"", "\"normal\""),
             @r#"foreground.size: there is no law "normal": law is one of deterministic, exponential, hyperexponential, pareto, lomax, shifted-exponential"#);
         insta::assert_snapshot!(but("[bond]", "[control]\nproxy = \"reno\"\n[bond]"),
@@ -275,6 +294,51 @@ mod tests {
             @"duration: stands beside a [foreground], which ends with its jobs: leave one of them out");
         let fifth = "[[network]]\nrate = \"1Mbit\"\ndelay = \"5ms\"\n".repeat(3) + "[foreground]";
         insta::assert_snapshot!(but("[foreground]", &fifth), @"network[5]: is one too many: there can be 4 networks in parallel");
+    }
+
+    #[test]
+    fn keys_of_the_topics_for_further_research_are_read_back_and_checked() {
+        let text = WLANS
+            .replace("load   = 0.5", "load   = 0.5\nweight = 2.5\narrivals = { mmpp = { rates = [4, 1], lasts = [\"10s\", \"40s\"] } }")
+            .replace("load  = 0.3", "load  = 0.3\nstreams = { every = \"20s\", lasts = \"60s\", rate = \"500kbit\", most = 8 }")
+            .replace("\"round-robin\"", "\"static\"\nfractions = [0.25, 0.75]\ntau = \"100ms\"\nwindow = \"64KiB\"");
+        let whole = scenario(&text);
+        assert_eq!(scenario(&toml::to_string(&whole).unwrap()), whole);
+        let parallel = whole.parallel().unwrap();
+        assert_eq!(parallel.parts(), Some(vec![0.25, 0.75]));
+        // 0.7 × 5.28 of the first and 0.3 × 10 of the second are left.
+        let bond = Bond { fractions: None, ..parallel.bond };
+        let parts = Parallel { bond, ..parallel }.parts().unwrap();
+        assert!((parts[0] - 3.696 / 6.696).abs() < 1e-12, "{parts:?}");
+        // Modulated arrivals keep their rate, and the other classes their times.
+        let jobs: Vec<Job> = parallel.jobs(3).take(50_000).collect();
+        let rate = jobs.iter().filter(|job| job.class == 0).count() as f64 / jobs.last().unwrap().at.secs();
+        assert!((rate / parallel.arrivals_per_s(0) - 1.0).abs() < 0.1, "{rate}");
+        let but = |old: &str, new: &str| {
+            assert!(text.contains(old), "{old}");
+            wrong(&text.replace(old, new))
+        };
+        insta::assert_snapshot!(but("weight = 2.5", "weight = 0"), @"foreground.weight: is 0, but must be above 0: 1 is fair");
+        insta::assert_snapshot!(but("[4, 1]", "[4, 1, 1]"),
+            @"foreground.arrivals.mmpp: has 3 rates and 2 lengths: give both for each phase, of which there are at least two");
+        insta::assert_snapshot!(but("most = 8", "most = 11"),
+            @"network[1].streams.most: is 11, but as many streams of 500kbit do not fit into the network: give fewer");
+        insta::assert_snapshot!(but("[0.25, 0.75]", "[0.25, 0.7]"), @"bond.fractions: has the sum 0.95: give fractions from 0 to 1 whose sum is 1");
+        insta::assert_snapshot!(but("\"static\"", "\"score\""),
+            @r#"bond.fractions: is for scheduler = "static" only: leave it out, or take that scheduler"#);
+        insta::assert_snapshot!(but("window = \"64KiB\"", "window = \"32KiB\""),
+            @"bond.window: holds less than two pieces, so that one network would wait for the other: give at least 64KiB");
+    }
+
+    #[test]
+    fn the_score_of_the_paper_is_a_preset() {
+        let preset = Bond::of(TransferScheduler::ScorePaper);
+        let settings = preset.settings().unwrap();
+        assert_eq!((settings.piece, settings.queue, settings.lookahead), (Bytes(1460), Bytes(65_536), Span::ZERO));
+        assert!(settings.scheduler == bond::Scheduler::Score && !settings.foresight && !settings.probes);
+        // Its sizes can be changed.
+        let larger = Bond { piece: Some(Bytes(4096)), queue: Some(Bytes(8192)), ..preset }.settings().unwrap();
+        assert_eq!((larger.piece, larger.queue), (Bytes(4096), Bytes(8192)));
     }
 
     #[test]

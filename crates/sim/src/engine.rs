@@ -2,7 +2,7 @@
 
 use crate::{
     event_loop::RunEnd,
-    parallel::{self, ParallelSimulation},
+    parallel::{self, MAX_WEIGHT, ParallelSimulation},
     run_counters::RunCounters,
     sender::CongestionControl,
     series::{self, RunSampler, SeriesSimulation},
@@ -153,6 +153,22 @@ fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(
         if let Some((key, why)) = unsupported_flow_key(flow) {
             return EngineError::cannot("sim", format!("flow[{index}].{key}"), why);
         }
+    }
+    if let Some(index) = parallel.networks.iter().position(|network| network.streams.is_some()) {
+        let key = format!("network[{}].streams", index + 1);
+        return EngineError::cannot("sim", key, "its networks carry TCP transfers only; the equations have streams: --on theory");
+    }
+    let weight = parallel.foreground.map_or(1.0, |foreground| foreground.weight);
+    if weight.fract() != 0.0 || weight > MAX_WEIGHT as f64 {
+        let why = format!(
+            "it opens as many connections over each network, 1 to {MAX_WEIGHT}, and {weight} is no such number; the equations have any weight: --on theory"
+        );
+        return EngineError::cannot("sim", "foreground.weight", why);
+    }
+    if weight > 1.0 && parallel.parts().is_some() {
+        let why =
+            "fixed parts go over one connection each; give a scheduler that shares out, such as score, or ask the equations: --on theory";
+        return EngineError::cannot("sim", "foreground.weight", why);
     }
     if parallel.bond.scheduler == TransferScheduler::Mptcp {
         return EngineError::cannot("sim", "bond.scheduler", "Multipath TCP is available in the kernel only: use --on lab");

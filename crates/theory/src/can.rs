@@ -20,6 +20,8 @@
 //! nearest pole, is summed at θ = 1 by Wynn's epsilon algorithm.
 
 mod arrivals;
+mod assignment;
+mod control_variates;
 mod double_double;
 mod event_simulation;
 mod fluid_replay;
@@ -32,6 +34,7 @@ mod simulation;
 mod truncated_chain;
 
 pub use arrivals::{InelasticStreams, Modulation};
+pub use assignment::AssignmentRule;
 pub use fluid_replay::{ideal, replay};
 pub use job_sizes::SizeDistribution;
 pub use simulate::CanSimulationResult;

@@ -42,7 +42,8 @@ mod wlan;
 pub use aimd::{Aimd, LossRate, PHI, phi};
 pub use buffer_sizing::SufficientBuffer;
 pub use can::{
-    Can, CanMeans, CanSimulation, CanSimulationResult, InelasticStreams, Modulation, SizeDistribution, ValueWithError, ideal, replay,
+    AssignmentRule, Can, CanMeans, CanSimulation, CanSimulationResult, InelasticStreams, Modulation, SizeDistribution, ValueWithError,
+    ideal, replay,
 };
 pub use engine::Theory;
 pub use error::TheoryError;

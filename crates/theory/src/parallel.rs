@@ -3,15 +3,15 @@
 //!
 //! `fluid` is the Markov chain of Hoekstra, Remark 3, if all sizes are exponential, and simulated
 //! otherwise. `single` is a processor-sharing queue for each network, whose means are known for any
-//! size distribution. `round-robin` gives each network a fixed part of every file, and is
-//! simulated.
+//! size distribution. `round-robin` and `static` give each network a fixed part of every file, and
+//! are simulated, as are modulated arrivals and streams beside the files (§VII).
 
 use crate::{
-    can::{Can, CanMeans, SizeDistribution, ValueWithError},
+    can::{Can, CanMeans, InelasticStreams, Modulation, SizeDistribution, ValueWithError},
     error::TheoryError,
 };
 use outcome::{EngineError, NetworkOutcome, Outcome, SOJOURNS};
-use scenario::{Parallel, Scenario, Shape, TransferScheduler};
+use scenario::{MmppPhases, Parallel, Scenario, Shape, TransferScheduler};
 
 /// Whether the model can answer.
 pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
@@ -26,13 +26,18 @@ pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
         );
     }
     match (parallel.bond.scheduler, parallel.overload()) {
-        (TransferScheduler::Score | TransferScheduler::Redundant | TransferScheduler::Tiers | TransferScheduler::Mptcp, _) => {
-            EngineError::cannot(
-                "theory",
-                "bond.scheduler",
-                "it models the ideal split, fixed parts and a single network: fluid, round-robin, single",
-            )
-        }
+        (
+            TransferScheduler::Score
+            | TransferScheduler::ScorePaper
+            | TransferScheduler::Redundant
+            | TransferScheduler::Tiers
+            | TransferScheduler::Mptcp,
+            _,
+        ) => EngineError::cannot(
+            "theory",
+            "bond.scheduler",
+            "it models the ideal split, fixed parts and a single network: fluid, round-robin, static, single",
+        ),
         (_, Some((network, load))) => {
             let why =
                 format!("network {network} would have a load of {load:.3}: the sojourn times would grow without limit and have no mean");
@@ -46,8 +51,15 @@ pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
 pub(crate) fn answer(scenario: &Scenario, parallel: &Parallel<'_>, seed: u64) -> Result<Outcome, TheoryError> {
     let Some(foreground) = parallel.foreground else { unreachable!("can_answer requires a foreground") };
     let memoryless = (0..parallel.classes()).filter_map(|class| parallel.size(class)).all(|size| size.shape == Shape::Exponential);
+    let is_poisson = foreground.arrivals.phases().is_none();
+    let has_streams = parallel.networks.iter().any(|network| network.streams.is_some());
+    let memoryless = memoryless && is_poisson && !has_streams;
+    // With these the single network is no processor-sharing queue of Poisson arrivals.
+    let is_plain = is_poisson && !has_streams && foreground.weight == 1.0;
     let (means, share, how) = match parallel.bond.scheduler {
-        TransferScheduler::Single => (queues(parallel), parallel.parts(), "processor sharing, for any size distribution".to_string()),
+        TransferScheduler::Single if is_plain => {
+            (queues(parallel), parallel.parts(), "processor sharing, for any size distribution".to_string())
+        }
         TransferScheduler::Fluid if memoryless => (chain(parallel)?, None, "the Markov chain of the CAN model".into()),
         _ => {
             let (means, share) = simulated(parallel, foreground.jobs, seed)?;
@@ -95,7 +107,8 @@ fn system(parallel: &Parallel<'_>) -> Result<(Can, f64), TheoryError> {
     let arrivals: Vec<f64> = classes.clone().map(|class| parallel.arrivals_per_s(class) * unit_s).collect();
     let sizes: Vec<f64> = classes.map(|class| parallel.size(class).map_or(1.0, |size| 8.0 * size.mean.0 as f64 / bits)).collect();
     let speeds: Vec<f64> = parallel.networks.iter().map(|network| network.rate.bits_per_s() as f64 / rate).collect();
-    Ok((Can::with(&arrivals, &sizes, &speeds)?, unit_s))
+    let weight = parallel.foreground.map_or(1.0, |foreground| foreground.weight);
+    Ok((Can::with(&arrivals, &sizes, &speeds)?.with_weight(weight)?, unit_s))
 }
 
 /// Sojourn times in seconds.
@@ -121,9 +134,27 @@ fn simulated(parallel: &Parallel<'_>, jobs: u64, seed: u64) -> Result<(Vec<Optio
     if let Some(parts) = parallel.parts() {
         run = run.with_static_split(&parts)?;
     }
+    if let Some(phases) = parallel.foreground.and_then(|foreground| foreground.arrivals.phases()) {
+        run = run.with_modulation(0, modulation(phases, unit_s)?)?;
+    }
+    let first_rate = parallel.networks[0].rate.bits_per_s() as f64;
+    for (number, network) in (1..).zip(parallel.networks) {
+        if let Some(streams) = network.streams {
+            let rate = streams.rate.bits_per_s() as f64 / first_rate;
+            let (every, lasts) = (streams.every.secs() / unit_s, streams.lasts.secs() / unit_s);
+            run = run.with_streams(number, InelasticStreams::new(1.0 / every, lasts, rate, streams.most as usize)?)?;
+        }
+    }
     let found = run.run(seed, jobs)?;
     let share = parallel.parts().unwrap_or_else(|| found.split.iter().map(|part| part.value).collect());
     Ok((in_seconds(&found.means, unit_s), share))
+}
+
+/// Phases in a ring as a modulation, in units of `unit_s`.
+fn modulation(phases: &MmppPhases, unit_s: f64) -> Result<Modulation, TheoryError> {
+    let count = phases.rates.len();
+    let row = |from: usize| (0..count).map(|to| if to == (from + 1) % count { unit_s / phases.lasts[from].secs() } else { 0.0 }).collect();
+    Modulation::new(&phases.rates, &(0..count).map(row).collect::<Vec<Vec<f64>>>())
 }
 
 /// E[S] = E[B]/(c (1 − ρ)) of each processor-sharing queue, for any size distribution; the best
@@ -201,6 +232,38 @@ mod tests {
         let [fluid, parts] =
             ["fluid", "round-robin"].map(|scheduler| ask([0.4, 0.3, 0.1], "\"exponential\"", scheduler).sojourn_s[0].unwrap());
         assert!(parts > 1.05 * fluid && parts < single.sojourn_s[0].unwrap(), "{fluid} {parts}");
+    }
+
+    /// The outcome of a plain scenario with one text replaced.
+    fn changed(scheduler: &str, old: &str, new: &str) -> Outcome {
+        let network = |load| format!("[[network]]\nrate = \"5.28Mbit\"\ndelay = \"5ms\"\nload = {load}\n");
+        let text = format!(
+            "name = \"x\"\n{}{}[foreground]\nload = 0.5\njobs = 40000\nsize = {{ law = \"exponential\", mean = \"2MB\" }}\n[bond]\nscheduler = \"{scheduler}\"\n",
+            network(0.2),
+            network(0.6)
+        );
+        assert!(text.contains(old), "{old}");
+        let scenario = ScenarioFile::parse(&text.replacen(old, new, 1), "x").unwrap().variants(&[]).unwrap().remove(0).scenario;
+        Theory.run(&scenario, 1, &()).unwrap()
+    }
+
+    #[test]
+    fn the_topics_for_further_research_have_keys() {
+        let time = |outcome: &Outcome, class: usize| outcome.sojourn_s[class].unwrap();
+        let plain = changed("fluid", "[bond]", "[bond]");
+        // A heavier foreground is faster, at the cost of the backgrounds.
+        let heavy = changed("fluid", "load = 0.5", "load = 0.5\nweight = 4");
+        assert!(time(&heavy, 0) < 0.8 * time(&plain, 0) && time(&heavy, 2) > 1.05 * time(&plain, 2), "{heavy:?} {plain:?}");
+        let bursts = changed("fluid", "load = 0.5", "load = 0.5\narrivals = { mmpp = { rates = [5, 0.5], lasts = [\"60s\", \"300s\"] } }");
+        assert!(time(&bursts, 0) > 1.1 * time(&plain, 0), "{bursts:?} {plain:?}");
+        let streams = "load = 0.2\nstreams = { every = \"30s\", lasts = \"60s\", rate = \"500kbit\", most = 8 }";
+        let streamed = changed("fluid", "load = 0.2", streams);
+        assert!(time(&streamed, 1) > 1.1 * time(&plain, 1), "{streamed:?} {plain:?}");
+        // Static parts never beat the fluid; by what is left they beat halves.
+        let [halves, left] =
+            ["", "\nfractions = [0.5, 0.5]"].map(|fractions| changed("static", "\"static\"", &format!("\"static\"{fractions}")));
+        let (left, halves) = (time(&halves, 0), time(&left, 0));
+        assert!(time(&plain, 0) < left && left < halves, "{plain:?} {left} {halves}");
     }
 
     #[test]

@@ -19,6 +19,9 @@ const MAX_INTERVAL: Span = Span(1_000_000_000);
 impl Outbound {
     /// An idle path that is due for a duplicate of the piece that `chosen` was assigned.
     pub(super) fn path_to_probe(&self, now: Span, chosen: usize) -> Option<usize> {
+        if !self.settings.probes {
+            return None;
+        }
         let max_tier = match self.settings.scheduler {
             Scheduler::Score => u8::MAX,
             // A dear path is not probed without need.

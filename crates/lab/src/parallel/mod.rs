@@ -11,7 +11,7 @@ use bond_samples::BondSampler;
 pub use network::{BondRoute, ParallelNetworks};
 use network::{MAX_START_DELAY, wire_rate};
 use outcome::{CountedJobs, EngineError, FlowOutcome, NetworkOutcome, Outcome, Progress, ReorderOutcome};
-use proxy::FlowRecord;
+use proxy::{BondConfig, FlowRecord};
 use scenario::{FlowSpec, Opens, Parallel, PlannedTransfer, Scenario, TransferSchedule, TransferScheduler};
 use std::{
     collections::HashMap,
@@ -43,7 +43,23 @@ pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
             );
         }
     }
+    if let Some(index) = parallel.networks.iter().position(|network| network.streams.is_some()) {
+        let key = format!("network[{}].streams", index + 1);
+        return EngineError::cannot("lab", key, "its networks carry TCP transfers only; the equations have streams: --on theory");
+    }
+    if parallel.foreground.is_some_and(|foreground| foreground.weight != 1.0) {
+        let why = "TCP shares a network equally among connections; the equations have weights: --on theory";
+        return EngineError::cannot("lab", "foreground.weight", why);
+    }
+    if parallel.bond.window.is_some_and(|window| window < BondConfig::LEAST_WINDOW) {
+        let why = format!("the window of a bond is at least {}; the simulator has smaller ones: --on sim", BondConfig::LEAST_WINDOW);
+        return EngineError::cannot("lab", "bond.window", &why);
+    }
     match parallel.bond.scheduler {
+        TransferScheduler::Static => {
+            let why = "a real bond decides piece by piece; equations and simulator have fixed parts: --on theory,sim";
+            return EngineError::cannot("lab", "bond.scheduler", why);
+        }
         TransferScheduler::Fluid => {
             return EngineError::cannot(
                 "lab",

@@ -170,7 +170,7 @@ impl ParallelNetworks {
         let bond = BondConfig {
             key: Some(key),
             settings,
-            window: Bytes((4 * in_flight).next_power_of_two().clamp(8 << 20, 1 << 28)),
+            window: parallel.bond.window.unwrap_or(Bytes((4 * in_flight).next_power_of_two().clamp(8 << 20, 1 << 28))),
             connection_window: parallel.window(0),
             spares: 4,
             // The accepting end refuses loopback addresses unless they are allowed.

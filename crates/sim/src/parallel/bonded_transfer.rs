@@ -5,14 +5,11 @@
 //! as frames: the TCP acknowledgements of the connections stand for them, and arrive when the
 //! frames would.
 
+use super::striping::MAX_CONNECTIONS;
 use crate::{event_queue::NEVER, sender::TcpSender};
 use bond::{FrameHeader, Outbound, PathId, PathSample, Resequencer};
-use scenario::Scenario;
 use std::collections::VecDeque;
 use units::Span;
-
-/// The most networks of a bond.
-const MAX_NETWORKS: usize = Scenario::MOST_NETWORKS;
 
 /// Size of the header of a piece, bytes.
 const PIECE_HEADER: u64 = FrameHeader::PIECE_LEN as u64;
@@ -84,21 +81,24 @@ pub(super) struct SocketWrite {
 pub(super) struct BondedTransfer {
     outbound: Outbound,
     order: Resequencer,
-    connections: [BondPath; MAX_NETWORKS],
+    connections: [BondPath; MAX_CONNECTIONS],
+    /// The receiver's buffer, bytes; `None`: unlimited.
+    window: Option<u64>,
 }
 
 impl BondedTransfer {
-    /// A transfer of `bytes`, to a receiver with unlimited room.
-    pub(super) fn new(bytes: u64, settings: bond::BondSettings) -> Self {
-        let mut outbound = Outbound::new(settings, u64::MAX);
+    /// A transfer of `bytes`, to a receiver with a buffer of `window` bytes; `None`: unlimited. Its
+    /// application reads at once what is in order.
+    pub(super) fn new(bytes: u64, settings: bond::BondSettings, window: Option<u64>) -> Self {
+        let mut outbound = Outbound::new(settings, window.unwrap_or(u64::MAX));
         outbound.offer(bytes);
         outbound.close();
-        BondedTransfer { outbound, order: Resequencer::new(usize::MAX), connections: Default::default() }
+        BondedTransfer { outbound, order: Resequencer::new(usize::MAX), connections: Default::default(), window }
     }
 
-    /// A connection is established.
-    pub(super) fn connection_established(&mut self, now: u64, connection: usize) {
-        self.connections[connection].id = Some(self.outbound.add_path(Span(now), connection as u8));
+    /// A connection over network `network` is established.
+    pub(super) fn connection_established(&mut self, now: u64, connection: usize, network: usize) {
+        self.connections[connection].id = Some(self.outbound.add_path(Span(now), network as u8));
     }
 
     /// Updates what the bond knows of a connection.
@@ -107,7 +107,9 @@ impl BondedTransfer {
         let Some(id) = bonded.id else { return };
         bonded.acknowledged.advance(path.delivered, |_, _| ());
         let receipt = self.outbound.on_receipt(Span(now), id, bonded.acknowledged.payload);
-        let reported = receipt.and(self.outbound.on_acked(self.order.next_offset(), u64::MAX));
+        let acked = self.order.next_offset();
+        let limit = self.window.map_or(u64::MAX, |window| acked.saturating_add(window));
+        let reported = receipt.and(self.outbound.on_acked(acked, limit));
         debug_assert_eq!(reported, Ok(()), "both ends keep the protocol");
         self.outbound.update_path(Span(now), id, path);
     }

@@ -2,10 +2,13 @@
 //! reordering. `outcome::CountedJobs` decides which transfers count and measures their sojourn
 //! times.
 
-use super::striping::{MAX_NETWORKS, StripedTransfer};
+use super::striping::StripedTransfer;
 use crate::network::{SimNetwork, forward};
 use outcome::CountedJobs;
-use scenario::{Job, Parallel};
+use scenario::{Job, Parallel, Scenario};
+
+/// The most networks.
+const MAX_NETWORKS: usize = Scenario::MOST_NETWORKS;
 
 /// Counters of the networks at a time.
 #[derive(Debug, Clone, Copy)]
@@ -90,8 +93,9 @@ impl TransferMeasurement {
 
     /// Adds how a transfer was striped.
     pub(super) fn add_striped(&mut self, striped: &StripedTransfer) {
-        for (total, delivered) in self.bytes_by_network.iter_mut().zip(striped.delivered()) {
-            *total += delivered;
+        // Connections go round the networks.
+        for (connection, delivered) in striped.delivered().iter().enumerate() {
+            self.bytes_by_network[connection % self.networks] += delivered;
         }
         self.held_sum += striped.max_held();
         self.held_max = self.held_max.max(striped.max_held());

@@ -9,3 +9,4 @@ mod striping;
 
 pub(crate) use results::outcome;
 pub(crate) use simulation::ParallelSimulation;
+pub(crate) use striping::MAX_WEIGHT;

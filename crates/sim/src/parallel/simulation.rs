@@ -9,7 +9,7 @@
 use super::{
     bonded_transfer::path_state,
     measurement::TransferMeasurement,
-    striping::{MAX_NETWORKS, StripedTransfer},
+    striping::{MAX_CONNECTIONS, StripedTransfer},
 };
 use crate::{
     connection::{ConnectionEnd, TcpConnection},
@@ -24,7 +24,7 @@ use crate::{
 };
 use control::Controller;
 use outcome::Progress;
-use scenario::{FlowSpec, Parallel, ParallelNetwork, PlannedTransfer, QueueKind, Scenario, TransferSchedule};
+use scenario::{FlowSpec, Parallel, ParallelNetwork, PlannedTransfer, QueueKind, Scenario, TransferSchedule, TransferScheduler};
 use std::collections::VecDeque;
 
 /// The low bits of a connection's number are its slot, the others the generation.
@@ -35,8 +35,8 @@ const SLOT_BITS: u32 = 20;
 struct ActiveTransfer {
     planned: PlannedTransfer,
     striped: StripedTransfer,
-    /// The slots of its connections, by network.
-    slots: [Option<u32>; MAX_NETWORKS],
+    /// The slots of its connections. Connection c runs over network c modulo the number of networks.
+    slots: [Option<u32>; MAX_CONNECTIONS],
     /// The part of the run in whose means it counts.
     part: Option<usize>,
     ended: bool,
@@ -50,6 +50,8 @@ struct SlotOwner {
     /// The connection's number; of a free slot, the number of the next connection.
     number: u32,
     transfer: u32,
+    /// The number of the connection within the transfer.
+    connection: usize,
     network: usize,
 }
 
@@ -220,13 +222,17 @@ impl<'a> ParallelSimulation<'a> {
         let bytes = planned.job.bytes.0;
         let striped = match planned.job.class.checked_sub(1) {
             Some(network) => StripedTransfer::single(bytes, network),
+            None if self.parallel.bond.scheduler == TransferScheduler::Static => {
+                StripedTransfer::in_parts(bytes, &self.parallel.parts().unwrap_or_default())
+            }
             None => {
-                let (bond, networks) = (self.parallel.bond, self.parallel.networks.len());
-                StripedTransfer::over(bytes, &bond, networks, self.parallel.best())
+                let (bond, connections) = (self.parallel.bond, self.parallel.networks.len() * self.weight());
+                StripedTransfer::over(bytes, &bond, connections, self.parallel.best())
             }
         };
         let part = self.measurement.on_arrival(&planned.job, &mut self.net);
-        let transfer = ActiveTransfer { planned, striped, slots: [None; MAX_NETWORKS], part, ended: false, bond_timer: Timer::default() };
+        let transfer =
+            ActiveTransfer { planned, striped, slots: [None; MAX_CONNECTIONS], part, ended: false, bond_timer: Timer::default() };
         let number = match self.free_transfers.pop() {
             Some(number) => {
                 self.transfers[number as usize] = transfer;
@@ -237,27 +243,36 @@ impl<'a> ParallelSimulation<'a> {
                 self.transfers.len() as u32 - 1
             }
         };
-        for network in 0..self.parallel.networks.len() {
-            if self.transfers[number as usize].striped.uses(network) {
-                self.open_connection(number, network);
+        let striped = &self.transfers[number as usize].striped;
+        let count = self.parallel.networks.len() * if striped.is_static() { 1 } else { self.weight() };
+        for connection in 0..count {
+            if self.transfers[number as usize].striped.uses(connection) {
+                self.open_connection(number, connection);
             }
         }
     }
 
-    /// Opens the connection of a transfer over a network.
-    fn open_connection(&mut self, transfer: u32, network: usize) {
+    /// Connections of a transfer of the foreground over each network: TCP shares a network equally
+    /// among connections, so this is the transfer's weight.
+    fn weight(&self) -> usize {
+        self.parallel.foreground.map_or(1, |foreground| foreground.weight as usize)
+    }
+
+    /// Opens a connection of a transfer.
+    fn open_connection(&mut self, transfer: u32, number_in_transfer: usize) {
         let slot = self.free_slots.pop_front().unwrap_or(self.connections.len() as u32);
         if slot >> SLOT_BITS > 0 {
             self.out_of_slots = true;
             return;
         }
         let number = self.owners.get(slot as usize).map_or(slot, |free| free.number);
-        let owner = SlotOwner { number, transfer, network };
+        let network = number_in_transfer % self.parallel.networks.len();
+        let owner = SlotOwner { number, transfer, connection: number_in_transfer, network };
         let mut connection = self.new_connection(owner);
         let transfer = &mut self.transfers[transfer as usize];
-        transfer.slots[network] = Some(slot);
+        transfer.slots[number_in_transfer] = Some(slot);
         if transfer.striped.is_static() {
-            connection.sender.write(transfer.striped.assigned(network), transfer.planned.ends);
+            connection.sender.write(transfer.striped.assigned(number_in_transfer), transfer.planned.ends);
         }
         connection.open(&mut self.net);
         if slot as usize == self.connections.len() {
@@ -328,7 +343,7 @@ impl<'a> ParallelSimulation<'a> {
     fn on_delivered(&mut self, slot: usize) {
         let owner = self.owners[slot];
         let transfer = &mut self.transfers[owner.transfer as usize];
-        let new = transfer.striped.on_delivered(owner.network, self.connections[slot].receiver.rcv_nxt);
+        let new = transfer.striped.on_delivered(owner.connection, self.connections[slot].receiver.rcv_nxt);
         self.measurement.on_received(new);
         if transfer.ended || !transfer.planned.ends || !transfer.striped.is_complete() {
             return;
@@ -350,7 +365,7 @@ impl<'a> ParallelSimulation<'a> {
             if connection.on_handshake_packet(ConnectionEnd::Sender, packet, &mut self.net) {
                 let owner = self.owners[slot];
                 if let Some(bonded) = self.transfers[owner.transfer as usize].striped.bonded() {
-                    bonded.connection_established(self.net.now, owner.network);
+                    bonded.connection_established(self.net.now, owner.connection, owner.network);
                 }
                 self.offer_unassigned(slot);
                 self.connections[slot].sender.push(&mut self.net);
@@ -380,7 +395,7 @@ impl<'a> ParallelSimulation<'a> {
         let owner = self.owners[slot];
         self.run_bond(owner.transfer);
         let transfer = &mut self.transfers[owner.transfer as usize];
-        if transfer.striped.on_sent(owner.network, self.connections[slot].sender.snd_nxt) {
+        if transfer.striped.on_sent(owner.connection, self.connections[slot].sender.snd_nxt) {
             for other in transfer.slots.into_iter().flatten() {
                 self.offer_unassigned(other as usize);
             }
@@ -395,9 +410,9 @@ impl<'a> ParallelSimulation<'a> {
             transfer.bond_timer.stop();
             return;
         };
-        for (network, slot) in transfer.slots.iter().enumerate() {
+        for (connection, slot) in transfer.slots.iter().enumerate() {
             if let Some(slot) = slot {
-                bonded.update_path(now, network, path_state(&self.connections[*slot as usize].sender));
+                bonded.update_path(now, connection, path_state(&self.connections[*slot as usize].sender));
             }
         }
         while let Some(write) = bonded.next_write(now) {
@@ -421,11 +436,11 @@ impl<'a> ParallelSimulation<'a> {
         }
         // What a bond has written to a socket is sent, even if it is of no use any more.
         let is_bonded = transfer.striped.bonded().is_some();
-        for of_network in &mut transfer.slots {
-            let Some(slot) = *of_network else { continue };
+        for of_connection in &mut transfer.slots {
+            let Some(slot) = *of_connection else { continue };
             let connection = &self.connections[slot as usize];
             if connection.sender.snd_una == connection.sender.snd_nxt && !(is_bonded && connection.sender.unsent() > 0) {
-                *of_network = None;
+                *of_connection = None;
                 self.retired_counters.add(connection);
                 let free = &mut self.owners[slot as usize];
                 free.number = free.number.wrapping_add(1 << SLOT_BITS);

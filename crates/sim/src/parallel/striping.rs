@@ -8,8 +8,10 @@ use super::bonded_transfer::BondedTransfer;
 use scenario::{Bond, Scenario, TransferScheduler};
 use std::collections::VecDeque;
 
+/// The most connections of a transfer over a network.
+pub(crate) const MAX_WEIGHT: usize = 4;
 /// The most connections of a transfer.
-pub(super) const MAX_NETWORKS: usize = Scenario::MOST_NETWORKS;
+pub(super) const MAX_CONNECTIONS: usize = MAX_WEIGHT * Scenario::MOST_NETWORKS;
 
 /// How a transfer is striped.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ enum StripingPlan {
     RoundRobin { piece: u64, connections: u64 },
     /// One connection carries everything.
     Single(usize),
+    /// Each connection carries one run of bytes, in the order of the connections.
+    Parts,
     /// A bond assigns pieces.
     Bonded(Box<BondedTransfer>),
 }
@@ -31,11 +35,11 @@ pub(super) struct StripedTransfer {
     plan: StripingPlan,
     bytes: u64,
     /// Bytes assigned to each connection so far. Unused with a bond.
-    assigned: [u64; MAX_NETWORKS],
+    assigned: [u64; MAX_CONNECTIONS],
     /// Bytes that each connection has delivered, without duplicates.
-    delivered: [u64; MAX_NETWORKS],
+    delivered: [u64; MAX_CONNECTIONS],
     /// Of these, bytes that could be read. Unused with a bond.
-    consumed: [u64; MAX_NETWORKS],
+    consumed: [u64; MAX_CONNECTIONS],
     /// Bytes that can be read in order.
     readable: u64,
     /// The most bytes that had arrived beyond them.
@@ -50,16 +54,33 @@ impl StripedTransfer {
         striped
     }
 
+    /// A transfer of `bytes`, of which each connection carries one of these parts of the whole.
+    pub(super) fn in_parts(bytes: u64, parts: &[f64]) -> Self {
+        let mut striped = StripedTransfer::new(bytes, StripingPlan::Parts);
+        let (mut sum, mut from) = (0.0, 0);
+        for (index, part) in parts.iter().enumerate() {
+            sum += part;
+            // The last one gets what rounding leaves.
+            let until = if index + 1 == parts.len() { bytes } else { ((sum * bytes as f64) as u64).clamp(from, bytes) };
+            striped.assigned[index] = until - from;
+            from = until;
+        }
+        striped
+    }
+
     /// A transfer of `bytes` over this number of connections, by the scheduler of `bond`; the
     /// scheduler `single` takes connection `best`.
     pub(super) fn over(bytes: u64, bond: &Bond, connections: usize, best: usize) -> Self {
         // Round robin is static and needs no bond.
         if let Some(settings) = bond.settings().filter(|settings| settings.scheduler != bond::Scheduler::RoundRobin) {
-            return StripedTransfer::new(bytes, StripingPlan::Bonded(Box::new(BondedTransfer::new(bytes, settings))));
+            return StripedTransfer::new(
+                bytes,
+                StripingPlan::Bonded(Box::new(BondedTransfer::new(bytes, settings, bond.window.map(|window| window.0)))),
+            );
         }
         match bond.scheduler {
             TransferScheduler::RoundRobin => {
-                let (connections, piece) = (connections as u64, bond.piece.0);
+                let (connections, piece) = (connections as u64, bond.piece_size().0);
                 let mut striped = StripedTransfer::new(bytes, StripingPlan::RoundRobin { piece, connections });
                 for (number, assigned) in (0..connections).zip(&mut striped.assigned) {
                     *assigned = round_robin_bytes(bytes, piece, connections, number);
@@ -72,7 +93,7 @@ impl StripedTransfer {
     }
 
     fn new(bytes: u64, plan: StripingPlan) -> Self {
-        let none = [0; MAX_NETWORKS];
+        let none = [0; MAX_CONNECTIONS];
         StripedTransfer { plan, bytes, assigned: none, delivered: none, consumed: none, readable: 0, max_held: 0 }
     }
 
@@ -96,7 +117,7 @@ impl StripedTransfer {
 
     /// Whether all bytes are assigned from the start.
     pub(super) fn is_static(&self) -> bool {
-        matches!(self.plan, StripingPlan::RoundRobin { .. } | StripingPlan::Single(_))
+        matches!(self.plan, StripingPlan::RoundRobin { .. } | StripingPlan::Single(_) | StripingPlan::Parts)
     }
 
     /// Whether bytes are or may be assigned to a connection.
@@ -166,6 +187,13 @@ impl StripedTransfer {
                 Some(((self.readable / piece % connections) as usize, (piece - self.readable % piece).min(unread)))
             }
             StripingPlan::Single(only) => Some((*only, unread)),
+            StripingPlan::Parts => {
+                let mut end = 0;
+                (0..MAX_CONNECTIONS).find_map(|connection| {
+                    end += self.assigned[connection];
+                    (self.readable < end).then(|| (connection, end - self.readable))
+                })
+            }
             StripingPlan::Bonded(_) => None,
         }
     }
@@ -176,7 +204,7 @@ impl StripedTransfer {
     }
 
     /// Bytes of the transfer that each connection has delivered first.
-    pub(super) fn delivered(&self) -> &[u64; MAX_NETWORKS] {
+    pub(super) fn delivered(&self) -> &[u64; MAX_CONNECTIONS] {
         &self.delivered
     }
 
@@ -205,7 +233,7 @@ mod tests {
     use units::Bytes;
 
     fn bond_of(scheduler: TransferScheduler, piece: u64) -> Bond {
-        Bond { piece: Bytes(piece), ..Bond::of(scheduler) }
+        Bond { piece: Some(Bytes(piece)), ..Bond::of(scheduler) }
     }
 
     #[test]
@@ -216,6 +244,22 @@ mod tests {
         assert_eq!(striped.unassigned(), 0);
         let small = StripedTransfer::over(700, &bond_of(TransferScheduler::RoundRobin, 1000), 3, 0);
         assert_eq!([0, 1, 2].map(|connection| small.uses(connection)), [true, false, false]);
+    }
+
+    #[test]
+    fn parts_are_runs_of_the_transfer() {
+        let mut striped = StripedTransfer::in_parts(1001, &[0.25, 0.0, 0.75]);
+        assert_eq!([0, 1, 2].map(|connection| striped.assigned(connection)), [250, 0, 751]);
+        assert!(striped.is_static() && !striped.uses(1));
+        striped.on_delivered(2, 751);
+        assert_eq!((striped.readable(), striped.max_held()), (0, 751));
+        striped.on_delivered(0, 250);
+        assert!(striped.is_complete());
+        let mut striped = StripedTransfer::in_parts(1000, &[0.25, 0.75]);
+        for (connection, delivered, readable) in [(0, 250, 250), (1, 100, 350), (1, 750, 1000)] {
+            striped.on_delivered(connection, delivered);
+            assert_eq!(striped.readable(), readable);
+        }
     }
 
     #[test]
@@ -251,12 +295,12 @@ mod tests {
         fn every_byte_is_assigned_once_and_read_in_the_end(
             bytes in 1u64..100_000,
             piece in 1u64..5000,
-            connections in 1usize..=MAX_NETWORKS,
+            connections in 1usize..=MAX_CONNECTIONS,
             scheduler in prop_oneof![Just(TransferScheduler::Fluid), Just(TransferScheduler::RoundRobin), Just(TransferScheduler::Single)],
-            steps in prop::collection::vec((0usize..MAX_NETWORKS, 1u64..3000), 1..200),
+            steps in prop::collection::vec((0usize..MAX_CONNECTIONS, 1u64..3000), 1..200),
         ) {
             let mut striped = StripedTransfer::over(bytes, &bond_of(scheduler, piece), connections, connections - 1);
-            let mut sent = [0u64; MAX_NETWORKS];
+            let mut sent = [0u64; MAX_CONNECTIONS];
             // In each step one connection sends, and all that it has sent arrives. At the end all
             // connections send the rest.
             let rest = (0..connections).map(|connection| (connection, u64::MAX));

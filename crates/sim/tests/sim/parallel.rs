@@ -263,10 +263,47 @@ fn equal_seeds_give_identical_runs() {
 }
 
 #[test]
+fn connections_over_each_network_are_the_weight_of_the_foreground() {
+    let weighted = |weight: u32| {
+        let foreground = foreground(0.5, "\"exponential\"", 600, "fluid").replace("jobs", &format!("weight = {weight}\njobs"));
+        scenario(&(networks(&[(5.28, 0.3), (5.28, 0.6)]) + &foreground))
+    };
+    let [fair, heavy] = [1, 3].map(|weight| play(&weighted(weight), 1).0.sojourn_s);
+    assert!(heavy[0].unwrap() < 0.85 * fair[0].unwrap() && heavy[2].unwrap() > 1.05 * fair[2].unwrap(), "{fair:?} {heavy:?}");
+    let shares: f64 = play(&weighted(3), 1).0.networks.iter().filter_map(|network| network.share).sum();
+    assert!((shares - 1.0).abs() < 1e-9, "{shares}");
+}
+
+#[test]
+fn static_parts_match_the_model() {
+    let text = networks(&[(5.28, 0.3), (2.0, 0.2)]) + &foreground(0.4, "\"exponential\"", 600, "static");
+    for (class, ratio) in over_model(&scenario(&text), 1).into_iter().enumerate() {
+        assert!((ratio.unwrap() - 1.0).abs() < 0.08, "class {class}: {ratio:?}");
+    }
+}
+
+#[test]
+fn a_receive_buffer_bounds_what_is_held() {
+    let over = |window: &str| {
+        let text = networks(&[(8.0, 0.0), (0.8, 0.0)]) + &flows("2MB", "score-paper") + window;
+        play(&scenario(&text), 1).0
+    };
+    let [unlimited, small] = ["", "window = \"16KiB\"\n"].map(over);
+    let held = |outcome: &Outcome| outcome.reorder.as_ref().unwrap().max_bytes;
+    assert!(held(&unlimited) > 30_000 && held(&small) <= 16_384, "{} {}", held(&unlimited), held(&small));
+    // The fast network would fill the buffer while a piece is under way over the slow one, so that the slow one carries less.
+    let share = |outcome: &Outcome| outcome.networks[1].share.unwrap();
+    assert!(share(&small) < share(&unlimited) / 2.0, "{} {}", share(&small), share(&unlimited));
+}
+
+#[test]
 fn unsupported_scenarios_are_refused_by_key() {
     let two = |scheduler: &str| networks(&[(5.28, 0.6), (5.28, 0.1)]) + &foreground(0.9, "\"exponential\"", 100, scheduler);
     // 0.6 + 0.9/2
     assert_eq!(refused(&two("round-robin")), "bond.scheduler");
+    assert_eq!(refused(&two("fluid").replace("jobs", "weight = 2.5\njobs")), "foreground.weight");
+    let streams = "streams = { every = \"9s\", lasts = \"9s\", rate = \"10kbit\", most = 9 }\nload = 0.6";
+    assert_eq!(refused(&two("fluid").replacen("load = 0.6", streams, 1)), "network[1].streams");
     assert_eq!(refused(&two("fluid").replace("queue = \"2000pkt\"", "queue = { kind = \"xcp\" }")), "network[1].queue.kind");
     assert_eq!(refused(&format!("[control]\nsender = \"share\"\n{}", two("fluid"))), "control.sender");
     let offers = "[[flow]]\nbytes = \"1MB\"\noffers = { bytes = \"1kB\", every = \"1s\" }\n[bond]\nscheduler = \"fluid\"\n";

@@ -8,7 +8,7 @@
 //! static splitting it is one queue per network. The events outside the queues (arrivals, streams,
 //! changes of phase) are all exponential, and drawn as one.
 
-use super::{replication::Replication, simulation::CanSimulation};
+use super::{control_variates::ControlQueue, replication::Replication, simulation::CanSimulation};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{cmp::Ordering, collections::BinaryHeap};
@@ -35,24 +35,37 @@ pub(super) struct EventSimulation<'a> {
     until_outside: f64,
     /// Service of the foreground in each network, size/s.
     foreground_service: Vec<f64>,
+    /// Queues with known means that get the same jobs.
+    controls: Vec<ControlQueue>,
+}
+
+/// What happens next.
+#[derive(Debug, Clone, Copy)]
+enum NextEvent {
+    /// A job of this queue departs.
+    Departure(usize),
+    /// A job of this control queue departs.
+    ControlDeparture(usize),
+    /// An event outside the queues.
+    Outside,
 }
 
 /// Jobs that are served at the same rate.
 #[derive(Debug, Default)]
-struct JobQueue {
+pub(super) struct JobQueue {
     /// Virtual clock: service that a job present from the start would have had.
-    clock: f64,
+    pub(super) clock: f64,
     /// Rate of the clock: service of one job, size/s.
-    rate: f64,
-    departures: BinaryHeap<Departure>,
+    pub(super) rate: f64,
+    pub(super) departures: BinaryHeap<Departure>,
     /// Mean size of its jobs.
-    size: f64,
+    pub(super) size: f64,
 }
 
 /// Departure of a job by its queue's clock, and the file it belongs to. Ordered so that the
 /// earliest is the greatest.
 #[derive(Debug, Clone, Copy)]
-struct Departure {
+pub(super) struct Departure {
     at: f64,
     file: usize,
 }
@@ -79,7 +92,7 @@ impl Ord for Departure {
 
 impl JobQueue {
     /// Time until its next departure, if nothing changes, s.
-    fn time_to_departure(&self) -> f64 {
+    pub(super) fn time_to_departure(&self) -> f64 {
         match self.departures.peek() {
             // Rounding may put the clock slightly past it.
             Some(end) if self.rate > 0.0 => ((end.at - self.clock) / self.rate).max(0.0),
@@ -87,12 +100,12 @@ impl JobQueue {
         }
     }
 
-    fn add(&mut self, size: f64, file: usize) {
+    pub(super) fn add(&mut self, size: f64, file: usize) {
         self.departures.push(Departure { at: self.clock + size, file });
     }
 
     /// Removes the next departing job; returns its file.
-    fn pop(&mut self) -> usize {
+    pub(super) fn pop(&mut self) -> usize {
         /// Largest clock, in mean sizes: its rounding error is then below 10⁻⁹ of a size.
         const MAX_CLOCK: f64 = 1e6;
         let file = self.departures.pop().map_or(0, |end| end.file);
@@ -128,6 +141,7 @@ impl<'a> EventSimulation<'a> {
             outside_rate: 0.0,
             until_outside: 0.0,
             foreground_service: vec![0.0; networks],
+            controls: Vec::new(),
         };
         for class in 0..classes {
             if let Some(modulation) = &run.modulations[class] {
@@ -138,26 +152,67 @@ impl<'a> EventSimulation<'a> {
         system
     }
 
+    /// Adds control queues, which get the same jobs.
+    pub(super) fn with_controls(mut self, controls: Vec<ControlQueue>) -> Self {
+        self.controls = controls;
+        self
+    }
+
     /// Simulates this many arrivals of jobs.
     pub(super) fn run(&mut self, arrivals: u64) -> Replication {
         let mut replication = Replication::new(self.jobs.len());
         let mut left = arrivals;
         while left > 0 {
-            self.set_rates();
-            let (mut span, mut departing) = (self.until_outside, None);
-            for (place, queue) in self.queues.iter().enumerate() {
-                let departs_in = queue.time_to_departure();
-                if departs_in < span {
-                    (span, departing) = (departs_in, Some(place));
-                }
-            }
+            let (span, event) = self.next_event();
             self.advance(span, &mut replication);
-            match departing {
-                Some(queue) => self.depart(queue),
-                None => left -= u64::from(self.outside_event(&mut replication)),
-            }
+            left -= u64::from(self.handle(event, &mut replication));
         }
         replication
+    }
+
+    /// Simulates this much time, s, and the control queues.
+    pub(super) fn run_for(&mut self, time: f64) -> Replication {
+        let mut replication = Replication::new(self.jobs.len());
+        replication.controls = vec![0.0; self.controls.iter().map(|control| control.jobs.len()).sum()];
+        while replication.time < time {
+            let (span, event) = self.next_event();
+            let left = time - replication.time;
+            self.advance(span.min(left), &mut replication);
+            if span > left {
+                break;
+            }
+            self.handle(event, &mut replication);
+        }
+        replication
+    }
+
+    /// Time until the next event, if nothing happens before, and what it is.
+    fn next_event(&mut self) -> (f64, NextEvent) {
+        self.set_rates();
+        let mut next = (self.until_outside, NextEvent::Outside);
+        for (place, queue) in self.queues.iter().enumerate() {
+            let departs_in = queue.time_to_departure();
+            if departs_in < next.0 {
+                next = (departs_in, NextEvent::Departure(place));
+            }
+        }
+        for (place, control) in self.controls.iter().enumerate() {
+            let departs_in = control.queue.time_to_departure();
+            if departs_in < next.0 {
+                next = (departs_in, NextEvent::ControlDeparture(place));
+            }
+        }
+        next
+    }
+
+    /// Handles an event whose time has come; returns whether it is an arrival of a job.
+    fn handle(&mut self, event: NextEvent, replication: &mut Replication) -> bool {
+        match event {
+            NextEvent::Departure(queue) => self.depart(queue),
+            NextEvent::ControlDeparture(control) => self.controls[control].depart(),
+            NextEvent::Outside => return self.outside_event(replication),
+        }
+        false
     }
 
     /// Sets the rates of the clocks.
@@ -191,6 +246,14 @@ impl<'a> EventSimulation<'a> {
         self.until_outside -= span;
         for queue in &mut self.queues {
             queue.clock += queue.rate * span;
+        }
+        let mut areas = replication.controls.iter_mut();
+        for control in &mut self.controls {
+            control.queue.clock += control.queue.rate * span;
+            // During the warm-up there are no areas.
+            for (jobs, area) in control.jobs.iter().zip(&mut areas) {
+                *area += *jobs as f64 * span;
+            }
         }
         for (area, jobs) in replication.areas.iter_mut().zip(&self.jobs) {
             *area += *jobs as f64 * span;
@@ -273,6 +336,9 @@ impl<'a> EventSimulation<'a> {
         let own = self.queues.len() - self.streams.len();
         let size = self.run.can.sizes[class] * self.run.sizes[class].draw(&mut self.random);
         self.jobs[class] += 1;
+        for control in &mut self.controls {
+            control.arrive(class, size);
+        }
         match &self.run.split {
             _ if class > 0 => self.queues[own + class - 1].add(size, 0),
             None => self.queues[0].add(size, 0),

@@ -19,6 +19,8 @@ pub(super) struct Replication {
     /// Streams that arrived at each network, and those that were blocked.
     pub(super) offered: Vec<f64>,
     pub(super) blocked: Vec<f64>,
+    /// ∫ N dt of each class in each control queue.
+    pub(super) controls: Vec<f64>,
 }
 
 impl Replication {

@@ -44,36 +44,47 @@ impl CanSimulation {
     pub fn run(&self, seed: u64, jobs: u64) -> Result<CanSimulationResult, TheoryError> {
         const REPLICATIONS: usize = 20;
         self.check()?;
-        let mut seeds = Pcg64Mcg::seed_from_u64(seed);
-        let seeds: Vec<u64> = (0..REPLICATIONS).map(|_| seeds.random()).collect();
+        let (each, warm_up) = self.arrivals_and_warm_up(jobs, REPLICATIONS);
+        let replications = self.replications(seed, REPLICATIONS, |seed| self.replicate(seed, warm_up, each));
+        Ok(self.combine(&replications))
+    }
+
+    /// Arrivals of a replication that count, so that all have about `jobs` foreground jobs, and
+    /// those of its warm-up.
+    pub(super) fn arrivals_and_warm_up(&self, jobs: u64, replications: usize) -> (u64, u64) {
         let all: f64 = self.can.arrivals.iter().sum();
-        let warm_up = self.warm_up();
         let foreground = if self.can.arrivals[0] > 0.0 { self.can.arrivals[0] } else { all };
-        let each = ((jobs as f64 * all / foreground / REPLICATIONS as f64).ceil() as u64).max(10);
+        let each = ((jobs as f64 * all / foreground / replications as f64).ceil() as u64).max(10);
+        (each, self.warm_up().clamp(each / 9, each.saturating_mul(9)))
+    }
+
+    /// Runs independent replications on all threads, in the order of their seeds, which are drawn
+    /// from `seed`.
+    pub(super) fn replications(&self, seed: u64, count: usize, replicate: impl Fn(u64) -> Replication + Sync) -> Vec<Replication> {
+        let mut seeds = Pcg64Mcg::seed_from_u64(seed);
+        let seeds: Vec<u64> = (0..count).map(|_| seeds.random()).collect();
         let next = AtomicUsize::new(0);
-        let replications: Vec<Mutex<Replication>> = (0..REPLICATIONS).map(|_| Mutex::default()).collect();
+        let replications: Vec<Mutex<Replication>> = (0..count).map(|_| Mutex::default()).collect();
         let work = || {
             while let Some((seed, replication)) = {
                 let place = next.fetch_add(1, Ordering::Relaxed);
                 seeds.get(place).zip(replications.get(place))
             } {
-                let result = self.replicate(*seed, warm_up.clamp(each / 9, each.saturating_mul(9)), each);
+                let result = replicate(*seed);
                 *replication.lock().unwrap_or_else(PoisonError::into_inner) = result;
             }
         };
         std::thread::scope(|scope| {
-            for _ in 1..self.threads.min(REPLICATIONS) {
+            for _ in 1..self.threads.min(count) {
                 scope.spawn(work);
             }
             work();
         });
-        let replications: Vec<Replication> =
-            replications.into_iter().map(|replication| replication.into_inner().unwrap_or_else(PoisonError::into_inner)).collect();
-        Ok(self.combine(&replications))
+        replications.into_iter().map(|replication| replication.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
     }
 
     /// Checks that there is a stationary state, with streams and static splitting.
-    fn check(&self) -> Result<(), TheoryError> {
+    pub(super) fn check(&self) -> Result<(), TheoryError> {
         let can = &self.can;
         positive("the sum of all arrival rates", can.arrivals.iter().sum())?;
         let left: Vec<f64> =
