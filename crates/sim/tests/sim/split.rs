@@ -92,10 +92,10 @@ fn when_room_is_free_decides_what_a_bounded_window_carries() {
 fn a_proxy_without_backpressure_drops_what_finds_it_full() {
     let text = |buffer: &str, way: &str| format!("duration = \"30s\"\n{}[[flow]]\n", split(buffer, &format!("backpressure = \"{way}\"\n")));
     let dropping = run(&text("20pkt", "drop"));
-    // Segments that were in order at once when a hole was filled are not dropped.
+    // Without a limit there are the losses of slow start at the link's queue.
     let lost = |outcome: &Outcome| outcome.flows[0].legs[0].retransmits;
     let unlimited = run(&text("unlimited", "drop"));
-    assert!(lost(&dropping) > 20 + 3 * lost(&unlimited), "{} and {}", lost(&dropping), lost(&unlimited));
+    assert!(lost(&dropping) > lost(&unlimited) + 100, "{} and {}", lost(&dropping), lost(&unlimited));
     let read = run(&text("50pkt", "window-read"));
     assert!(read.proxy.unwrap().buffer_bytes.max > 100.0 * 1500.0, "what was read has a store without a limit");
 }

@@ -53,7 +53,13 @@ proptest! {
         let mut path = model(legs[0], legs[1]).trajectory_with_losses(TandemState { x, y, q: share * buffer }, [first, second]);
         let mut dual = model(legs[1], legs[0]).trajectory_with_losses(TandemState { x: y, y: x, q: buffer - share * buffer }, [second, first]);
         for _ in 0..40 {
-            let (here, there) = (path.step(), dual.step());
+            // Events at the same instant may come in either order.
+            let [here, there] = [&mut path, &mut dual].map(|path| loop {
+                let segment = path.step();
+                if segment.span > 1e-9 {
+                    break segment;
+                }
+            });
             let exchanged = match there.phase {
                 Phase::Free => Phase::Free,
                 Phase::Starvation => Phase::Backpressure,
@@ -119,7 +125,10 @@ fn the_rate_tends_to_that_of_the_slower_leg_as_the_buffer_grows() {
         let split = TandemModel::new(Aimd::new(1.0, losses).unwrap(), Aimd::new(0.8, losses).unwrap());
         let lost: Vec<f64> =
             [0.25, 1.0, 4.0, 16.0, 64.0].map(|buffer| split.with_buffer(buffer).unwrap().shortfall(1, 200_000).mean).into();
-        assert!(lost.windows(2).all(|pair| pair[1] < pair[0]) && lost[4] < 0.01 && lost[0] > 0.02, "{losses:?}: {lost:?}");
+        assert!(
+            lost.windows(2).all(|pair| pair[1] < pair[0] || pair[0] < 1e-9) && lost[4] < 0.01 && lost[0] > 0.02,
+            "{losses:?}: {lost:?}"
+        );
     }
 }
 
