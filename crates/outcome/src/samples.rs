@@ -109,7 +109,7 @@ pub struct RunSamples {
 impl RunSamples {
     /// Computes the outcome.
     pub fn outcome(self, engine: &str, scenario: &Scenario, seed: u64) -> Outcome {
-        let controls = scenario.leg_controls();
+        let controls: Vec<String> = scenario.leg_settings().iter().map(ToString::to_string).collect();
         let specs = scenario.flow_specs(seed);
         let flows: Vec<FlowOutcome> = specs
             .iter()

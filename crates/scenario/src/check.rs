@@ -1,10 +1,11 @@
 //! Checks of a scenario whose values are right by themselves. Each fault names its key.
 
 use crate::{
+    control::Control,
     flows::Draw,
     law::{SizeLaw, SpanLaw},
     links::{Loss, Queue},
-    model::{Control, Scenario},
+    model::Scenario,
     networks::{Bond, Foreground, ParallelNetwork},
     split::Buffer,
 };
@@ -19,6 +20,7 @@ fn need(ok: bool, path: String, message: String) -> Result<(), Fault> {
 impl Scenario {
     /// The first fault of a scenario whose values are right by themselves.
     pub(crate) fn check(&self) -> Result<(), Fault> {
+        self.control.check()?;
         if self.networks.is_empty() { self.check_series() } else { self.check_parallel() }
     }
 

@@ -6,6 +6,7 @@
 
 mod case_name;
 mod check;
+mod control;
 mod explicit;
 mod file;
 mod flows;
@@ -23,12 +24,13 @@ mod split;
 mod tcp;
 
 pub use case_name::{case_parts, short_case, short_keys};
+pub use control::{Control, ControllerSetting};
 pub use explicit::Explicit;
 pub use file::{Assignment, ScenarioFile, Variant, schema};
 pub use flows::{Draw, FlowGroup, FlowSpec, Opens};
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
 pub use links::{Gilbert, Link, Loss, Queue, QueueKind, RateChange};
-pub use model::{Control, LegLinks, Scenario};
+pub use model::{LegLinks, Scenario};
 pub use networks::{Bond, Foreground, ParallelNetwork, TransferScheduler};
 pub use parallel::{Job, Jobs, Parallel};
 pub use random::{Purpose, stream};
