@@ -514,6 +514,7 @@ mod tests {
         let outcome = Outcome {
             flows,
             jain: Some(1.0),
+            jain_window: Some(1.0),
             converge_s: Some(1.0),
             queue_bytes,
             proxy,
