@@ -32,10 +32,10 @@ struct td_cubic_state {
 };
 #define td_cubic_WANTS (TD_WANTS_SAMPLE | TD_WANTS_RESTART)
 #define td_cubic_TUNABLES(T)                                                    \
-	T(beta_milli, 700, "window after a loss over the window before, thousandths")     \
-	T(c_milli, 400, "C, thousandths of a segment per second cubed")         \
-	T(fast_convergence, 1, "1: fast convergence: gives way to new flows (RFC 9438 section 4.7)") \
-	T(hystart, 1, "1: HyStart++: leaves slow start when the RTT rises (RFC 9406)")
+	T(beta_milli, 700, 100, 999, "window after a loss over the window before, thousandths")     \
+	T(c_milli, 400, 1, 100000, "C, thousandths of a segment per second cubed")         \
+	T(fast_convergence, 1, 0, 1, "1: fast convergence: gives way to new flows (RFC 9438 section 4.7)") \
+	T(hystart, 1, 0, 1, "1: HyStart++: leaves slow start when the RTT rises (RFC 9406)")
 TD_CONTROLLER(cubic);
 
 /* The cube root, rounded down: one bit per iteration. */

@@ -24,8 +24,8 @@ struct td_dctcp_state {
 };
 #define td_dctcp_WANTS (TD_WANTS_SAMPLE | TD_WANTS_ECN)
 #define td_dctcp_TUNABLES(T)                                            \
-	T(gain_shift, 4, "gain g = 1 / 2 to this")                           \
-	T(alpha_milli, 1000, "initial alpha, thousandths")
+	T(gain_shift, 4, 0, 10, "gain g = 1 / 2 to this")                           \
+	T(alpha_milli, 1000, 0, 1000, "initial alpha, thousandths")
 TD_CONTROLLER(dctcp);
 
 TD_INLINE void td_dctcp_sample(struct td_flow *f, struct td_dctcp_state *s, const struct td_event *e, const struct td_dctcp_tunables *t)

@@ -154,11 +154,12 @@ struct td_link {
 #define TD_WANTS_WEIGHT 16
 
 /*
- * A controller's tunables are u32, listed once as `#define td_NAME_TUNABLES(T) T(name, default, "text")`.
- * The struct, its defaults, and the table of names come from this list.
+ * A controller's tunables are u32, listed once as `#define td_NAME_TUNABLES(T) T(name, default,
+ * lowest, highest, "text")`. The struct, its defaults, and the table of names and ranges come from this
+ * list.
  */
-#define TD_TUNABLE_FIELD(name, value, text) u32 name;
-#define TD_TUNABLE_VALUE(name, value, text) .name = (value),
+#define TD_TUNABLE_FIELD(name, value, low, high, text) u32 name;
+#define TD_TUNABLE_VALUE(name, value, low, high, text) .name = (value),
 #define TD_CONTROLLER(name)                                                                     \
 	struct td_##name##_tunables {                                                           \
 		td_##name##_TUNABLES(TD_TUNABLE_FIELD)                                          \

@@ -4,7 +4,7 @@
 
 struct td_tunable {
 	const char *name;
-	u32 value;
+	u32 value, low, high;
 	const char *text;
 };
 
@@ -18,7 +18,8 @@ struct td_native {
 	u32 wants;
 };
 
-#define TUNABLE(name, value, text) { #name, value, text },
+#define TUNABLE(name, value, low, high, text)                                             \
+	{ #name, value, low, high, text },
 #define NATIVE(name, owns_window, text)                                                                                   \
 	static void step_##name(struct td_flow *f, void *s, struct td_link *l, const struct td_event *e, const void *t) \
 	{                                                                                                           \

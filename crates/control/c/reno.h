@@ -20,7 +20,7 @@ struct td_reno_state {
 };
 #define td_reno_WANTS 0
 #define td_reno_TUNABLES(T)                                                     \
-	T(beta_milli, 500, "window after a loss over the window before, thousandths")
+	T(beta_milli, 500, 100, 999, "window after a loss over the window before, thousandths")
 TD_CONTROLLER(reno);
 
 /* Slow start; returns the acknowledged segments that are left for congestion avoidance. */

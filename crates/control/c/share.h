@@ -47,9 +47,9 @@ struct td_share_state {
 };
 #define td_share_WANTS (TD_WANTS_RESTART | TD_WANTS_WEIGHT)
 #define td_share_TUNABLES(T)                                                                    \
-	T(capacity_milli, 1000, "fraction of the capacity to use, thousandths")                     \
-	T(correct, 1, "1: correct the capacity by queue and loss")                                  \
-	T(loss_milli, 20, "loss that starts a test of the capacity, thousandths")
+	T(capacity_milli, 1000, 100, 2000, "fraction of the capacity to use, thousandths")                     \
+	T(correct, 1, 0, 1, "1: correct the capacity by queue and loss")                                  \
+	T(loss_milli, 20, 1, 1000, "loss that starts a test of the capacity, thousandths")
 TD_CONTROLLER(share);
 
 enum { TD_SHARE_ABSENT, TD_SHARE_GREEDY, TD_SHARE_DEMAND_LIMITED };

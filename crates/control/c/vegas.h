@@ -25,11 +25,11 @@ struct td_vegas_state {
 };
 #define td_vegas_WANTS (TD_WANTS_SAMPLE | TD_WANTS_RESTART | TD_WANTS_RECOVERED)
 #define td_vegas_TUNABLES(T)                                                                    \
-	T(alpha, 2, "segments in the queue below which the window grows")                       \
-	T(beta, 4, "segments in the queue above which the window shrinks")                              \
-	T(gamma, 1, "segments in the queue that end slow start")                                \
-	T(slow_start_every, 2, "slow start doubles the window in one of this many rounds (Linux: 1)") \
-	T(beta_milli, 500, "window after a loss over the window before, thousandths")
+	T(alpha, 2, 1, 1000, "segments in the queue below which the window grows")                       \
+	T(beta, 4, 1, 1000, "segments in the queue above which the window shrinks")                              \
+	T(gamma, 1, 1, 1000, "segments in the queue that end slow start")                                \
+	T(slow_start_every, 2, 1, 16, "slow start doubles the window in one of this many rounds (Linux: 1)") \
+	T(beta_milli, 500, 100, 999, "window after a loss over the window before, thousandths")
 TD_CONTROLLER(vegas);
 
 TD_INLINE void td_vegas_reset(struct td_flow *f, struct td_vegas_state *s)

@@ -25,8 +25,8 @@ struct td_westwood_state {
 };
 #define td_westwood_WANTS (TD_WANTS_SAMPLE | TD_WANTS_RESTART)
 #define td_westwood_TUNABLES(T)                                                         \
-	T(filter_milli, 900, "weight of the previous estimate, thousandths")            \
-	T(least_interval_us, 50000, "shortest sample")
+	T(filter_milli, 900, 0, 999, "weight of the previous estimate, thousandths")            \
+	T(least_interval_us, 50000, 1000, 10000000, "shortest sample")
 TD_CONTROLLER(westwood);
 
 TD_INLINE void td_westwood_sample(struct td_flow *f, struct td_westwood_state *s, const struct td_event *e,

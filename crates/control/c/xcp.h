@@ -31,13 +31,13 @@ struct td_xcp_state {
 };
 #define td_xcp_WANTS TD_WANTS_RESTART
 #define td_xcp_LIST(T, knows)                                                          \
-	T(alpha_milli, 400, "alpha: fraction of the spare capacity handed out per interval, thousandths") \
-	T(beta_milli, 226, "beta: fraction of the queue taken back per interval, thousandths: alpha squared times the root of 2") \
-	T(gamma_milli, 100, "gamma: fraction of the traffic shuffled between flows, thousandths")          \
-	T(known, knows, "1: new flows start with their fair window, and the window of flows that end is reused at once") \
-	T(least_window, 2, "smallest window, segments")                                                          \
-	T(pacing_percent, 125, "pacing rate, percent of a window per round trip; 0: none")             \
-	T(capacity_milli, 1000, "fraction of the capacity to use, thousandths")
+	T(alpha_milli, 400, 0, 2000, "alpha: fraction of the spare capacity handed out per interval, thousandths") \
+	T(beta_milli, 226, 0, 2000, "beta: fraction of the queue taken back per interval, thousandths: alpha squared times the root of 2") \
+	T(gamma_milli, 100, 0, 1000, "gamma: fraction of the traffic shuffled between flows, thousandths")          \
+	T(known, knows, 0, 1, "1: new flows start with their fair window, and the window of flows that end is reused at once") \
+	T(least_window, 2, 1, 1000, "smallest window, segments")                                                          \
+	T(pacing_percent, 125, 0, 1000, "pacing rate, percent of a window per round trip; 0: none")             \
+	T(capacity_milli, 1000, 100, 2000, "fraction of the capacity to use, thousandths")
 #define td_xcp_TUNABLES(T) td_xcp_LIST(T, 0)
 TD_CONTROLLER(xcp);
 

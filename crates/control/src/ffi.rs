@@ -227,6 +227,8 @@ pub(crate) struct Native {
 pub(crate) struct RawTunable {
     name: *const c_char,
     pub(crate) value: u32,
+    pub(crate) low: u32,
+    pub(crate) high: u32,
     text: *const c_char,
 }
 

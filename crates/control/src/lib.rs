@@ -20,9 +20,11 @@
 //! ```
 
 mod ffi;
+mod tunable;
 
 pub use ffi::{Event, EventKind, FlowState, LinkRecord, MpcpPart, SharePart, XcpPart};
 use std::fmt;
+pub use tunable::{Tunable, TunableError, TunedController};
 
 /// An unbounded window, segments: the initial ssthresh.
 pub const INFINITE: u32 = 0x7fff_ffff;
@@ -43,23 +45,12 @@ pub const STATE_WORDS: usize = 12;
 #[derive(Clone, Copy)]
 pub struct Controller(&'static ffi::Native);
 
-/// A parameter of a controller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tunable {
-    /// Its name, which ends in the unit if it has one.
-    pub name: &'static str,
-    /// Default value.
-    pub default: u32,
-    /// Description.
-    pub text: &'static str,
-}
-
 /// The state of a controller for one flow.
 #[derive(Debug, Clone)]
 pub struct ControllerState {
     controller: Controller,
     words: [u64; STATE_WORDS],
-    tunables: Vec<u32>,
+    tunables: tunable::Values,
 }
 
 impl Controller {
@@ -103,26 +94,44 @@ impl Controller {
 
     /// Its parameters.
     pub fn tunables(self) -> impl Iterator<Item = Tunable> {
-        self.0.tunables().iter().map(|tunable| Tunable { name: tunable.name(), default: tunable.value, text: tunable.text() })
+        self.0.tunables().iter().map(|tunable| Tunable {
+            name: tunable.name(),
+            default: tunable.value,
+            range: tunable.low..=tunable.high,
+            text: tunable.text(),
+        })
+    }
+
+    pub(crate) fn tunable_count(self) -> usize {
+        self.0.tunables().len()
+    }
+
+    /// With the default values of its tunables.
+    pub fn untuned(self) -> TunedController {
+        TunedController::untuned(self)
+    }
+
+    /// With these values of tunables, by name; the others have their defaults.
+    ///
+    /// # Errors
+    /// It has no such tunable, or the value is outside of its range.
+    pub fn tuned<N: AsRef<str>>(self, settings: &[(N, u32)]) -> Result<TunedController, TunableError> {
+        TunedController::new(self, settings)
     }
 
     /// Starts on a flow at time `now_us` (µs), with the default tunables.
     pub fn begin(self, flow: &mut FlowState, link: Option<&mut LinkRecord>, now_us: u64) -> ControllerState {
-        self.begin_tuned(self.tunables().map(|tunable| tunable.default).collect(), flow, link, now_us)
-    }
-
-    /// As [`Controller::begin`], with values of the tunables in the order of
-    /// [`Controller::tunables`].
-    ///
-    /// # Panics
-    /// If the number of values is not the number of tunables.
-    pub fn begin_tuned(self, tunables: Vec<u32>, flow: &mut FlowState, link: Option<&mut LinkRecord>, now_us: u64) -> ControllerState {
-        assert_eq!(tunables.len(), self.tunables().count(), "tunables of {}", self.name());
-        let mut state = ControllerState { controller: self, words: [0; STATE_WORDS], tunables };
-        state.step(flow, link, &Event { now_us, kind: EventKind::Init, ..Event::default() });
-        state
+        self.untuned().begin(flow, link, now_us)
     }
 }
+
+impl PartialEq for Controller {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Controller {}
 
 impl fmt::Debug for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -135,7 +144,7 @@ impl ControllerState {
     /// record of the flow's egress link, if there is one.
     #[inline]
     pub fn step(&mut self, flow: &mut FlowState, link: Option<&mut LinkRecord>, event: &Event) {
-        self.controller.0.step(flow, &mut self.words, link, event, &self.tunables);
+        self.controller.0.step(flow, &mut self.words, link, event, self.tunables.of(self.controller));
     }
 
     /// The controller.

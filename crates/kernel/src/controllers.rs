@@ -70,7 +70,7 @@ pub fn has_congestion_control(name: &str) -> bool {
 /// privilege.
 pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<LoadedController> {
     let controller = named(name)?;
-    let values = tunable_values(controller, tunables)?;
+    let values = controller.tuned(tunables)?.values().to_vec();
     let _lock = shared_maps::lock();
     if !features()?.struct_ops {
         return Err(Error::NoStructOps);
@@ -188,20 +188,6 @@ fn named(name: &str) -> Result<Controller> {
 
 fn pin_of(controller: Controller) -> PathBuf {
     Path::new(PIN_DIRECTORY).join(format!("td_{}", controller.name()))
-}
-
-/// Values of all tunables, in order: those given, and the defaults.
-fn tunable_values(controller: Controller, tunables: &[(String, u32)]) -> Result<Vec<u32>> {
-    let mut values: Vec<u32> = controller.tunables().map(|tunable| tunable.default).collect();
-    for (name, value) in tunables {
-        let at = controller.tunables().position(|tunable| tunable.name == name).ok_or_else(|| Error::Tunable {
-            controller: controller.name().into(),
-            name: name.clone(),
-            known: controller.tunables().map(|tunable| tunable.name).collect::<Vec<_>>().join(", "),
-        })?;
-        values[at] = *value;
-    }
-    Ok(values)
 }
 
 macro_rules! objects {

@@ -14,16 +14,9 @@ pub enum Error {
         /// The names of all controllers.
         known: String,
     },
-    /// The controller has no such tunable.
-    #[error("{controller} has no tunable {name:?}: choose one of {known}")]
-    Tunable {
-        /// The controller.
-        controller: String,
-        /// The name given.
-        name: String,
-        /// The names of the controller's tunables.
-        known: String,
-    },
+    /// The controller has no such tunable, or not with this value.
+    #[error(transparent)]
+    Tunable(#[from] control::TunableError),
     /// The controller is loaded with other tunables.
     #[error("td_{0} is loaded in this kernel with other tunables: unload it first (`tandem control unload {0}`), or give no tunables")]
     OtherTunables(String),

@@ -4,7 +4,7 @@ use crate::{
     Error, Result, controllers, shared_maps,
     sys::{self, Plain},
 };
-use control::{Controller, Event, FlowState, LinkRecord, STATE_WORDS};
+use control::{Event, FlowState, LinkRecord, STATE_WORDS, TunedController};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ProgramInput};
 
 /// The BPF build of a controller, to which events are given. Its decisions can be compared with
@@ -30,15 +30,17 @@ struct Memory {
 impl Plain for Memory {}
 
 impl Replay {
-    /// Loads the program of a controller for replay only; connections cannot use it.
+    /// Loads the program of a controller with its tunables for replay only; connections cannot use it.
     ///
     /// # Errors
     /// As [`load`](crate::load).
-    pub fn new(controller: Controller) -> Result<Replay> {
+    pub fn new(tuned: TunedController) -> Result<Replay> {
+        let controller = tuned.controller();
         let attempt = format!("load the program of {} for replay", controller.name());
         let _lock = shared_maps::lock();
         let object = shared_maps::load(&attempt, || {
             let mut open = controllers::open(controller)?;
+            controllers::set_tunables(&mut open, tuned.values());
             for mut program in open.progs_mut() {
                 let replays = program.name() == "td_replay";
                 program.set_autoload(replays);

@@ -9,6 +9,7 @@
 
 mod calibrate;
 mod capture;
+mod controllers;
 mod emulator;
 mod error;
 mod host;

@@ -213,7 +213,7 @@ impl SeriesNetwork {
             onward.shape = Some(split.shaper);
         }
         let towards_receiver = LegRule { to, profile: onward, ..LegRule::default() };
-        let sender = profile(&scenario.control.sender);
+        let sender = profile(scenario.control.sender_name());
         ProxyConfig {
             listen: vec![ListenerConfig::transparent((Ipv6Addr::UNSPECIFIED, PROXY_PORT).into())],
             policy: Policy { legs: vec![towards_receiver], near: sender.clone(), far: sender, ..Policy::default() },

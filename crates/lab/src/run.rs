@@ -2,6 +2,7 @@
 
 use crate::{
     LabError,
+    controllers::{LegControllers, check_tunables},
     measure::{self, Recorder},
     network::{NetworkOptions, SeriesNetwork},
     parallel,
@@ -142,7 +143,7 @@ impl Engine for Lab {
                 why: format!("there is no controller {name:?}; this kernel has {}", available.join(", ")),
             });
         }
-        Ok(())
+        check_tunables(scenario)
     }
 
     fn run(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<Outcome, EngineError> {
@@ -170,12 +171,8 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
         access_delays: delayed.map(|flow| (workload::port(flow.id), flow.access_delay)).collect(),
         ..NetworkOptions::default()
     };
-    // Keeps the sender's controller loaded during the run. The proxies load theirs themselves.
-    let loaded = match kernel::resolve(&scenario.control.sender) {
-        Some(ours) => Some(kernel::load(ours.name(), &[]).map_err(|error| EngineError::Failed(error.to_string()))?),
-        None => None,
-    };
-    let control = loaded.as_ref().map_or(scenario.control.sender.clone(), |loaded| format!("td_{}", loaded.controller().name()));
+    // Keeps the controllers loaded during the run.
+    let controllers = LegControllers::load(scenario)?;
     let ended = Arc::new(Mutex::new(Vec::new()));
     let records = ended.clone();
     let mut network = SeriesNetwork::build(scenario, seed, &options, move |proxy, record| {
@@ -183,7 +180,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
             records.push((proxy, record));
         }
     })?;
-    let context = Arc::new(RunContext::new(seed, &control));
+    let context = Arc::new(RunContext::new(seed, &controllers.sender));
     network.start_clock();
     let mut rate_changes = rate_changes(scenario).into_iter().peekable();
     let mut workload = Workload::start(&network, context.clone(), &specs, &scenario.cross)?;

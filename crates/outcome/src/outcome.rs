@@ -40,6 +40,12 @@ pub struct Outcome {
     /// round trips after the last start to the first end. Absent: there was no such time, or one flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jain: Option<f64>,
+    /// Mean of Jain's index over windows of 5 s, one after the other from the first start on, each over what
+    /// the receivers read of the flows that were in progress for all of the window, if these were at least
+    /// two. Unlike `jain` it exists for every run in which two flows share a window, and the start of
+    /// flows counts. Absent: there was no such window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jain_window: Option<f64>,
     /// Longest time after a flow's start until Jain's index of the flows in progress, over half a
     /// second, reached 0.99. Absent: it never did before the next start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -320,6 +326,13 @@ impl Outcome {
         (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
     }
 
+    /// Longest time from a flow's start until its sender knew that its last byte was acknowledged, by the
+    /// first proxy if there is one; none if one did not.
+    pub fn last_acked_s(&self) -> Option<f64> {
+        let times: Option<Vec<f64>> = self.flows.iter().map(|flow| Some(flow.acked_s? - flow.start_s)).collect();
+        times?.into_iter().reduce(f64::max)
+    }
+
     /// Retransmitted segments on all legs.
     pub fn retransmits(&self) -> u64 {
         self.flows.iter().flat_map(|flow| &flow.legs).map(|leg| leg.retransmits).sum()
@@ -366,7 +379,9 @@ impl Outcome {
             "mean_flow_s" => self.mean_flow_s(),
             "mean_acked_s" => self.mean_acked_s(),
             "kept_max_bytes" => self.flows.iter().filter_map(|flow| flow.kept_max_bytes).max().map(|kept| kept as f64),
+            "last_acked_s" => self.last_acked_s(),
             "jain" => self.jain,
+            "jain_window" => self.jain_window,
             "converge_s" => self.converge_s,
             "queue_p50_bytes" => self.queue_bytes.map(|queue| queue.p50),
             "retransmits" => Some(self.retransmits() as f64),
@@ -401,14 +416,16 @@ pub const SOJOURNS: [&str; Scenario::MOST_NETWORKS + 1] = ["sojourn_0_s", "sojou
 pub const OVER_CAN: [&str; Scenario::MOST_NETWORKS + 1] = ["over_can_0", "over_can_1", "over_can_2", "over_can_3", "over_can_4"];
 
 /// The numbers by which outcomes are compared, and which have intervals over seeds.
-pub const NUMBERS: [&str; 27] = [
+pub const NUMBERS: [&str; 29] = [
     "goodput_bps",
     "utilization",
     "completion_s",
     "mean_flow_s",
     "mean_acked_s",
     "kept_max_bytes",
+    "last_acked_s",
     "jain",
+    "jain_window",
     "converge_s",
     "retransmits",
     "queue_drops",
@@ -523,6 +540,7 @@ mod tests {
         let outcome = Outcome {
             flows,
             jain: Some(1.0),
+            jain_window: Some(1.0),
             converge_s: Some(1.0),
             queue_bytes,
             proxy,

@@ -14,6 +14,8 @@ const DELAY_POINTS: usize = 400;
 const MOST_FLOW_CURVES: usize = 16;
 /// Most connections in the series, and most flows for which convergence is computed.
 const MOST_CURVES: usize = 100;
+/// Length of the windows of Jain's index, seconds: six round trips of a satellite link.
+const JAIN_WINDOW: f64 = 5.0;
 /// Window over which goodput is averaged, in seconds.
 const GOODPUT_WINDOW: f64 = 0.5;
 /// Jain's index at which flows count as having converged.
@@ -109,7 +111,7 @@ pub struct RunSamples {
 impl RunSamples {
     /// Computes the outcome.
     pub fn outcome(self, engine: &str, scenario: &Scenario, seed: u64) -> Outcome {
-        let controls = scenario.leg_controls();
+        let controls: Vec<String> = scenario.leg_settings().iter().map(ToString::to_string).collect();
         let specs = scenario.flow_specs(seed);
         let flows: Vec<FlowOutcome> = specs
             .iter()
@@ -146,6 +148,7 @@ impl RunSamples {
             utilization: carried / scenario.links[scenario.bottleneck()].capacity_between(first, first + span),
             intervals: self.intervals(scenario),
             jain: self.jain(scenario, specs.iter().map(|flow| flow.access_delay).max().unwrap_or(Span::ZERO)),
+            jain_window: self.jain_window(),
             converge_s: self.converge(),
             queue_bytes: Some(self.queue([first, last])),
             delay_s,
@@ -183,6 +186,23 @@ impl RunSamples {
             return None;
         }
         jain(&self.flows.iter().map(|flow| flow.read_between(from, to)).collect::<Vec<_>>())
+    }
+
+    /// Mean of Jain's index over windows of [`JAIN_WINDOW`], each over the flows in progress for all of it.
+    fn jain_window(&self) -> Option<f64> {
+        if self.flows.len() > MOST_CURVES {
+            return None;
+        }
+        let [first, last] = self.span();
+        let indices: Vec<f64> = (0..((last - first) / JAIN_WINDOW) as usize)
+            .filter_map(|number| {
+                let from = first + number as f64 * JAIN_WINDOW;
+                let to = from + JAIN_WINDOW;
+                let lasting = self.flows.iter().filter(|flow| flow.start_s <= from && flow.end_s.unwrap_or(self.end_s) >= to);
+                jain(&lasting.map(|flow| flow.read_between(from, to)).collect::<Vec<_>>())
+            })
+            .collect();
+        (!indices.is_empty()).then(|| indices.iter().sum::<f64>() / indices.len() as f64)
     }
 
     /// Longest time after a start until the flows in progress had converged.
@@ -381,6 +401,8 @@ mod tests {
         // No interval of the scenario: from the series, and not at all without.
         assert!((outcome.goodput_between(4.0, 6.0).unwrap() - 8e6).abs() < 1.0);
         assert_eq!(Outcome { series: Vec::new(), ..outcome.clone() }.goodput_between(4.0, 6.0), None);
+        // From 0 to 5 s only the first flow lasts, from 5 to 10 s both are alike.
+        assert!((outcome.jain_window.unwrap() - 1.0).abs() < 1e-9);
         // Half a second after the second start the mean over half a second is fair.
         assert!((outcome.converge_s.unwrap() - 0.5).abs() < 0.11, "{:?}", outcome.converge_s);
         assert_eq!(outcome.queue_bytes.unwrap().mean, 2000.0);

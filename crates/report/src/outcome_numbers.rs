@@ -23,9 +23,11 @@ impl NumberFormat {
         let (head, per, decimals) = match name {
             "mean_flow_s" => ("mean, s", 1.0, 2),
             "mean_acked_s" => ("sender knows, s", 1.0, 2),
+            "last_acked_s" => ("last sender knows, s", 1.0, 2),
             "kept_max_bytes" => ("sender keeps, kB", 1e3, 0),
             "completion_s" => ("end, s", 1.0, 2),
             "jain" => ("Jain", 1.0, 4),
+            "jain_window" => ("Jain, 5 s", 1.0, 4),
             "utilization" => ("use, %", 1e-2, 1),
             "goodput_bps" => ("goodput, Mbit/s", 1e6, 3),
             "retransmits" => ("sent again", 1.0, 0),

@@ -1,11 +1,12 @@
 //! Checks of a scenario whose values are right by themselves. Each fault names its key.
 
 use crate::{
+    control::Control,
     flows::Draw,
     foreground_arrivals::MmppPhases,
     law::{SizeLaw, SpanLaw},
     links::{Link, Loss, Queue},
-    model::{Control, Scenario},
+    model::Scenario,
     networks::{Bond, Foreground, ParallelNetwork, TransferScheduler},
     split::Buffer,
 };
@@ -31,6 +32,7 @@ fn check_demand(path: &str, link: &Link) -> Result<(), Fault> {
 impl Scenario {
     /// The first fault of a scenario whose values are right by themselves.
     pub(crate) fn check(&self) -> Result<(), Fault> {
+        self.control.check()?;
         if self.networks.is_empty() { self.check_series() } else { self.check_parallel() }
     }
 

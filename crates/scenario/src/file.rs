@@ -24,7 +24,8 @@ struct Case {
     /// Name of the case in tables, and for `--case`.
     name: String,
     /// Keys that differ from the file, with their values: `{ "control.proxy" = "bbr", split = [] }`.
-    /// Members of a list are counted from 1: `"link.2.rate"`.
+    /// Members of a list are counted from 1: `"link.2.rate"`; `"split.*.buffer"` is the key of all of
+    /// them.
     #[serde(default)]
     #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     set: Table,
@@ -51,7 +52,8 @@ impl std::str::FromStr for Assignment {
     type Err = String;
 
     /// `KEY=VALUE` or `KEY=VALUE,VALUE…`. Values are TOML if they parse as such, else text. Commas inside
-    /// brackets, braces or quotes do not separate values.
+    /// brackets, braces or quotes do not separate values, nor do those before a controller's tunable:
+    /// `control.proxy=mpcp,law=1,xcp` has two values.
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, values) =
             text.split_once('=').ok_or_else(|| format!("{text:?} has no \"=\": write KEY=VALUE, such as control.proxy=cubic"))?;
@@ -59,7 +61,14 @@ impl std::str::FromStr for Assignment {
         if key.is_empty() || key.split('.').any(str::is_empty) {
             return Err(format!("{text:?} has no key before \"=\": write KEY=VALUE, such as link.2.rate=5Mbit"));
         }
-        let values = split_outside(values).into_iter().map(value_of).collect();
+        let mut parts: Vec<String> = Vec::new();
+        for part in split_outside(values) {
+            match parts.last_mut().filter(|_| key.starts_with("control.") && is_tunable(part)) {
+                Some(controller) => *controller += &format!(",{part}"),
+                None => parts.push(part.into()),
+            }
+        }
+        let values = parts.iter().map(|part| value_of(part)).collect();
         Ok(Assignment { key: key.into(), values })
     }
 }
@@ -81,6 +90,11 @@ fn split_outside(text: &str) -> Vec<&str> {
     }
     parts.push(&text[start..]);
     parts
+}
+
+/// Whether a part of a controller's text sets a tunable: `law=1`.
+fn is_tunable(part: &str) -> bool {
+    part.split_once('=').is_some_and(|(name, _)| name.trim().chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
 }
 
 fn value_of(text: &str) -> Value {
@@ -211,8 +225,15 @@ fn from_set(case: &str, made: &[String], fault: &Fault) -> FileError {
 }
 
 /// Puts `value` at the dotted `key`. Tables of a list are counted from 1: `link.2.rate`, or
-/// `link[2].rate`.
+/// `link[2].rate`. `split.*.shaper` is the key of every table of the list, of which there may be none.
 fn set(table: &mut Table, key: &str, value: Value) -> Result<(), Fault> {
+    if let Some((list, rest)) = key.split_once(".*.") {
+        let count = match table.get(list) {
+            Some(Value::Array(items)) => items.len(),
+            _ => return Err(Fault::new(key, format!("there is no list {list} here"))),
+        };
+        return (1..=count).try_for_each(|number| set(table, &format!("{list}.{number}.{rest}"), value.clone()));
+    }
     let plain = key.replace('[', ".").replace(']', "");
     let steps: Vec<&str> = plain.split('.').collect();
     let fault = |message: String| Fault::new(key, message);
@@ -357,6 +378,18 @@ mod tests {
             ]
         );
         assert!(variants.iter().all(|variant| variant.scenario.links[1].rate == Rate(5_000_000)));
+    }
+
+    #[test]
+    fn a_star_sets_a_key_of_every_table_of_a_list() {
+        let file = ScenarioFile::parse(SATELLITE, "x").unwrap();
+        let variants = file.variants(&["link.*.rate=5Mbit".parse().unwrap(), "split.*.buffer=2MB".parse().unwrap()]).unwrap();
+        // The first case has no split.
+        assert_eq!(variants.iter().map(|variant| variant.scenario.splits.len()).collect::<Vec<_>>(), [0, 1]);
+        assert!(variants.iter().all(|variant| variant.scenario.links.iter().all(|link| link.rate == Rate(5_000_000))));
+        assert_eq!(variants[1].scenario.splits[0].buffer, Buffer::Bytes(Bytes(2_000_000)));
+        let wrong = file.variants(&["splits.*.buffer=2MB".parse().unwrap()]).unwrap_err().to_string();
+        assert!(wrong.contains("there is no list splits here"), "{wrong}");
     }
 
     #[test]

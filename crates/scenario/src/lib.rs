@@ -7,6 +7,7 @@
 mod bond_values;
 mod case_name;
 mod check;
+mod control;
 mod explicit;
 mod file;
 mod flows;
@@ -26,13 +27,14 @@ mod tcp;
 
 pub use bond_values::{MeasurementInterval, SplitFractions};
 pub use case_name::{case_parts, short_case, short_keys};
+pub use control::{Control, ControllerSetting};
 pub use explicit::Explicit;
 pub use file::{Assignment, ScenarioFile, Variant, schema};
 pub use flows::{Draw, FlowGroup, FlowSpec, Opens};
 pub use foreground_arrivals::{ForegroundArrivals, MmppPhases, StreamLoad};
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
 pub use links::{Gilbert, Link, Loss, Queue, QueueKind, RateChange, RateDemand};
-pub use model::{Control, Interval, LegLinks, Scenario};
+pub use model::{Interval, LegLinks, Scenario};
 pub use networks::{Bond, Foreground, ParallelNetwork, TransferScheduler};
 pub use parallel::{Job, Jobs, Parallel};
 pub use random::{Purpose, stream};

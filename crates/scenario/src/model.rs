@@ -2,6 +2,7 @@
 //! them. The keys of networks in parallel are in `networks`.
 
 use crate::{
+    control::{Control, ControllerSetting, bare},
     flows::{FlowGroup, FlowSpec, Opens},
     links::Link,
     networks::{Bond, Foreground, ParallelNetwork},
@@ -11,7 +12,7 @@ use crate::{
     tcp::Tcp,
 };
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde::{Deserialize, Serialize};
 use units::{Bytes, QueueSize, Rate, Span};
 
 /// A network and the traffic over it. The network is either links in series or networks in parallel,
@@ -78,54 +79,6 @@ fn one() -> u64 {
     1
 }
 
-/// Congestion controllers by name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Control {
-    /// Controller of the first leg, or of the whole path if nothing is split. With networks in
-    /// parallel: of all connections.
-    #[serde(default = "cubic")]
-    pub sender: String,
-    /// Controller of the following legs: one name for all, or a list with one for each `[[split]]`.
-    #[serde(default = "cubics", deserialize_with = "one_or_many")]
-    #[schemars(with = "OneOrMany", default = "cubic")]
-    pub proxy: Vec<String>,
-}
-
-fn cubic() -> String {
-    "cubic".into()
-}
-
-fn cubics() -> Vec<String> {
-    vec![cubic()]
-}
-
-impl Default for Control {
-    fn default() -> Self {
-        Control { sender: cubic(), proxy: cubics() }
-    }
-}
-
-/// The forms that [`one_or_many`] reads.
-#[derive(JsonSchema)]
-#[serde(untagged)]
-#[allow(dead_code)]
-enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
-}
-
-fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    let not_a_name = || D::Error::custom("is not the name of a controller, such as \"bbr\", or a list of names, one for each [[split]]");
-    match toml::Value::deserialize(deserializer)? {
-        toml::Value::String(name) => Ok(vec![name]),
-        toml::Value::Array(names) if !names.is_empty() => {
-            names.into_iter().map(|name| name.as_str().map(str::to_owned).ok_or_else(not_a_name)).collect()
-        }
-        _ => Err(not_a_name()),
-    }
-}
-
 /// The links between the two ends of a TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LegLinks {
@@ -184,13 +137,22 @@ impl Scenario {
         dialled_by.and_then(|split| self.splits.get(split)).map_or(flow.fast_open, |split| split.fast_open)
     }
 
-    /// The controller of each leg.
+    /// The name of each leg's controller.
     pub fn leg_controls(&self) -> Vec<&str> {
-        let mut names = vec![self.control.sender.as_str()];
+        self.leg_texts().into_iter().map(bare).collect()
+    }
+
+    /// The controller of each leg with its tunables.
+    pub fn leg_settings(&self) -> Vec<ControllerSetting> {
+        self.leg_texts().into_iter().map(|text| self.control.setting(text)).collect()
+    }
+
+    fn leg_texts(&self) -> Vec<&str> {
+        let mut texts = vec![self.control.sender.as_str()];
         for index in 0..self.splits.len() {
-            names.push(self.control.proxy.get(index).unwrap_or(&self.control.proxy[self.control.proxy.len() - 1]));
+            texts.push(self.control.proxy.get(index).unwrap_or(&self.control.proxy[self.control.proxy.len() - 1]));
         }
-        names
+        texts
     }
 
     /// Base round trip of `leg`, without queues: twice the delays of its links.

@@ -146,7 +146,7 @@ fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(
             return EngineError::cannot("sim", key, "parallel networks have no such routers: use \"droptail\" or \"ecn\"");
         }
     }
-    if let Some(CongestionControl::RouterAssisted(_)) = CongestionControl::named(&scenario.control.sender) {
+    if Explicit::named(scenario.control.sender_name()).is_some() {
         return EngineError::cannot("sim", "control.sender", "parallel networks have no routers that send feedback to senders");
     }
     for (index, flow) in (1..).zip(&scenario.flows) {
@@ -195,11 +195,12 @@ fn unsupported_flow_key(flow: &FlowGroup) -> Option<(&'static str, &'static str)
 
 /// The congestion control of each leg.
 fn leg_controls(scenario: &Scenario) -> Result<Vec<CongestionControl>, EngineError> {
-    let controls = scenario.leg_controls().into_iter().enumerate().map(|(leg, name)| {
+    let controls = scenario.leg_settings().into_iter().enumerate().map(|(leg, setting)| {
+        let name = setting.name.as_str();
         let key = if leg == 0 { "control.sender" } else { "control.proxy" };
         let wrong = |why: String| Err(EngineError::WrongScenario { key: key.into(), why });
-        match CongestionControl::named(name) {
-            Some(CongestionControl::Native(controller)) if leg == 0 && controller.needs_capacity() => {
+        match CongestionControl::of(&setting) {
+            Some(control) if leg == 0 && control.needs_capacity() => {
                 let why = format!("{name:?} divides the capacity of a proxy's egress link, which a sender does not know");
                 EngineError::cannot("sim", key, why)
             }

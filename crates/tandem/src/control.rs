@@ -100,7 +100,7 @@ impl ControlCommand {
 /// An unknown controller or tunable is a usage error; other errors are failures.
 fn failed(error: Error) -> CommandError {
     match error {
-        Error::Unknown { .. } | Error::Tunable { .. } => CommandError::Usage(error.to_string()),
+        Error::Unknown { .. } | Error::Tunable(_) => CommandError::Usage(error.to_string()),
         other => CommandError::Failed(other.to_string()),
     }
 }

@@ -1,6 +1,6 @@
 //! Each controller against the formulas of its source, on a path without loss or queue.
 
-use control::{CWND_LIMITED, Controller, ControllerState, Event, EventKind, FlowState, INFINITE};
+use control::{CWND_LIMITED, Controller, ControllerState, Event, EventKind, FlowState, INFINITE, LinkRecord};
 use proptest::prelude::*;
 
 const MSS: u32 = 1448;
@@ -14,9 +14,13 @@ struct IdealPath {
 
 impl IdealPath {
     fn new(name: &str, rtt_us: u32, cwnd: u32, ssthresh: u32) -> Self {
+        IdealPath::tuned(name, &[], rtt_us, cwnd, ssthresh)
+    }
+
+    fn tuned(name: &str, tunables: &[(&str, u32)], rtt_us: u32, cwnd: u32, ssthresh: u32) -> Self {
         let mut flow =
             FlowState { mss: MSS, cwnd, ssthresh, srtt_us: rtt_us, min_rtt_us: rtt_us, snd_wnd: 1 << 30, ..FlowState::default() };
-        let state = Controller::named(name).unwrap().begin(&mut flow, None, 1_000_000);
+        let state = Controller::named(name).unwrap().tuned(tunables).unwrap().begin(&mut flow, None, 1_000_000);
         IdealPath { flow, state, now_us: 1_000_000 }
     }
 
@@ -159,6 +163,78 @@ fn hybla_does_not_overflow_at_long_round_trips() {
         path.ack(1000);
         assert_eq!(path.flow.cwnd, 5000, "slow start ends at ssthresh");
     }
+}
+
+#[test]
+fn hybla_of_2006_overflows_from_625_ms_on() {
+    // The first ACK of a new connection, for ten segments: 2^rho - 1 = 15 per ACK at 100 ms.
+    let first_ack = |rtt_us: u32| {
+        let mut path = IdealPath::tuned("hybla", &[("per_ack", 1), ("shift32", 1)], rtt_us, 10, INFINITE);
+        let before = path.flow.cwnd;
+        path.ack(10);
+        (before, path.flow.cwnd)
+    };
+    assert_eq!(first_ack(100_000), (10, 25));
+    assert_eq!(first_ack(600_000), (24, 65_535), "2^24 - 1 segments, clamped");
+    assert_eq!(first_ack(625_000), (25, 65_535), "2^25 * 128 is 0 in 32 bits, and 0 - 128 huge");
+    // 2^32 is 2^0 on x86: at 800 ms nothing is added, at 805 ms 11/128 of a segment.
+    assert_eq!(first_ack(800_000), (32, 32));
+    let grown = |rtt_us: u32| {
+        let mut path = IdealPath::tuned("hybla", &[("per_ack", 1), ("shift32", 1)], rtt_us, 10, INFINITE);
+        (0..128).for_each(|_| path.ack(2));
+        path.flow.cwnd - 32
+    };
+    assert_eq!((grown(800_000), grown(805_000)), (0, 11));
+}
+
+#[test]
+fn hybla_grows_per_ack_as_in_linux_if_it_is_told_to() {
+    // rho^2 / cwnd per ACK: with an ACK for every other segment half of rho^2 per round trip.
+    let mut path = IdealPath::tuned("hybla", &[("per_ack", 1)], 400_000, 10_000, 10_000);
+    path.round(2);
+    assert!((path.flow.cwnd - 10_000).abs_diff(128) <= 3, "{}", path.flow.cwnd);
+}
+
+/// The growth of a window of 1000 segments in one round trip at a load, as a factor.
+fn mpcp_growth(tunables: &[(&str, u32)], rtt_us: u32, load_milli: u32) -> f64 {
+    let mut flow = FlowState { mss: MSS, cwnd: 1000, srtt_us: rtt_us, in_flight: 1000, ..FlowState::default() };
+    // No interval ends within the round trip, so the load stays.
+    let mut link = LinkRecord { capacity: 1_250_000, ..LinkRecord::default() };
+    link.mpcp.load_milli = load_milli;
+    let mut state = Controller::named("mpcp").unwrap().tuned(tunables).unwrap().begin(&mut flow, Some(&mut link), 1000);
+    let ack = Event { now_us: 1000, kind: EventKind::Ack, acked: 1, flags: CWND_LIMITED, ..Event::default() };
+    for _ in 0..1000 {
+        state.step(&mut flow, Some(&mut link), &ack);
+        link.mpcp.load_milli = load_milli;
+    }
+    // The pacing rate has the window's fraction: 125 % of a window per round trip.
+    flow.pacing_rate as f64 * f64::from(rtt_us) / 1e6 / 1.25 / f64::from(MSS) / 1000.0
+}
+
+#[test]
+fn mpcp_increases_grow_with_the_round_trip_if_it_is_told_to() {
+    let near = |grown: f64, expected: f64| assert!((grown - expected).abs() < 4e-3 * (expected - 1.0) + 2e-5, "{grown}, {expected}");
+    let xi = 0.35 * 0.35 / 0.65;
+    for rtt_us in [100_000, 200_000, 400_000, 800_000] {
+        let r = f64::from(rtt_us) / 200_000.0;
+        // Unscaled, the round trip does not matter.
+        near(mpcp_growth(&[], rtt_us, 650), 1.0 + xi);
+        near(mpcp_growth(&[], rtt_us, 900), 1.001);
+        let scaled = ("rtt_scaling", 1);
+        near(mpcp_growth(&[scaled], rtt_us, 650), (1.0f64 + xi).powf(r).min(2.0));
+        near(mpcp_growth(&[scaled, ("law", 1)], rtt_us, 650), 1.0625f64.powf(r.min(2.5)));
+        near(mpcp_growth(&[scaled, ("law", 2)], rtt_us, 900), 1.0 + (1.0f64 + 0.027).powf(r) - 1.0 + mpcp_alpha(rtt_us) / 1000.0);
+        near(mpcp_growth(&[scaled], rtt_us, 900), 1.0 + mpcp_alpha(rtt_us) / 1000.0);
+        near(mpcp_growth(&[scaled, ("alpha_milli", 2500)], rtt_us, 900), 1.0 + 2.5 * mpcp_alpha(rtt_us) / 1000.0);
+    }
+    near(mpcp_growth(&[("alpha_milli", 40_000)], 800_000, 900), 1.04);
+    assert_eq!(mpcp_alpha(800_000), 40.0);
+}
+
+/// VCP's alpha (Xia et al. 2005 section 4.3), as the simulator has it end to end.
+fn mpcp_alpha(rtt_us: u32) -> f64 {
+    let ratio = f64::from(rtt_us) / 1e5;
+    ratio * ratio.clamp(0.2, 5.0)
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn five() -> Vec<FlowData> {
 }
 
 fn run(path: &BottleneckPath, jobs: &[FlowData], seconds: f64) -> RunResult {
-    bottleneck::run(share(), None, path, jobs, seconds)
+    bottleneck::run(share(), path, jobs, seconds)
 }
 
 #[test]

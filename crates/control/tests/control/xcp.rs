@@ -6,7 +6,7 @@ use control::Controller;
 const RATE: u64 = 1_250_000;
 
 fn run(name: &str, path: &BottleneckPath, jobs: &[FlowData], seconds: f64) -> RunResult {
-    bottleneck::run(Controller::named(name).unwrap(), None, path, jobs, seconds)
+    bottleneck::run(Controller::named(name).unwrap(), path, jobs, seconds)
 }
 
 /// Checks with the bottleneck queue on the sender's host, and behind it.

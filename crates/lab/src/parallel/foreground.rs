@@ -18,7 +18,7 @@ impl ParallelNetworks {
     pub fn build(scenario: &Scenario, seed: u64, options: &NetworkOptions) -> Result<Self, LabError> {
         let parallel = scenario.parallel().ok_or_else(|| LabError::NoNetworks { scenario: scenario.name.clone() })?;
         let mut networks = ParallelNetworks::without_bonds(&parallel, seed, options)?;
-        start(&mut networks, &parallel, &scenario.flow_specs(seed), &scenario.control.sender, |_| |_, _: &FlowRecord| {})?;
+        start(&mut networks, &parallel, &scenario.flow_specs(seed), scenario.control.sender_name(), |_| |_, _: &FlowRecord| {})?;
         Ok(networks)
     }
 }

@@ -6,7 +6,7 @@ mod foreground;
 mod network;
 mod transfers;
 
-use crate::{emulator::LinkReport, measure, network::NetworkOptions};
+use crate::{controllers::LegControllers, emulator::LinkReport, measure, network::NetworkOptions};
 use bond_samples::BondSampler;
 pub use network::{BondRoute, ParallelNetworks};
 use network::{MAX_START_DELAY, wire_rate};
@@ -151,16 +151,12 @@ pub(crate) fn play(
 ) -> Result<Outcome, EngineError> {
     progress.at(0.0, "building");
     // Keeps the sender's controller loaded during the run.
-    let loaded = match kernel::resolve(&scenario.control.sender) {
-        Some(ours) => Some(kernel::load(ours.name(), &[]).map_err(|error| EngineError::Failed(error.to_string()))?),
-        None => None,
-    };
-    let control = loaded.as_ref().map_or(scenario.control.sender.clone(), |loaded| format!("td_{}", loaded.controller().name()));
+    let controllers = LegControllers::load(scenario)?;
     let specs = scenario.flow_specs(seed);
     let options = NetworkOptions { capture: capture.cloned(), ..NetworkOptions::default() };
     let mut networks = ParallelNetworks::without_bonds(parallel, seed, &options)?;
     let totals = Arc::new(Mutex::new(BondTotals { shares: vec![0; parallel.networks.len()], held: Vec::new() }));
-    let route = foreground::start(&mut networks, parallel, &specs, &control, |opens| {
+    let route = foreground::start(&mut networks, parallel, &specs, &controllers.sender, |opens| {
         let totals = totals.clone();
         move |end, record: &FlowRecord| record_ended_stream(&totals, opens, end, record)
     })?;
@@ -169,8 +165,14 @@ pub(crate) fn play(
     // The run starts after the handshakes of the bond's connections.
     let rtt = parallel.networks.iter().map(|network| 2 * network.delay.0).max().unwrap_or(0);
     thread::sleep((Duration::from_millis(200) + Span(8 * rtt).duration()).min(MAX_START_DELAY));
-    let mut transfers =
-        TransferThreads::start(&networks, parallel.networks.len(), (seed, &control), &windows, route == TransferRoute::Multipath, results)?;
+    let mut transfers = TransferThreads::start(
+        &networks,
+        parallel.networks.len(),
+        (seed, &controllers.sender),
+        &windows,
+        route == TransferRoute::Multipath,
+        results,
+    )?;
     let mut run = ParallelRun {
         parallel,
         networks: &networks,

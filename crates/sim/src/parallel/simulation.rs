@@ -22,7 +22,7 @@ use crate::{
     sender::{CongestionControl, SenderConfig, TcpSender},
     settings::TcpSettings,
 };
-use control::Controller;
+use control::TunedController;
 use outcome::Progress;
 use scenario::{FlowSpec, Parallel, ParallelNetwork, PlannedTransfer, QueueKind, Scenario, TransferSchedule, TransferScheduler};
 use std::collections::VecDeque;
@@ -71,7 +71,7 @@ pub(crate) struct ParallelSimulation<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) parallel: Parallel<'a>,
     pub(super) settings: TcpSettings,
-    controller: Controller,
+    controller: TunedController,
     pub(super) net: SimNetwork,
     /// The connections by slot, and the owners of the slots.
     connections: Vec<TcpConnection>,
@@ -146,7 +146,13 @@ impl Simulation for ParallelSimulation<'_> {
 
 impl<'a> ParallelSimulation<'a> {
     /// The simulation of a scenario at time zero.
-    pub(crate) fn new(scenario: &'a Scenario, parallel: Parallel<'a>, seed: u64, controller: Controller, settings: TcpSettings) -> Self {
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        parallel: Parallel<'a>,
+        seed: u64,
+        controller: TunedController,
+        settings: TcpSettings,
+    ) -> Self {
         let specs = scenario.flow_specs(seed);
         let finite_flows = specs.iter().filter(|spec| spec.bytes.is_some()).count();
         let mut simulation = ParallelSimulation {
@@ -300,7 +306,7 @@ impl<'a> ParallelSimulation<'a> {
         };
         let receive_buffer = planned.window.map_or(u64::MAX, |window| window.0);
         let max_window = unlimited_window(network, self.settings.mss);
-        let echo = if self.controller.name() == "dctcp" { EcnEcho::EachSegment } else { EcnEcho::UntilCwr };
+        let echo = if self.controller.controller().name() == "dctcp" { EcnEcho::EachSegment } else { EcnEcho::UntilCwr };
         let receiver = TcpReceiver::new(owner.number, channels[1], [receive_buffer, max_window], echo, self.settings);
         let sender = TcpSender::new(config, CongestionControl::Native(self.controller), self.settings);
         TcpConnection::new(sender, receiver, (planned.opens, false), channels, self.settings)
@@ -472,7 +478,7 @@ mod tests {
     }
 
     fn simulation<'a>(scenario: &'a Scenario, controller: &str) -> ParallelSimulation<'a> {
-        let Some(controller) = Controller::named(controller) else { panic!("{controller} exists") };
+        let controller = control::Controller::named(controller).expect("it exists").untuned();
         ParallelSimulation::new(scenario, scenario.parallel().unwrap(), 1, controller, TcpSettings::default())
     }
 

@@ -3,14 +3,14 @@
 
 use super::router_assisted::{self, RouterAssistedState};
 use crate::packet::CongestionHeader;
-use control::{Controller, Event, FlowState, LinkRecord};
-use scenario::Explicit;
+use control::{Controller, Event, FlowState, LinkRecord, TunedController};
+use scenario::{ControllerSetting, Explicit};
 
 /// The congestion control of a leg.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum CongestionControl {
     /// A controller compiled from its C header.
-    Native(Controller),
+    Native(TunedController),
     /// A controller that follows feedback from routers.
     RouterAssisted(Explicit),
 }
@@ -23,15 +23,17 @@ pub(super) enum ControlState {
 }
 
 impl CongestionControl {
-    /// The congestion control with this name.
-    pub(crate) fn named(name: &str) -> Option<CongestionControl> {
-        Explicit::named(name).map(CongestionControl::RouterAssisted).or_else(|| Controller::named(name).map(CongestionControl::Native))
+    /// The congestion control of a leg; none if there is none of its name. Its scenario has checked the
+    /// tunables.
+    pub(crate) fn of(setting: &ControllerSetting) -> Option<CongestionControl> {
+        let native = || Controller::named(&setting.name)?.tuned(&setting.pairs()).ok().map(CongestionControl::Native);
+        Explicit::named(&setting.name).map(CongestionControl::RouterAssisted).or_else(native)
     }
 
     /// The native controller, if it is one.
     pub(crate) fn native(self) -> Option<Controller> {
         match self {
-            CongestionControl::Native(controller) => Some(controller),
+            CongestionControl::Native(tuned) => Some(tuned.controller()),
             CongestionControl::RouterAssisted(_) => None,
         }
     }
@@ -54,7 +56,7 @@ impl CongestionControl {
     /// Whether it alone sets the window, also during recovery.
     pub(super) fn owns_window(self) -> bool {
         match self {
-            CongestionControl::Native(controller) => controller.owns_window(),
+            CongestionControl::Native(tuned) => tuned.controller().owns_window(),
             CongestionControl::RouterAssisted(explicit) => explicit.ignores_loss,
         }
     }
@@ -62,7 +64,7 @@ impl CongestionControl {
     /// Whether it sets the pacing rate.
     pub(super) fn paces(self) -> bool {
         match self {
-            CongestionControl::Native(controller) => controller.owns_window(),
+            CongestionControl::Native(tuned) => tuned.controller().owns_window(),
             CongestionControl::RouterAssisted(explicit) => router_assisted::paces(explicit),
         }
     }

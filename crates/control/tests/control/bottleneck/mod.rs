@@ -196,7 +196,7 @@ struct BottleneckSimulation<'a> {
 }
 
 /// Runs the jobs under a controller for `seconds`, or until all have ended.
-pub(crate) fn run(controller: Controller, tunables: Option<Vec<u32>>, path: &BottleneckPath, jobs: &[FlowData], seconds: f64) -> RunResult {
+pub(crate) fn run(controller: Controller, path: &BottleneckPath, jobs: &[FlowData], seconds: f64) -> RunResult {
     let senders = jobs
         .iter()
         .map(|job| Sender {
@@ -270,7 +270,7 @@ pub(crate) fn run(controller: Controller, tunables: Option<Vec<u32>>, path: &Bot
             break;
         }
         simulation.now = time;
-        simulation.handle(event, controller, tunables.as_ref());
+        simulation.handle(event, controller);
     }
     let BottleneckSimulation { senders, mut result, link, .. } = simulation;
     result.link = link;
@@ -308,15 +308,14 @@ impl BottleneckSimulation<'_> {
         Some(self.busy_until)
     }
 
-    fn handle(&mut self, event: SimEvent, controller: Controller, tunables: Option<&Vec<u32>>) {
+    fn handle(&mut self, event: SimEvent, controller: Controller) {
         match event {
             SimEvent::Start(i) => {
                 let sender = &mut self.senders[i];
                 sender.flow.srtt_us = self.path.rtt_us as u32;
                 sender.flow.min_rtt_us = self.path.rtt_us as u32;
-                let tunables = tunables.cloned().unwrap_or_else(|| controller.tunables().map(|tunable| tunable.default).collect());
-                sender.state = Some(controller.begin_tuned(tunables, &mut sender.flow, Some(&mut self.link), self.now));
-                self.handle(SimEvent::Write(i), controller, None);
+                sender.state = Some(controller.begin(&mut sender.flow, Some(&mut self.link), self.now));
+                self.handle(SimEvent::Write(i), controller);
             }
             SimEvent::Write(i) => {
                 let job = self.senders[i].job;

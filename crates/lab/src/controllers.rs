@@ -1,0 +1,63 @@
+//! Tandem's controllers of a scenario's legs, in the kernel with the scenario's tunables.
+
+use kernel::{Controller, LoadedController};
+use outcome::EngineError;
+use scenario::{ControllerSetting, Scenario};
+
+/// Keeps the controllers of all legs loaded. The proxies find them loaded and use them as they are.
+pub(crate) struct LegControllers {
+    /// The sender's controller by the name that the kernel knows.
+    pub sender: String,
+    _loaded: Vec<LoadedController>,
+}
+
+impl LegControllers {
+    /// Loads Tandem's controllers among those of the legs with all tunables of the scenario, so that a
+    /// controller that somebody else has loaded with other tunables is an error.
+    pub(crate) fn load(scenario: &Scenario) -> Result<Self, EngineError> {
+        let settings = scenario.leg_settings();
+        let load = |setting: &ControllerSetting| {
+            let ours = kernel::resolve(&setting.name)?;
+            Some(load(ours, setting))
+        };
+        let loaded: Vec<LoadedController> = settings.iter().filter_map(load).collect::<Result<_, _>>()?;
+        let sender = settings[0].name.as_str();
+        let sender = kernel::resolve(sender).map_or_else(|| sender.to_owned(), |ours| format!("td_{}", ours.name()));
+        Ok(LegControllers { sender, _loaded: loaded })
+    }
+}
+
+fn load(ours: Controller, setting: &ControllerSetting) -> Result<LoadedController, EngineError> {
+    let failed = |error: String| EngineError::Failed(error);
+    let tuned = ours.tuned(&setting.pairs()).map_err(|error| failed(error.to_string()))?;
+    let all: Vec<(String, u32)> = ours.tunables().map(|tunable| tunable.name.to_owned()).zip(tuned.values().iter().copied()).collect();
+    kernel::load(ours.name(), &all).map_err(|error| failed(error.to_string()))
+}
+
+/// Refuses tunables that this kernel cannot give to the controllers: those of its own ones, and two sets
+/// for the same controller, which all of its connections share.
+pub(crate) fn check_tunables(scenario: &Scenario) -> Result<(), EngineError> {
+    let settings = scenario.leg_settings();
+    for (leg, setting) in settings.iter().enumerate() {
+        let key = if leg == 0 { "control.sender" } else { "control.proxy" };
+        let Some(ours) = kernel::resolve(&setting.name) else {
+            if setting.tunables.is_empty() {
+                continue;
+            }
+            let name = &setting.name;
+            return EngineError::cannot(
+                "lab",
+                key,
+                format!("this kernel's own {name:?} has no tunables: write \"td_{name}\" for Tandem's"),
+            );
+        };
+        let other = settings[..leg].iter().find(|other| kernel::resolve(&other.name) == Some(ours) && other.tunables != setting.tunables);
+        if let Some(other) = other {
+            let why = format!(
+                "\"{setting}\" has other tunables than \"{other}\" on another leg: in a kernel all connections share a controller's"
+            );
+            return EngineError::cannot("lab", key, why);
+        }
+    }
+    Ok(())
+}
