@@ -120,7 +120,7 @@ mod tests {
         let all = |tag: &str| document.descendants().filter(|node| node.tag_name().name() == tag).collect::<Vec<_>>();
         let points: Vec<_> = all("polyline").iter().map(|line| line.attribute("points").unwrap()).collect();
         assert_eq!(points, ["0,1000 1000,500 2000,0", "2000,250"]);
-        let ticks: Vec<_> = all("span").iter().filter_map(|span| span.text()).collect();
+        let ticks: Vec<_> = all("span").iter().filter_map(roxmltree::Node::text).collect();
         assert!(ticks.contains(&"-2.0") && ticks.contains(&"2.0 ln q") && ticks.contains(&"-1.0"), "{ticks:?}");
     }
 }

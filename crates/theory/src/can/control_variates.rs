@@ -154,10 +154,8 @@ fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
         }
         for row in (0..size).filter(|row| *row != pivot) {
             let factor = matrix[row][pivot] / diagonal;
-            for column in 0..size {
-                let part = factor * matrix[pivot][column];
-                matrix[row][column] -= part;
-            }
+            let by = matrix[pivot].clone();
+            matrix[row].iter_mut().zip(by).for_each(|(value, by)| *value -= factor * by);
             right[row] -= factor * right[pivot];
         }
     }
