@@ -72,7 +72,7 @@ fn conclusion(advice: &Advice, buffers: &[BufferResult]) -> String {
                  receiver, and connections end if the proxy does (RFC 3135 §4).",
                 split.candidate.after.unwrap_or(0),
                 split.candidate.control,
-                compared(advice, split)
+                capitalized(&compared(advice, split))
             )
         }
         AdviceVerdict::DoesNotPay => format!("do not split it: that does not pay. The best split: {}.", compared(advice, split)),
@@ -84,6 +84,11 @@ fn conclusion(advice: &Advice, buffers: &[BufferResult]) -> String {
     if let Some(sender) = besides.first() {
         text += &format!(" Without a proxy, with {} at the sender: {}.", sender.candidate.control, compared(advice, sender));
     }
+    capitalized(&text)
+}
+
+/// `text` with a capital first letter.
+fn capitalized(text: &str) -> String {
     let first = text.chars().next().into_iter().flat_map(char::to_uppercase);
     first.chain(text.chars().skip(1)).collect()
 }
@@ -164,8 +169,8 @@ mod tests {
         let text = advice_text(&advice(), &buffers, None);
         for part in [
             "Split it after link 1, with share at the proxy, configured with the next link's capacity of 10Mbit; a buffer of ",
-            "a flow takes 2.50 s instead of 10.00 s in the mean, 4.00 ± 0.30 times as good (10 seeds)",
-            "Without a proxy, with hybla at the sender: ",
+            " in each direction is enough. A flow takes 2.50 s instead of 10.00 s in the mean, 4.00 ± 0.30 times as good (10 seeds)",
+            "Without a proxy, with hybla at the sender: a flow takes ",
             "as it is: end to end, cubic",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");

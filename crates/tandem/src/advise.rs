@@ -38,7 +38,8 @@ impl AdviseCommand {
         let mut variants = runs::read_variants(&self.file, &self.sets)?;
         if variants.len() > 1 {
             let (count, names) = (variants.len(), runs::case_names(&variants));
-            eprintln!("tandem: {} has {count} cases; advice is given for the first one of {names}", self.file.display());
+            let text = format!("tandem: {} has {count} cases; advice is given for the first one of {names}", self.file.display());
+            eprintln!("{}", report::wrap(&text, output::width()));
         }
         let scenario = variants.remove(0).scenario;
         let advisor = Advisor::new(&scenario).map_err(|why| CommandError::Usage(format!("{}: {why}", self.file.display())))?;
