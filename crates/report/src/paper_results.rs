@@ -37,7 +37,7 @@ pub enum PaperAnswer {
     /// By runs of scenarios.
     Played {
         /// The experiment.
-        experiment: Experiment,
+        experiment: Box<Experiment>,
         /// What the engines play.
         plans: Vec<EnginePlan>,
         /// The circumstances of the runs.

@@ -242,7 +242,7 @@ impl PaperCommand {
         }
         outcome::add_ci95(&mut played.outcomes);
         let Played { outcomes, runs, notes, failure } = played;
-        Ok((PaperAnswer::Played { experiment: experiment.clone(), plans, runs, outcomes }, notes, failure))
+        Ok((PaperAnswer::Played { experiment: Box::new(experiment.clone()), plans, runs, outcomes }, notes, failure))
     }
 
     /// Reads the outcomes of earlier runs: of this entry where the file says of which they are.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{ExitCode, ExitStatus},
     thread,
@@ -354,7 +355,10 @@ impl PhaseTrial<'_> {
 /// Whether a program ended in an orderly way: with an exit code and a message.
 fn judge_end(status: ExitStatus, said: &str) -> (FaultOutcome, String) {
     let last = tail(said);
-    let is_fine = matches!(status.code(), Some(1..=127)) && !panicked(said) && !last.trim().is_empty();
+    // Rust's runtime aborts when it gets no memory, for an allocation or for a panic.
+    let no_memory = status.signal() == Some(libc::SIGABRT)
+        && ["memory allocation of ", "failed to initiate panic"].iter().any(|words| said.contains(words));
+    let is_fine = no_memory || matches!(status.code(), Some(1..=127)) && !panicked(said) && !last.trim().is_empty();
     (if is_fine { FaultOutcome::Ended } else { FaultOutcome::Bad }, format!("{status}: {last}"))
 }
 

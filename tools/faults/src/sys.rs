@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Calls that are never intercepted: calls that this mechanism needs (`execve` and `pselect6` of
 /// the child before it runs the program), calls that cannot fail (`prlimit64` of the calling
-/// process), and calls whose errors no program can handle (the C library aborts on an unexpected
+/// process, `sigwait`), and calls whose errors no program can handle (the C library aborts on an unexpected
 /// error of `futex`; a `close` that is not executed leaks the descriptor).
 const NEVER: &[libc::c_long] = &[
     libc::SYS_execve,
@@ -46,6 +46,7 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_set_tid_address,
     libc::SYS_rseq,
     libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigtimedwait,
     libc::SYS_rt_sigaction,
     libc::SYS_sigaltstack,
     libc::SYS_madvise,
