@@ -63,7 +63,7 @@ pub struct LegProfile {
     /// cookie before.
     pub fast_open: bool,
     /// Time that a dialled leg may take to connect. Absent: the proxy's `connect_timeout`.
-    /// Not of a bond, whose streams and networks have their own limits.
+    /// Does not apply to a bond, which has its own limits.
     pub connect_timeout: Option<Span>,
 }
 

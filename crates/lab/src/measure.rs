@@ -1,8 +1,8 @@
 //! Measures a run.
 //!
 //! A [`Recorder`] samples every flow, proxy and link many times a second. How samples become an
-//! outcome is the same for every engine: see [`outcome::RunSamples`]. This module also decides whether
-//! the machine kept up with the scenario.
+//! outcome is the same for every engine: see [`outcome::RunSamples`]. This module also decides
+//! whether the machine kept up with the scenario.
 
 use crate::{
     emulator::LinkReport,

@@ -1,6 +1,6 @@
 //! The papers' tables and figures. Each is a scenario file together with what the paper printed and
-//! claimed; the data are in the folder `papers/`, one folder for each paper, and are embedded in the
-//! program.
+//! claimed; the data are in the folder `papers/`, one folder for each paper, and are embedded in
+//! the program.
 //!
 //! [`papers`] and [`Paper::find`] are the index. An [`Experiment`] is answered by outcomes:
 //! [`Paper::plans`] lists what each engine plays, and [`Experiment::rows`], [`PrintedValue::here`]

@@ -1,6 +1,6 @@
 //! Recorded outcomes: what engines answered to an experiment, kept as data below
-//! `papers/PAPER/outcomes/` with the circumstances of the run. Pages and summaries are made of them,
-//! so that nothing has to be run for that.
+//! `papers/PAPER/outcomes/` with the circumstances of the run. Pages and summaries are made of
+//! them, so that nothing has to be run for that.
 
 use crate::{embedded, error::PaperError};
 use outcome::Outcome;
@@ -85,8 +85,8 @@ impl Record {
         Ok(path)
     }
 
-    /// Adds a run and its outcomes. They replace those of the same engine, case and seed. Series are
-    /// not kept.
+    /// Adds a run and its outcomes. They replace those of the same engine, case and seed. Series
+    /// are not kept.
     pub fn add(&mut self, run: RecordedRun, outcomes: &[Outcome]) {
         let same = |a: &Outcome, b: &Outcome| (&a.engine, &a.case, a.seed) == (&b.engine, &b.case, b.seed);
         self.outcomes.retain(|old| !outcomes.iter().any(|new| same(old, new)));

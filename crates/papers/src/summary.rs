@@ -1,4 +1,5 @@
-//! One verdict for each claim, over all engines and over all settings of what the paper leaves open.
+//! One verdict for each claim, over all engines and over all settings of what the paper leaves
+//! open.
 
 use crate::{
     claim::{ClaimVerdict, ClaimedRatio, PaperClaim},
@@ -57,7 +58,7 @@ pub struct ClaimSummary {
     pub holds: usize,
     /// The number of settings that decide the claim.
     pub decided: usize,
-    /// The settings whose verdict differs from that of the first setting that decides the claim.
+    /// The settings that contradict the first setting that decides the claim.
     pub flips: Vec<String>,
 }
 

@@ -44,8 +44,8 @@ pub(crate) struct PaperCommand {
     /// Run nothing, and read the outcomes of earlier runs (--json) from these files
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     from: Vec<PathBuf>,
-    /// Run nothing, and show the outcomes that are recorded in this program, with the machine and the
-    /// date of their runs
+    /// Run nothing, and show the outcomes that are recorded in this program, with the machine and
+    /// the date of their runs
     #[arg(long, conflicts_with_all = ["from", "seeds", "series"])]
     recorded: bool,
     /// Keep the outcomes in this directory: papers/ of the sources

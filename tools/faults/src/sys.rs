@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Calls that are never intercepted: calls that this mechanism needs (`execve` and `pselect6` of
 /// the child before it runs the program), calls that cannot fail (`prlimit64` of the calling
-/// process, `sigwait`), and calls whose errors no program can handle (the C library aborts on an unexpected
-/// error of `futex`; a `close` that is not executed leaks the descriptor).
+/// process, `sigwait`), and calls whose errors no program can handle (the C library aborts on an
+/// unexpected error of `futex`; a `close` that is not executed leaks the descriptor).
 const NEVER: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_exit,

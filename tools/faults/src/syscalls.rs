@@ -53,8 +53,8 @@ const ANY: [i32; 5] = [libc::ENOMEM, libc::EMFILE, libc::ENOBUFS, libc::EINTR, l
 /// that contract. The kernel itself returns EAGAIN from these calls in every round.
 const PROMISES_EVENT: [&str; 7] = ["recvfrom", "recvmsg", "readv", "sendto", "sendmsg", "writev", "splice"];
 
-/// The errors with which a call is tried. None for `brk`, which never returns an error: the C library
-/// takes any value for the new end of its heap.
+/// The errors with which a call is tried. None for `brk`, which never returns an error: the C
+/// library takes any value for the new end of its heap.
 pub(crate) fn errors(call: i32) -> Vec<i32> {
     if name(call) == "brk" {
         return Vec::new();

@@ -58,11 +58,11 @@ struct ConfigFile {
     near: LegProfile,
     /// Profile of dialled legs that no `[[leg]]` matches.
     far: LegProfile,
-    /// Profiles of legs by interface or prefix, or for rules that name them. The first that matches a
-    /// leg is its profile, whichever end opened the connection.
+    /// Profiles of legs by interface or prefix, or for rules that name them. The first that matches
+    /// a leg is its profile, whichever end opened the connection.
     leg: Vec<LegRule>,
-    /// What is split, and what is not: the first rule that matches a connection decides. If none does,
-    /// it is split, over the bond if there are networks for one.
+    /// What is split, and what is not: the first rule that matches a connection decides. If none
+    /// does, it is split, over the bond if there are networks for one.
     rule: Vec<Rule>,
     /// The bond that far legs are, or whose streams come out of a listener.
     bond: Option<BondKeys>,

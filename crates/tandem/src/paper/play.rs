@@ -27,9 +27,9 @@ impl Played {
     }
 }
 
-/// Runs every case with every seed, one engine after the other, because the load of the others would
-/// disturb the lab. `is_asked`: the engines were named by the user, so that one without a case to
-/// run is an error.
+/// Runs every case with every seed, one engine after the other, because the load of the others
+/// would disturb the lab. `is_asked`: the engines were named by the user, so that one without a
+/// case to run is an error.
 pub(super) fn play(plans: Vec<EnginePlan>, seeds: Option<u64>, is_asked: bool, options: RunOptions) -> Played {
     let mut played = Played::default();
     for plan in plans {
