@@ -171,7 +171,9 @@ pub(crate) fn outcome(
     let valid = warnings.is_empty();
     let failed = recorder.seen.flows.iter().enumerate().filter_map(|(id, flow)| Some((id, flow.error.as_ref()?)));
     warnings.extend(failed.map(|(id, error)| format!("flow {id} failed: {error}")));
-    Outcome { valid, warnings, ..recorder.seen.outcome("lab", scenario, seed) }
+    let mut outcome = recorder.seen.outcome("lab", scenario, seed);
+    outcome.warnings.extend(warnings);
+    Outcome { valid, ..outcome }
 }
 
 /// Warnings about all links; empty if the machine kept up.

@@ -147,6 +147,7 @@ impl RunSamples {
             goodput_bps: total as f64 * 8.0 / span,
             utilization: carried / scenario.links[scenario.bottleneck()].capacity_between(first, first + span),
             intervals: self.intervals(scenario),
+            warnings: left_out_intervals(scenario),
             jain: self.jain(scenario, specs.iter().map(|flow| flow.access_delay).max().unwrap_or(Span::ZERO)),
             jain_window: self.jain_window(),
             converge_s: self.converge(),
@@ -173,7 +174,7 @@ impl RunSamples {
             let read: f64 = self.flows.iter().map(|flow| flow.read_between(from_s, to_s)).sum();
             IntervalOutcome { from_s, to_s, goodput_bps: read * 8.0 / (to_s - from_s) }
         };
-        scenario.intervals.iter().map(goodput).collect()
+        scenario.intervals.iter().filter(|interval| scenario.lasts_for(interval)).map(goodput).collect()
     }
 
     /// Jain's index of the flows while all were in progress, without the first round trips after a start.
@@ -348,6 +349,12 @@ impl LegSamples {
     }
 }
 
+/// A warning for each interval that ends after the run.
+fn left_out_intervals(scenario: &Scenario) -> Vec<String> {
+    let later = scenario.intervals.iter().filter(|interval| !scenario.lasts_for(interval));
+    later.map(|interval| format!("the interval from {} to {} is left out: the run ends before", interval.from, interval.to)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -398,6 +405,12 @@ mod tests {
         // A megabyte in the second with one flow, a megabyte in the second with two.
         assert!((outcome.intervals[0].goodput_bps - 8e6).abs() < 1.0, "{:?}", outcome.intervals);
         assert_eq!(outcome.goodput_between(1.0, 3.0), Some(outcome.intervals[0].goodput_bps));
+        // A shortened run has no interval that ends after it, and says so.
+        let short = Scenario { duration: Some(Span(2_000_000_000)), ..scenario() };
+        let left_out = samples().outcome("x", &short, 1);
+        assert_eq!((left_out.intervals, left_out.valid), (Vec::new(), true));
+        assert_eq!(left_out.warnings, ["the interval from 1s to 3s is left out: the run ends before"]);
+        assert!(outcome.warnings.is_empty(), "{:?}", outcome.warnings);
         // No interval of the scenario: from the series, and not at all without.
         assert!((outcome.goodput_between(4.0, 6.0).unwrap() - 8e6).abs() < 1.0);
         assert_eq!(Outcome { series: Vec::new(), ..outcome.clone() }.goodput_between(4.0, 6.0), None);

@@ -5,7 +5,7 @@ use crate::{
     plan::EnginePlan,
 };
 use outcome::NUMBERS;
-use scenario::Variant;
+use scenario::{Scenario, Variant};
 use serde::Deserialize;
 
 /// A paper and what of it can be repeated.
@@ -176,8 +176,10 @@ impl Paper {
         if let Some(case) = printed.chain(claimed).find(|case| !known.iter().any(|variant| variant.case == **case)) {
             return Err(wrong(format!("{} has no case {case:?}", experiment.file)));
         }
-        let intervals = known.first().map_or(&[][..], |variant| &variant.scenario.intervals);
-        experiment.claims.iter().try_for_each(|claim| claim.check_time(intervals)).map_err(wrong)?;
+        let scenario = known.first().map(|variant| &variant.scenario);
+        let lasting = |scenario: &Scenario| scenario.intervals.iter().filter(|interval| scenario.lasts_for(interval)).copied().collect();
+        let intervals: Vec<_> = scenario.map(lasting).unwrap_or_default();
+        experiment.claims.iter().try_for_each(|claim| claim.check_time(&intervals)).map_err(wrong)?;
         let printed = experiment.printed.iter().map(|printed| &printed.number);
         let claimed = experiment.claims.iter().map(|claim| &claim.number);
         if let Some(number) = printed.chain(claimed).chain(&experiment.numbers).find(|number| !NUMBERS.contains(&number.as_str())) {

@@ -6,7 +6,7 @@ use crate::{
     foreground_arrivals::MmppPhases,
     law::{SizeLaw, SpanLaw},
     links::{Link, Loss, Queue},
-    model::Scenario,
+    model::{Interval, Scenario},
     networks::{Bond, Foreground, ParallelNetwork, TransferScheduler},
     split::Buffer,
 };
@@ -113,9 +113,20 @@ impl Scenario {
         for (index, interval) in self.intervals.iter().enumerate() {
             let key = format!("interval[{index}].to");
             let (from, to) = (interval.from, interval.to);
-            need(to > from, key.clone(), format!("is {to}, but must be later than from, {from}"))?;
-            let within = self.duration.is_none_or(|duration| to <= duration);
-            need(within, key, format!("is {to}, after the end of the run: raise the duration, or end the interval earlier"))?;
+            need(to > from, key, format!("is {to}, but must be later than from, {from}"))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that intervals end with the run at the latest, except those in `written`: a change
+    /// that shortens the run leaves such intervals out of the outcome.
+    pub(crate) fn check_ends_of_intervals(&self, written: &[Interval]) -> Result<(), Fault> {
+        for (index, interval) in self.intervals.iter().enumerate().filter(|(_, interval)| !written.contains(interval)) {
+            need(
+                self.lasts_for(interval),
+                format!("interval[{index}].to"),
+                format!("is {}, after the end of the run: raise the duration, or end the interval earlier", interval.to),
+            )?;
         }
         Ok(())
     }
@@ -354,6 +365,24 @@ mod tests {
         assert_eq!(of("5s", "60s"), None);
         assert!(of("5s", "5s").unwrap().contains("interval[1].to: is 5s, but must be later than from, 5s"));
         assert!(of("5s", "61s").unwrap().contains("after the end of the run"));
+    }
+
+    #[test]
+    fn a_run_can_be_shortened_to_end_before_an_interval() {
+        let text = "name = \"x\"\nduration = \"60s\"\n[[link]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\n[[flow]]\n\
+                    [[interval]]\nfrom = \"5s\"\nto = \"35s\"\n[[interval]]\nfrom = \"1s\"\nto = \"9s\"\n";
+        let file = ScenarioFile::parse(text, "x").unwrap();
+        let lasting = |set: &str| {
+            let scenario = file.variants(&[set.parse().unwrap()]).map_err(|error| error.to_string())?.remove(0).scenario;
+            Ok::<_, String>(scenario.intervals.iter().map(|interval| scenario.lasts_for(interval)).collect::<Vec<_>>())
+        };
+        assert_eq!(lasting("duration=35s"), Ok(vec![true, true]));
+        assert_eq!(lasting("duration=10s"), Ok(vec![false, true]));
+        // An interval that a change itself makes wrong is an error, and so is one of a case.
+        assert!(lasting("interval.1.to=61s").unwrap_err().contains("--set interval.1.to=61s: interval[1].to: is 61s, after"));
+        let case = format!("{text}[[case]]\nname = \"short\"\nset = {{ duration = \"10s\" }}\n");
+        let error = ScenarioFile::parse(&case, "x").unwrap_err().to_string();
+        assert!(error.contains("in case \"short\", interval[1].to: is 35s, after the end of the run"), "{error}");
     }
 
     #[test]

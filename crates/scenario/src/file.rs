@@ -1,7 +1,7 @@
 //! A scenario file: its text, its cases, and changes from the command line. Errors name the line and
 //! the key.
 
-use crate::model::Scenario;
+use crate::model::{Interval, Scenario};
 use schemars::{JsonSchema, Schema, generate::SchemaSettings, json_schema};
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -112,7 +112,8 @@ impl ScenarioFile {
         let cases = base.remove("case");
         // The file itself first: an error in it must not be hidden by one in its cases, nor be blamed on
         // them.
-        scenario_of(&base).map_err(|fault| place(text, origin, &fault))?;
+        let scenario = scenario_of(&base).map_err(|fault| place(text, origin, &fault))?;
+        scenario.check_ends_of_intervals(&[]).map_err(|fault| place(text, origin, &fault))?;
         let cases = cases.map_or(Ok(Vec::new()), |cases| toml_file::deserialize::<Vec<Case>>(cases, |_| &[])).map_err(|fault| {
             let path = under("case", &fault.path);
             // Without the path of the list serde's message has been explained as one of the whole file.
@@ -143,38 +144,14 @@ impl ScenarioFile {
                 set(&mut table, key, value.clone()).map_err(|fault| self.at_case(index, &fault))?;
             }
             let scenario = scenario_of(&table).map_err(|fault| self.at_case(index, &fault))?;
+            scenario.check_ends_of_intervals(&[]).map_err(|fault| self.at_case(index, &fault))?;
             if sets.is_empty() {
                 variants.push(Variant { case: case.name.clone(), scenario: if case.set.is_empty() { plain.clone() } else { scenario } });
             } else {
-                self.sweep(&table, &case.name, sets, &mut variants)?;
+                sweep(&table, &case.name, &scenario.intervals, sets, &mut variants)?;
             }
         }
         Ok(variants)
-    }
-
-    /// Adds a variant for every combination of the values of `sets`.
-    fn sweep(&self, table: &Table, case: &str, sets: &[Assignment], variants: &mut Vec<Variant>) -> Result<(), FileError> {
-        let combinations: usize = sets.iter().map(|assignment| assignment.values.len()).product();
-        for number in 0..combinations {
-            let (mut table, mut rest) = (table.clone(), number);
-            let mut names: Vec<String> = if case.is_empty() { vec![] } else { vec![case.into()] };
-            let mut made = Vec::new();
-            // The last assignment varies fastest, as a reader of the command line expects.
-            for (after, assignment) in sets.iter().enumerate() {
-                let inner: usize = sets[after + 1..].iter().map(|assignment| assignment.values.len()).product();
-                let value = &assignment.values[rest / inner];
-                rest %= inner;
-                let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                made.push(format!("{}={shown}", assignment.key));
-                if assignment.values.len() > 1 {
-                    names.push(format!("{}={shown}", assignment.key));
-                }
-                set(&mut table, &assignment.key, value.clone()).map_err(|fault| from_set(case, &made, &fault))?;
-            }
-            let scenario = scenario_of(&table).map_err(|fault| from_set(case, &made, &fault))?;
-            variants.push(Variant { case: names.join(", "), scenario });
-        }
-        Ok(())
     }
 
     /// The error of a change that case `index` makes.
@@ -184,6 +161,33 @@ impl ScenarioFile {
         error.message = format!("in case {name:?}, {}: {}", from_one(&fault.path), fault.message);
         error
     }
+}
+
+/// Adds a variant for every combination of the values of `sets`. `written` are the intervals before these
+/// changes.
+fn sweep(table: &Table, case: &str, written: &[Interval], sets: &[Assignment], variants: &mut Vec<Variant>) -> Result<(), FileError> {
+    let combinations: usize = sets.iter().map(|assignment| assignment.values.len()).product();
+    for number in 0..combinations {
+        let (mut table, mut rest) = (table.clone(), number);
+        let mut names: Vec<String> = if case.is_empty() { vec![] } else { vec![case.into()] };
+        let mut made = Vec::new();
+        // The last assignment varies fastest, as a reader of the command line expects.
+        for (after, assignment) in sets.iter().enumerate() {
+            let inner: usize = sets[after + 1..].iter().map(|assignment| assignment.values.len()).product();
+            let value = &assignment.values[rest / inner];
+            rest %= inner;
+            let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            made.push(format!("{}={shown}", assignment.key));
+            if assignment.values.len() > 1 {
+                names.push(format!("{}={shown}", assignment.key));
+            }
+            set(&mut table, &assignment.key, value.clone()).map_err(|fault| from_set(case, &made, &fault))?;
+        }
+        let scenario = scenario_of(&table).map_err(|fault| from_set(case, &made, &fault))?;
+        scenario.check_ends_of_intervals(written).map_err(|fault| from_set(case, &made, &fault))?;
+        variants.push(Variant { case: names.join(", "), scenario });
+    }
+    Ok(())
 }
 
 fn scenario_of(table: &Table) -> Result<Scenario, Fault> {

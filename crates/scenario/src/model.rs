@@ -51,7 +51,9 @@ pub struct Scenario {
     /// Sources of UDP packets, each across one link.
     #[serde(rename = "cross", default, skip_serializing_if = "Vec::is_empty")]
     pub cross: Vec<Cross>,
-    /// Intervals of the run for which an outcome has the goodput, beside that of the whole run.
+    /// Intervals of the run for which an outcome has the goodput, beside that of the whole run. They
+    /// end before the duration. If `--set` shortens the run, an outcome leaves later intervals out, with
+    /// a warning.
     #[serde(rename = "interval", default, skip_serializing_if = "Vec::is_empty")]
     pub intervals: Vec<Interval>,
     /// Networks in parallel, one to four, in place of links in series.
@@ -89,6 +91,11 @@ pub struct LegLinks {
 }
 
 impl Scenario {
+    /// Whether the run lasts until the end of an interval.
+    pub fn lasts_for(&self, interval: &Interval) -> bool {
+        self.duration.is_none_or(|duration| interval.to <= duration)
+    }
+
     /// The connections, numbered over all groups, with random times and sizes drawn from `seed`.
     pub fn flow_specs(&self, seed: u64) -> Vec<FlowSpec> {
         let mut specs = Vec::new();
