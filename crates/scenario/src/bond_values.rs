@@ -4,6 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use units::Span;
 
+/// The most networks in parallel.
+pub(crate) const MOST_NETWORKS: usize = 4;
+
 /// The interval over which throughput is measured (τ of Hoekstra, van der Mei and Bosman): a number of
 /// round trips, or a time such as `"100ms"`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,13 +34,10 @@ impl MeasurementInterval {
 #[schemars(with = "Vec<f64>")]
 pub struct SplitFractions {
     count: usize,
-    fractions: [f64; SplitFractions::MOST],
+    fractions: [f64; MOST_NETWORKS],
 }
 
 impl SplitFractions {
-    /// The most networks.
-    const MOST: usize = crate::Scenario::MOST_NETWORKS;
-
     /// The fractions, one for each network.
     pub fn as_slice(&self) -> &[f64] {
         &self.fractions[..self.count]
@@ -60,11 +60,10 @@ impl TryFrom<Vec<f64>> for SplitFractions {
     type Error = String;
 
     fn try_from(given: Vec<f64>) -> Result<Self, String> {
-        let mut fractions = [0.0; SplitFractions::MOST];
-        let most = SplitFractions::MOST;
+        let mut fractions = [0.0; MOST_NETWORKS];
         fractions
             .get_mut(..given.len())
-            .ok_or_else(|| format!("has {} fractions, but there are at most {most} networks", given.len()))?
+            .ok_or_else(|| format!("has {} fractions, but there are at most {MOST_NETWORKS} networks", given.len()))?
             .copy_from_slice(&given);
         Ok(SplitFractions { count: given.len(), fractions })
     }

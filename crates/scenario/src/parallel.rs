@@ -5,6 +5,7 @@
 //! the first network's.
 
 use crate::{
+    bond_values::MOST_NETWORKS,
     foreground_arrivals::PhaseProcess,
     law::SizeLaw,
     model::Scenario,
@@ -39,7 +40,7 @@ pub struct Job {
 
 impl Scenario {
     /// The most networks in parallel.
-    pub const MOST_NETWORKS: usize = 4;
+    pub const MOST_NETWORKS: usize = MOST_NETWORKS;
 
     /// The networks in parallel; none if the scenario has links in series.
     pub fn parallel(&self) -> Option<Parallel<'_>> {

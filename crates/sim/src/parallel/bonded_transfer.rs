@@ -5,7 +5,7 @@
 //! as frames: the TCP acknowledgements of the connections stand for them, and arrive when the
 //! frames would.
 
-use super::striping::MAX_CONNECTIONS;
+use super::limits::MAX_CONNECTIONS;
 use crate::{event_queue::NEVER, sender::TcpSender};
 use bond::{FrameHeader, Outbound, PathId, PathSample, Resequencer};
 use std::collections::VecDeque;

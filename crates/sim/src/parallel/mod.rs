@@ -2,11 +2,12 @@
 //! leaves.
 
 mod bonded_transfer;
+mod limits;
 mod measurement;
 mod results;
 mod simulation;
 mod striping;
 
+pub(crate) use limits::MAX_WEIGHT;
 pub(crate) use results::outcome;
 pub(crate) use simulation::ParallelSimulation;
-pub(crate) use striping::MAX_WEIGHT;

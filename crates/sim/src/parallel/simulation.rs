@@ -6,11 +6,7 @@
 //! is its slot and a generation: packets and timers of a former connection in the slot carry an old
 //! number and are ignored.
 
-use super::{
-    bonded_transfer::path_state,
-    measurement::TransferMeasurement,
-    striping::{MAX_CONNECTIONS, StripedTransfer},
-};
+use super::{bonded_transfer::path_state, limits::MAX_CONNECTIONS, measurement::TransferMeasurement, striping::StripedTransfer};
 use crate::{
     connection::{ConnectionEnd, TcpConnection},
     event_loop::{self, RunEnd, Simulation},

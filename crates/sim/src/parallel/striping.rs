@@ -4,14 +4,9 @@
 //! Each connection delivers in order what was assigned to it. The transfer can be read up to the
 //! first byte that has not arrived; the receiving end holds the rest, without limit.
 
-use super::bonded_transfer::BondedTransfer;
-use scenario::{Bond, Scenario, TransferScheduler};
+use super::{bonded_transfer::BondedTransfer, limits::MAX_CONNECTIONS};
+use scenario::{Bond, TransferScheduler};
 use std::collections::VecDeque;
-
-/// The most connections of a transfer over a network.
-pub(crate) const MAX_WEIGHT: usize = 4;
-/// The most connections of a transfer.
-pub(super) const MAX_CONNECTIONS: usize = MAX_WEIGHT * Scenario::MOST_NETWORKS;
 
 /// How a transfer is striped.
 #[derive(Debug)]
