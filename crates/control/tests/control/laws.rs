@@ -211,23 +211,42 @@ fn mpcp_growth(tunables: &[(&str, u32)], rtt_us: u32, load_milli: u32) -> f64 {
     flow.pacing_rate as f64 * f64::from(rtt_us) / 1e6 / 1.25 / f64::from(MSS) / 1000.0
 }
 
+/// The growth that the law has in a round trip of 1000 segments, as a factor: `mi` for each
+/// acknowledged segment, and `ai` segments for each window acknowledged. The window grows with every
+/// ACK, so that AI alone gives √(1 + 2 ai/1000), which is 1 + ai/1000 only to first order.
+fn mpcp_law(mi: f64, ai: f64) -> f64 {
+    (0..1000).fold(1000.0, |window, _| window + mi + ai / window) / 1000.0
+}
+
+/// Asserts that a growth is that of the law. `mi_error` is the rounding of `mi` in integers; AI is
+/// counted in 1/256 bytes before and after its factor, and the window is read in bytes and bytes/s.
+#[track_caller]
+fn assert_mpcp_law(grown: f64, mi: f64, mi_error: f64, ai: f64) {
+    let (expected, error) = (mpcp_law(mi, ai), mi_error + (ai + 1.0) / (256.0 * f64::from(MSS)) + 2e-6);
+    assert!((grown - expected).abs() < error, "{grown}, expected {expected} ± {error}");
+}
+
 #[test]
 fn mpcp_increases_grow_with_the_round_trip_if_it_is_told_to() {
-    let near = |grown: f64, expected: f64| assert!((grown - expected).abs() < 4e-3 * (expected - 1.0) + 2e-5, "{grown}, {expected}");
+    const SCALED: (&str, u32) = ("rtt_scaling", 1);
     let xi = 0.35 * 0.35 / 0.65;
     for rtt_us in [100_000, 200_000, 400_000, 800_000] {
         let r = f64::from(rtt_us) / 200_000.0;
-        // Unscaled, the round trip does not matter.
-        near(mpcp_growth(&[], rtt_us, 650), 1.0 + xi);
-        near(mpcp_growth(&[], rtt_us, 900), 1.001);
-        let scaled = ("rtt_scaling", 1);
-        near(mpcp_growth(&[scaled], rtt_us, 650), (1.0f64 + xi).powf(r).min(2.0));
-        near(mpcp_growth(&[scaled, ("law", 1)], rtt_us, 650), 1.0625f64.powf(r.min(2.5)));
-        near(mpcp_growth(&[scaled, ("law", 2)], rtt_us, 900), 1.0 + (1.0f64 + 0.027).powf(r) - 1.0 + mpcp_alpha(rtt_us) / 1000.0);
-        near(mpcp_growth(&[scaled], rtt_us, 900), 1.0 + mpcp_alpha(rtt_us) / 1000.0);
-        near(mpcp_growth(&[scaled, ("alpha_milli", 2500)], rtt_us, 900), 1.0 + 2.5 * mpcp_alpha(rtt_us) / 1000.0);
+        // xi is rounded to 2^-16, and the power to 2^-15.
+        let compound = |xi: f64, r: f64| ((1.0 + xi).powf(r) - 1.0, r * (1.0 + xi).powf(r - 1.0) / 65536.0 + 1.0 / 32768.0);
+        // Unscaled, the round trip does not matter. xi is in thousandths.
+        assert_mpcp_law(mpcp_growth(&[], rtt_us, 650), xi, 1e-3, 0.0);
+        assert_mpcp_law(mpcp_growth(&[], rtt_us, 900), 0.0, 0.0, 1.0);
+        let (mi, error) = compound(xi, r);
+        assert_mpcp_law(mpcp_growth(&[SCALED], rtt_us, 650), mi.min(1.0), error, 0.0);
+        let (mi, error) = compound(0.0625, r.min(2.5));
+        assert_mpcp_law(mpcp_growth(&[SCALED, ("law", 1)], rtt_us, 650), mi, error, 0.0);
+        let (mi, error) = compound(0.027, r.min(2.5));
+        assert_mpcp_law(mpcp_growth(&[SCALED, ("law", 2)], rtt_us, 900), mi, error, mpcp_alpha(rtt_us));
+        assert_mpcp_law(mpcp_growth(&[SCALED], rtt_us, 900), 0.0, 0.0, mpcp_alpha(rtt_us));
+        assert_mpcp_law(mpcp_growth(&[SCALED, ("alpha_milli", 2500)], rtt_us, 900), 0.0, 0.0, 2.5 * mpcp_alpha(rtt_us));
     }
-    near(mpcp_growth(&[("alpha_milli", 40_000)], 800_000, 900), 1.04);
+    assert_mpcp_law(mpcp_growth(&[("alpha_milli", 40_000)], 800_000, 900), 0.0, 0.0, 40.0);
     assert_eq!(mpcp_alpha(800_000), 40.0);
 }
 
