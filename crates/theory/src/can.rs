@@ -21,10 +21,12 @@
 
 mod arrivals;
 mod assignment;
+mod control_queue;
 mod control_variates;
 mod double_double;
 mod event_simulation;
 mod fluid_replay;
+mod job_queue;
 mod job_sizes;
 mod jump_chain;
 mod power_series;
