@@ -86,18 +86,19 @@ TD_INLINE u64 td_mpcp_alpha(const struct td_flow *f, const struct td_mpcp_tunabl
 /*
  * (1 + xi)^r - 1, at most 1; xi at most 1 and the result in 2^-16, r in 2^-8. The binary logarithm by
  * repeated squaring, the power by the series of e^z; in 2^-30, with an error below 2^-15 for r up to 16.
+ * The loops have no branches: the verifier would follow every combination of them.
  */
 TD_INLINE u64 td_compound(u64 xi, u64 r)
 {
-	u64 y = (65536 + td_min64(xi, 65536)) << 14, log = y >> 31 << 20, power = 0, z;
-	u32 bit, term;
+	u64 y = (65536 + td_min64(xi, 65536)) << 14, digit = y >> 31, log = digit, power = 0, z;
+	u32 place, term;
 
-	for (bit = 1 << 19; bit && !(log >> 20); bit >>= 1) {
+	y >>= digit;
+	for (place = 20; place; place--) {
 		y = y * y >> 30;
-		if (y >> 31) {
-			y >>= 1;
-			log |= bit;
-		}
+		digit = y >> 31;
+		y >>= digit;
+		log = log << 1 | digit;
 	}
 	z = log * td_min64(r, 1 << 20) >> 8;
 	if (z >> 20)

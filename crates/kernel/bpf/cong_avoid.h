@@ -11,7 +11,7 @@
 		struct td_event e = { .now_us = td_tcp(sk)->tcp_mstamp, .kind = (kind_), .acked = (acked_), .rtt_us = (rtt_),              \
 				      .flags = (flags_), .marked = (marked_) };                                             \
 		td_read_socket(sk, &f);                                                                                            \
-		TD_STEP(&f, td_state(sk), (void *)0, &e, &td_tunables);                                                     \
+		TD_STEP(&f, td_state(sk), (void *)0, &e, td_tunables());                                                     \
 		f;                                                                                                          \
 	})
 

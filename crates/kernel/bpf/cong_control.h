@@ -78,10 +78,10 @@ TD_INLINE void td_dispatch(struct sock *sk, struct td_event *e)
 		e->flags |= TD_NO_MORE_DATA;
 	if (r) {
 		bpf_spin_lock(&r->lock);
-		TD_STEP(&f, td_state(sk), &r->link, e, &td_tunables);
+		TD_STEP(&f, td_state(sk), &r->link, e, td_tunables());
 		bpf_spin_unlock(&r->lock);
 	} else {
-		TD_STEP(&f, td_state(sk), (struct td_link *)0, e, &td_tunables);
+		TD_STEP(&f, td_state(sk), (struct td_link *)0, e, td_tunables());
 	}
 
 	if (tp->snd_cwnd != f.cwnd)

@@ -17,7 +17,20 @@
 
 /* User space finds the tunables by the section's name. */
 const volatile struct TD_CAT(TD_STEP, _tunables) td_tunable_values SEC(".rodata." TD_TEXT(TD_NAME)) = { TD_CAT(TD_STEP, _TUNABLES)(TD_TUNABLE_VALUE) };
-#define td_tunables (*(const struct TD_CAT(TD_STEP, _tunables) *)&td_tunable_values)
+
+/*
+ * The tunables, for TD_STEP. User space changes them before the program is loaded. The barrier hides the
+ * address from the compiler, which would otherwise take the initial values for constants: a controller
+ * reads them by a pointer that is not volatile. The verifier knows the final values, since the map is
+ * frozen, and removes branches that they exclude.
+ */
+TD_INLINE const struct TD_CAT(TD_STEP, _tunables) *td_tunables(void)
+{
+	const struct TD_CAT(TD_STEP, _tunables) *tunables = (const void *)&td_tunable_values;
+
+	barrier_var(tunables);
+	return tunables;
+}
 
 #if TD_OWNS_WINDOW
 #include "cong_control.h"
@@ -43,7 +56,7 @@ int td_replay(void *ctx)
 {
 	struct td_event e = td_replayed.event;
 
-#define REPLAY(kind_) case kind_: e.kind = kind_; TD_STEP(&td_replayed.flow, (void *)td_replayed.state, td_replayed.has_link ? &td_replayed.link : (void *)0, &e, &td_tunables); break
+#define REPLAY(kind_) case kind_: e.kind = kind_; TD_STEP(&td_replayed.flow, (void *)td_replayed.state, td_replayed.has_link ? &td_replayed.link : (void *)0, &e, td_tunables()); break
 	/* A constant kind in each branch, as in the hooks, so that the verifier sees the same code. */
 	switch (td_replayed.event.kind) {
 	REPLAY(TD_INIT);
