@@ -173,7 +173,7 @@ pub fn claims_counts(results: &[PaperResult]) -> PlainTable {
     if rows.len() > 1 {
         rows.push(row("all", &|_| true));
     }
-    PlainTable { header, rows }
+    PlainTable::with_header(header, rows)
 }
 
 fn paper_of(id: &str) -> &str {

@@ -1,6 +1,6 @@
 //! The papers' tables: what experiments and equations say, beside what the papers print and claim.
 
-use crate::{cases::case_columns, number_format::duration, outcome_numbers::NumberFormat, plain_table::PlainTable};
+use crate::{cases::case_columns, number_format::duration, outcome_numbers::NumberFormat, plain_table::PlainTable, terminal};
 use outcome::Outcome;
 use papers::{
     BOUNDED_NUMBERS, BoundComparison, CaseRow, ClaimVerdict, ClaimedRatio, ComputedRow, ComputedTable, EngineKind, EnginePlan, EntryName,
@@ -28,8 +28,9 @@ pub fn paper_list(papers: &[Paper], times: &RunTimes, width: Option<usize>) -> S
                 if entry.engines.is_empty() { "equations".into() } else { entry.engines.iter().map(engine).collect::<Vec<_>>().join(", ") };
             vec![id, format!("{}{awaits}", entry.title), engines]
         };
-        let table = PlainTable::new(&["tandem paper", "", "engines and their time"], paper.entries().map(row).collect());
-        out += &format!("{}: \"{}\"\n{}\n", paper.authors, paper.title, table.text(width));
+        let table = PlainTable::new(&["name", "what it shows", "engines and their time"], paper.entries().map(row).collect());
+        let heading = terminal::wrap(&format!("{}: \"{}\"", paper.authors, paper.title), width);
+        out += &format!("{heading}\n{}\n", table.text(width));
     }
     out
 }
@@ -75,7 +76,7 @@ pub fn computed_table(table: &ComputedTable) -> PlainTable {
         let there = columns.iter().zip(cells).filter(|((there, _), _)| *there).map(|(_, cell)| cell);
         row.of.iter().cloned().chain(there).collect()
     };
-    PlainTable::new(&header, table.rows.iter().map(row).collect())
+    PlainTable { left_out_first: &["differs, %", "note"], ..PlainTable::new(&header, table.rows.iter().map(row).collect()) }
 }
 
 /// The number here, with its interval if that is not zero in the decimals shown.
@@ -120,7 +121,7 @@ pub fn numbers_table(experiment: &Experiment, plans: &[EnginePlan], outcomes: &[
         cells.push(format!("{} of {}", row.valid, row.seeds));
         cells
     };
-    PlainTable { header, rows: rows.iter().zip(cases).map(row).collect() }
+    PlainTable::with_header(header, rows.iter().zip(cases).map(row).collect())
 }
 
 fn bound_cell(quantity: NumberFormat, comparison: Option<BoundComparison>) -> String {
@@ -204,7 +205,7 @@ pub fn printed_table(experiment: &Experiment, outcomes: &[Outcome]) -> PlainTabl
     let mut header = vec!["number".to_owned(), "printed".to_owned()];
     header.extend(sources.iter().map(|source| columns.label(source)));
     header.push("note".to_owned());
-    PlainTable { header, rows: experiment.printed.iter().map(row).collect() }
+    PlainTable::with_header(header, experiment.printed.iter().map(row).collect())
 }
 
 /// What the paper claims, the ratio here, and the verdict. The rows of a claim follow each other.
@@ -220,7 +221,7 @@ pub fn claims_table(judged: &[JudgedClaim<'_>]) -> PlainTable {
     let mut header = vec!["the paper says".to_owned(), "of".to_owned()];
     header.extend(columns.header());
     header.extend(["ratio here", "verdict"].map(str::to_owned));
-    PlainTable { header, rows: judged.iter().enumerate().map(row).collect() }
+    PlainTable::with_header(header, judged.iter().enumerate().map(row).collect())
 }
 
 /// The claims and verdicts as sentences.

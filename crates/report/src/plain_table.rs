@@ -6,20 +6,28 @@ use crate::terminal::{Alignment, TextColumn, TextStyle, TextTable};
 const DEFAULT_WIDTH: usize = 118;
 
 /// A table of words and numbers that are already written. A column whose cells are all numbers is
-/// aligned to the right, and its cells stay on one line. In a narrow terminal, columns of numbers
-/// are left out from the right, except for the first one and for the last column of the table.
+/// aligned to the right, and its cells stay on one line. In a narrow terminal, columns of
+/// `left_out_first` are left out, then columns of numbers from the right, except for the first one
+/// and for the last column of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlainTable {
     /// The heads of the columns.
     pub header: Vec<String>,
     /// A cell for each column.
     pub rows: Vec<Vec<String>>,
+    /// Heads of columns that a narrow terminal loses before all others, in this order.
+    pub left_out_first: &'static [&'static str],
 }
 
 impl PlainTable {
     /// A table with these heads.
     pub fn new(header: &[&str], rows: Vec<Vec<String>>) -> Self {
-        PlainTable { header: header.iter().map(|head| (*head).to_owned()).collect(), rows }
+        PlainTable::with_header(header.iter().map(|head| (*head).to_owned()).collect(), rows)
+    }
+
+    /// A table with these heads.
+    pub fn with_header(header: Vec<String>, rows: Vec<Vec<String>>) -> Self {
+        PlainTable { header, rows, left_out_first: &[] }
     }
 
     /// For a terminal of `width` characters (absent: 118). Ends with a newline.
@@ -28,8 +36,11 @@ impl PlainTable {
         let first_number = alignments.iter().position(|alignment| *alignment == Alignment::Right);
         let column = |(at, head): (usize, &String)| {
             let column = TextColumn::new(head, alignments[at]);
+            if let Some(turn) = self.left_out_first.iter().position(|first| first == head) {
+                return column.droppable(u8::MAX - u8::try_from(turn).unwrap_or(u8::MAX / 2));
+            }
             let can_go = alignments[at] == Alignment::Right && Some(at) != first_number && at + 1 < self.header.len();
-            if can_go { column.droppable(u8::try_from(at).unwrap_or(u8::MAX)) } else { column }
+            if can_go { column.droppable(u8::try_from(at).unwrap_or(u8::MAX).min(u8::MAX / 2)) } else { column }
         };
         let mut table = TextTable::new(TextStyle::Words, self.header.iter().enumerate().map(column).collect());
         for row in &self.rows {

@@ -92,14 +92,14 @@ pub(crate) fn links(groups: &[OutcomeGroup<'_>]) -> Grid {
     let (asked, delivered) = (every(|link| Some(link.delay_s)), every(|link| link.delivered_delay_s));
     let unit = scale(QuantityKind::Delay, &[&asked, &delivered]);
     grid.scaled("delay asked", unit, &asked).droppable(6);
-    grid.scaled("delivered", unit, &delivered).droppable(6);
+    grid.scaled("delay delivered", unit, &delivered).droppable(5);
     let late = worst(|link| Some(link.late_p99_s));
     grid.scaled("late, p99", scale(QuantityKind::Delay, &[&late]), &late).droppable(7);
     let (asked, seen) = (every(|link| link.loss_asked), every(loss_seen));
     if asked.iter().chain(&seen).flatten().any(|share| *share > 0.0) {
         let unit = scale(QuantityKind::Share, &[&asked, &seen]);
-        grid.scaled("loss asked", unit, &asked).droppable(5);
-        grid.scaled("seen", unit, &seen).droppable(5);
+        grid.scaled("loss asked", unit, &asked).droppable(6);
+        grid.scaled("loss seen", unit, &seen).droppable(5);
     }
     let drops = every(|link| Some(link.queue_drops as f64));
     let cells = drops.into_iter().map(|drops| drops.map_or(NONE.into(), count)).collect();

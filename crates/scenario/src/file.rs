@@ -131,10 +131,40 @@ impl ScenarioFile {
     /// # Errors
     /// A change makes the scenario wrong, or is of a key that does not exist.
     pub fn variants(&self, sets: &[Assignment]) -> Result<Vec<Variant>, FileError> {
+        self.variants_of_cases(sets, |_| true)
+    }
+
+    /// The scenarios of the cases that `names` select, with the changes `sets`. A name selects the
+    /// variants that have it, or that begin with it and a comma: `"end to end"` selects
+    /// `"end to end, control.sender=reno"`. Other cases need not work with these changes. All cases if
+    /// there are no names; no variant if a name selects nothing.
+    ///
+    /// # Errors
+    /// As [`variants`](Self::variants), of the selected cases.
+    pub fn select(&self, sets: &[Assignment], names: &[String]) -> Result<Vec<Variant>, FileError> {
+        let covers = |name: &str, case: &str| case.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(", "));
+        let may_match = |case: &str| case.is_empty() || names.iter().any(|name| covers(name, case) || covers(case, name));
+        let variants = self.variants_of_cases(sets, |case| names.is_empty() || may_match(case))?;
+        if names.iter().any(|name| !variants.iter().any(|variant| covers(name, &variant.case))) {
+            return Ok(Vec::new());
+        }
+        let is_wanted = |variant: &Variant| names.is_empty() || names.iter().any(|name| covers(name, &variant.case));
+        Ok(variants.into_iter().filter(is_wanted).collect())
+    }
+
+    /// The names of the file's cases.
+    pub fn case_names(&self) -> Vec<String> {
+        self.cases.iter().map(|case| case.name.clone()).collect()
+    }
+
+    fn variants_of_cases(&self, sets: &[Assignment], is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Variant>, FileError> {
         let plain = scenario_of(&self.base).map_err(|fault| place(&self.text, &self.origin, &fault))?;
         let mut variants = Vec::new();
         let no_case = [Case { name: String::new(), set: Table::new() }];
         for (index, case) in if self.cases.is_empty() { &no_case[..] } else { &self.cases }.iter().enumerate() {
+            if !is_wanted(&case.name) {
+                continue;
+            }
             let mut table = self.base.clone();
             let mut changes: Vec<(&String, &Value)> = case.set.iter().collect();
             // In the order of the keys: a table is set before the keys inside it ("split" before
@@ -364,6 +394,23 @@ mod tests {
         assert_ne!(text, SATELLITE);
         let times = |text: &str| only(text).flow_specs(7).iter().map(|flow| (flow.start, flow.access_delay)).collect::<Vec<_>>();
         assert_eq!(times(&text), times(SATELLITE));
+    }
+
+    #[test]
+    fn a_change_need_not_work_in_cases_that_are_not_selected() {
+        let text = format!(
+            "{SATELLITE}\n[[case]]\nname = \"end to end\"\nset = {{ split = [] }}\n[[case]]\nname = \"split\"\nset = {{ \"split.1.buffer\" = \"2MB\" }}"
+        );
+        let file = ScenarioFile::parse(&text, "x").unwrap();
+        let sets: [Assignment; 1] = ["split.1.buffer=1MB,3MB".parse().unwrap()];
+        let select = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            file.select(&sets, &names).map(|variants| variants.into_iter().map(|variant| variant.case).collect::<Vec<_>>())
+        };
+        assert!(select(&[]).is_err() && select(&["end to end"]).is_err());
+        assert_eq!(select(&["split"]).unwrap(), ["split, split.1.buffer=1MB", "split, split.1.buffer=3MB"]);
+        assert_eq!(select(&["split, split.1.buffer=3MB"]).unwrap(), ["split, split.1.buffer=3MB"]);
+        assert_eq!(select(&["split", "spl"]).unwrap(), [""; 0]);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) struct AdviseCommand {
 
 impl AdviseCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        let mut variants = runs::read_variants(&self.file, &self.sets)?;
+        let mut variants = runs::read_variants(&self.file, &self.sets, &[])?;
         if variants.len() > 1 {
             let (count, names) = (variants.len(), runs::case_names(&variants));
             let text = format!("tandem: {} has {count} cases; advice is given for the first one of {names}", self.file.display());

@@ -32,7 +32,7 @@ pub(crate) struct LabCommand {
 
 impl LabCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        let variants = runs::select_cases(runs::read_variants(&self.file, &self.sets)?, self.case.as_slice())?;
+        let variants = runs::read_variants(&self.file, &self.sets, self.case.as_slice())?;
         let variant = &variants[0];
         let unanswered = |error| runs::failure(RunError { case: variant.case.clone(), error }.into());
         lab::Lab::default().can_answer(&variant.scenario).map_err(unanswered)?;

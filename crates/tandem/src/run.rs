@@ -51,7 +51,7 @@ pub(crate) struct RunCommand {
 
 impl RunCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        let variants = runs::select_cases(runs::read_variants(&self.file, &self.sets)?, &self.cases)?;
+        let variants = runs::read_variants(&self.file, &self.sets, &self.cases)?;
         if let Some(directory) = &self.pcap {
             fs::create_dir_all(directory)
                 .map_err(|why| CommandError::Failed(format!("cannot create the directory {} for captures: {why}", directory.display())))?;

@@ -57,30 +57,36 @@ impl EngineName {
     }
 }
 
-/// Reads a scenario file and returns its variants.
-pub(crate) fn read_variants(path: &Path, sets: &[Assignment]) -> Result<Vec<Variant>, CommandError> {
+/// Reads a scenario file and returns the variants of these cases with these changes, or all variants
+/// if `cases` is empty.
+pub(crate) fn read_variants(path: &Path, sets: &[Assignment], cases: &[String]) -> Result<Vec<Variant>, CommandError> {
     let text =
         fs::read_to_string(path).map_err(|why| CommandError::Usage(format!("cannot read the scenario {}: {why}", path.display())))?;
-    ScenarioFile::parse(&text, &path.display().to_string())
-        .and_then(|file| file.variants(sets))
-        .map_err(|error| CommandError::Usage(error.to_string()))
-}
-
-/// Returns the variants of these cases, or all variants if `cases` is empty.
-pub(crate) fn select_cases(variants: Vec<Variant>, cases: &[String]) -> Result<Vec<Variant>, CommandError> {
-    if let Some(case) = cases.iter().find(|case| !variants.iter().any(|variant| variant.case == **case)) {
-        if variants.iter().all(|variant| variant.case.is_empty()) {
-            return Err(CommandError::Usage(format!("there is no case {case:?}: this scenario has no cases; leave --case out")));
-        }
-        return Err(CommandError::Usage(format!("there is no case {case:?} in this scenario; it has {}", case_names(&variants))));
+    let file = ScenarioFile::parse(&text, &path.display().to_string()).map_err(|error| CommandError::Usage(error.to_string()))?;
+    let variants = file.select(sets, cases).map_err(|error| CommandError::Usage(error.to_string()))?;
+    if !variants.is_empty() {
+        return Ok(variants);
     }
-    let is_wanted = |variant: &Variant| cases.is_empty() || cases.contains(&variant.case);
-    Ok(variants.into_iter().filter(is_wanted).collect())
+    // The names with the changes, where those work in all cases.
+    let known = match file.variants(sets) {
+        Ok(variants) => variants.into_iter().map(|variant| variant.case).filter(|case| !case.is_empty()).collect(),
+        Err(_) => file.case_names(),
+    };
+    let wrong = quoted(cases.iter().map(String::as_str));
+    Err(CommandError::Usage(if known.is_empty() {
+        format!("there is no case {wrong}: this scenario has no cases; leave --case out")
+    } else {
+        format!("there is no case {wrong} in this scenario; it has {}", quoted(known.iter().map(String::as_str)))
+    }))
 }
 
 /// Returns the names of the variants' cases, quoted.
 pub(crate) fn case_names(variants: &[Variant]) -> String {
-    variants.iter().map(|variant| format!("{:?}", variant.case)).collect::<Vec<_>>().join(", ")
+    quoted(variants.iter().map(|variant| variant.case.as_str()))
+}
+
+fn quoted<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Executes runs. Returns the outcomes and the first error; prints further errors to stderr.

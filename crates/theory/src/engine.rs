@@ -137,6 +137,14 @@ fn leg(scenario: &Scenario, leg: scenario::LegLinks) -> Result<(Aimd, f64), Theo
     Ok((Aimd::new(scenario.base_rtt(leg).secs(), losses)?, capacity))
 }
 
+/// `percent` rounded up to 1, 2 or 5 times a power of ten.
+fn round_up(percent: f64) -> f64 {
+    let power = 10f64.powf(percent.max(f64::MIN_POSITIVE).log10().floor());
+    let step = [1.0, 2.0, 5.0].into_iter().find(|step| percent <= step * power).unwrap_or(10.0);
+    // A quotient of whole numbers prints without the error of the multiplication: 0.05.
+    if power < 1.0 { step / (1.0 / power).round() } else { step * power }
+}
+
 fn answer(scenario: &Scenario, seed: u64) -> Result<Outcome, TheoryError> {
     let legs: Vec<(Aimd, f64)> = scenario.legs().into_iter().map(|of| leg(scenario, of)).collect::<Result<_, _>>()?;
     let (first, first_cap) = legs[0];
@@ -151,13 +159,14 @@ fn answer(scenario: &Scenario, seed: u64) -> Result<Outcome, TheoryError> {
     let goodput = found.rate.mean * PAYLOAD * 8.0;
     let seconds = scenario.duration.map_or(0.0, units::Span::secs);
     let bottleneck = scenario.links[scenario.bottleneck()].rate.bits_per_s() as f64;
-    let percent = found.rate.half / found.rate.mean * 100.0;
+    // Rounded up, so that all seeds give the same remark, which tables then print once.
+    let percent = round_up(found.rate.half / found.rate.mean * 100.0);
     Ok(Outcome {
         scenario: scenario.name.clone(),
         engine: "theory".into(),
         seed,
         valid: true,
-        warnings: vec![format!("the steady state, without slow start, queues at links or timeouts; to ± {percent:.2} %")],
+        warnings: vec![format!("the steady state, without slow start, queues at links or timeouts; within {percent} %")],
         goodput_bps: goodput,
         utilization: found.rate.mean * PKT.0 as f64 * 8.0 / bottleneck,
         flows: vec![FlowOutcome {
@@ -226,6 +235,14 @@ fn series(split: &TandemModel, legs: usize, seed: u64, seconds: f64) -> Vec<Seri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn precision_is_rounded_up() {
+        let cases = [(0.031, "0.05"), (0.05, "0.05"), (0.07, "0.1"), (0.9, "1"), (1.1, "2"), (13.0, "20"), (0.0, "0")];
+        for (percent, written) in cases {
+            assert_eq!(round_up(percent).to_string(), written);
+        }
+    }
     use scenario::ScenarioFile;
 
     fn scenario(text: &str) -> Scenario {

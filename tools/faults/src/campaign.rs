@@ -324,8 +324,18 @@ impl PhaseTrial<'_> {
         if let Some(status) = program.status()? {
             return Ok(judge_end(status, &said));
         }
-        let fine = sum.bad.is_empty() && sum.reset == 0 && !panicked(&said);
-        Ok(if fine { (FaultOutcome::Unaffected, String::new()) } else { (FaultOutcome::Bad, format!("{sum:?}; {}", tail(&said))) })
+        if !sum.bad.is_empty() || panicked(&said) {
+            return Ok((FaultOutcome::Bad, format!("{sum:?}; {}", tail(&said))));
+        }
+        if sum.reset == 0 {
+            return Ok((FaultOutcome::Unaffected, String::new()));
+        }
+        // The rules may be lost and reinstalled while flows are in progress (docs/threat-model.md).
+        // Flows after that must be complete.
+        let after = self.environment.round();
+        let recovered = after.bad.is_empty() && after.reset == 0;
+        let outcome = if recovered { FaultOutcome::Reset } else { FaultOutcome::Bad };
+        Ok((outcome, format!("{} flows; the next round: {after:?}", sum.reset)))
     }
 
     fn at_stop(&mut self, fault: SyscallFault) -> Result<(FaultOutcome, String)> {
