@@ -18,10 +18,10 @@ PURE = control detect replay sim streams theory tree
 # Seconds for which each fuzz target runs with new inputs.
 export TANDEM_FUZZ_SECONDS ?= 2
 
-.PHONY: help setup demo check sources test oldest deny kernels packages bench lint docs install build clean book reference
+.PHONY: help setup demo check sources test oldest deny kernels packages bench lint docs install build clean book reference papers-record papers-docs
 
 help: ## lists the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: ## installs what the other targets need and this machine lacks, each package with its reason
 	@scripts/setup test
@@ -98,6 +98,12 @@ docs: ## builds the API documentation, in target/doc
 
 reference: ## generates the pages of docs/reference from the code
 	$(CARGO) run --locked -p tandem -- reference docs/reference
+
+papers-record: build ## plays the papers' experiments and records the outcomes in papers/; ENTRY=li/fig-3 plays one, ON=lab the lab
+	$(if $(filter lab,$(ON)),$(AS_ROOT)) $(TANDEM) paper $(or $(ENTRY),--all) $(if $(ON),--on $(ON)) --record papers
+
+papers-docs: ## makes the tables of docs/papers.md of the recorded outcomes
+	$(CARGO) run --locked -p tandem -- paper --render docs/papers.md
 
 book: ## builds the documentation as a site, in out/book
 	@scripts/setup book

@@ -2,7 +2,7 @@
 //! `papers/PAPER/outcomes/` with the circumstances of the run. Pages and summaries are made of
 //! them, so that nothing has to be run for that.
 
-use crate::{embedded, error::PaperError};
+use crate::{embedded, equations::ComputedTable, error::PaperError};
 use outcome::Outcome;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -16,7 +16,10 @@ const ZSTD_LEVEL: i32 = 19;
 /// Significant digits of recorded numbers: far more than any interval supports.
 const DIGITS: usize = 7;
 
-/// The recorded outcomes of an experiment.
+/// The engine of a run that computes a table by equations.
+pub const EQUATIONS: &str = "equations";
+
+/// The recorded outcomes of an experiment, or the recorded table of equations.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -24,6 +27,9 @@ pub struct Record {
     pub runs: Vec<RecordedRun>,
     /// The outcomes, without time series.
     pub outcomes: Vec<Outcome>,
+    /// The table of equations; none for an experiment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub computed: Option<ComputedTable>,
 }
 
 /// The circumstances in which an engine played an experiment.
@@ -32,7 +38,7 @@ pub struct Record {
 pub struct RecordedRun {
     /// Name of the engine.
     pub engine: String,
-    /// Number of seeds.
+    /// Number of seeds; 0 for equations without seeds.
     pub seeds: u64,
     /// How long it took, seconds.
     pub seconds: f64,
@@ -93,6 +99,11 @@ impl Record {
         self.outcomes.extend(outcomes.iter().map(|outcome| Outcome { series: Vec::new(), ci95: Default::default(), ..outcome.clone() }));
         self.runs.retain(|old| old.engine != run.engine);
         self.runs.push(run);
+    }
+
+    /// The record of a table of equations.
+    pub fn of_table(run: RecordedRun, table: ComputedTable) -> Self {
+        Record { runs: vec![run], outcomes: Vec::new(), computed: Some(table) }
     }
 
     /// Drops the outcomes of this engine that are not of these cases: what an earlier state of the

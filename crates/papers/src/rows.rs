@@ -70,6 +70,11 @@ impl Experiment {
         all.filter(|source| cases.iter().any(|case| outcomes.iter().any(|outcome| source.has(outcome, case)))).collect()
     }
 
+    /// Whether this is the name of a case under a variation.
+    pub fn is_varied(&self, case: &str) -> bool {
+        self.variations.iter().any(|variation| Variation::without(&variation.name, case).is_some())
+    }
+
     /// The cases of these outcomes, without their variations, in order of first appearance.
     fn cases<'a>(&self, outcomes: &'a [Outcome]) -> Vec<&'a str> {
         let mut cases: Vec<&str> = Vec::new();

@@ -114,7 +114,7 @@ mod tests {
                 line("interval", 0, true, &[(-2.0, f64::NAN), (2.0, 0.5)]),
             ],
         };
-        let table = ComputedTable { head: vec!["of"], rows: vec![], notes: vec!["a note".into()] };
+        let table = ComputedTable::new(&["of"], vec![], vec!["a note".into()]);
         let page = computed_page("A <figure>", "about", &ComputedFigure { table, plots: vec![plot] });
         let document = Document::parse_with_options(&page, ParsingOptions { allow_dtd: true, ..ParsingOptions::default() }).unwrap();
         let all = |tag: &str| document.descendants().filter(|node| node.tag_name().name() == tag).collect::<Vec<_>>();

@@ -20,6 +20,7 @@ mod markup;
 mod number_format;
 mod outcome_numbers;
 mod page;
+mod paper_document;
 mod paper_results;
 mod paper_tables;
 mod plain_table;
@@ -39,6 +40,7 @@ pub use demo::demo_findings;
 pub use json::json;
 pub use outcome_numbers::NumberFormat;
 pub use page::{WordsTable, page, page_of_words};
+pub use paper_document::{DocumentError, render_document};
 pub use paper_results::{PaperAnswer, PaperResult, circumstances, claims_counts, claims_summary, paper_results_json, papers_page};
 pub use paper_tables::{
     RunTimes, claims_table, computed_table, numbers_table, paper_findings, paper_list, paper_list_json, paper_remarks, printed_table,

@@ -46,8 +46,13 @@ pub enum PaperAnswer {
         /// The outcomes.
         outcomes: Vec<Outcome>,
     },
-    /// By equations.
-    Computed(ComputedFigure),
+    /// By equations, or by a measurement without a scenario.
+    Computed {
+        /// The table and its plots.
+        figure: ComputedFigure,
+        /// The circumstances; none if it is neither recorded nor to be recorded.
+        run: Option<RecordedRun>,
+    },
 }
 
 impl PaperResult {
@@ -55,14 +60,14 @@ impl PaperResult {
     pub fn claims(&self) -> Vec<ClaimSummary> {
         match &self.answer {
             PaperAnswer::Played { experiment, outcomes, .. } => experiment.summarize(outcomes),
-            PaperAnswer::Computed(figure) => figure.table.summarize(),
+            PaperAnswer::Computed { figure, .. } => figure.table.summarize(),
         }
     }
 
     /// The tables with their headings: numbers, printed numbers, claims.
     pub fn tables(&self) -> Vec<(&'static str, PlainTable)> {
         match &self.answer {
-            PaperAnswer::Computed(figure) => vec![("Computed", computed_table(&figure.table))],
+            PaperAnswer::Computed { figure, .. } => vec![("Computed", computed_table(&figure.table))],
             PaperAnswer::Played { experiment, plans, outcomes, .. } => {
                 let mut tables = vec![("Numbers", numbers_table(experiment, plans, outcomes))];
                 if !experiment.printed.is_empty() {
@@ -81,9 +86,36 @@ impl PaperResult {
     pub fn remarks(&self) -> Vec<String> {
         let own = match &self.answer {
             PaperAnswer::Played { experiment, outcomes, .. } => paper_remarks(experiment, outcomes),
-            PaperAnswer::Computed(figure) => figure.table.notes.clone(),
+            PaperAnswer::Computed { figure, .. } => figure.table.notes.clone(),
         };
         [own, self.notes.clone()].concat()
+    }
+
+    /// The circumstances of the runs.
+    pub fn runs(&self) -> Vec<&RecordedRun> {
+        match &self.answer {
+            PaperAnswer::Computed { run, .. } => run.iter().collect(),
+            PaperAnswer::Played { runs, .. } => runs.iter().collect(),
+        }
+    }
+
+    /// The same with the outcomes of one engine only.
+    pub fn on_engine(&self, engine: &str) -> PaperResult {
+        let mut one = self.clone();
+        if let PaperAnswer::Played { runs, outcomes, .. } = &mut one.answer {
+            runs.retain(|run| run.engine == engine);
+            outcomes.retain(|outcome| outcome.engine == engine);
+        }
+        one
+    }
+
+    /// The same without the outcomes of variations.
+    pub fn as_it_stands(&self) -> PaperResult {
+        let mut one = self.clone();
+        if let PaperAnswer::Played { experiment, outcomes, .. } = &mut one.answer {
+            outcomes.retain(|outcome| !experiment.is_varied(&outcome.case));
+        }
+        one
     }
 
     fn json(&self, series: bool) -> Value {
@@ -98,7 +130,7 @@ impl PaperResult {
             "claims": claims.collect::<Vec<_>>(), "notes": self.remarks(),
         });
         let more = match &self.answer {
-            PaperAnswer::Computed(figure) => json!({ "rows": computed_rows_json(&figure.table) }),
+            PaperAnswer::Computed { figure, .. } => json!({ "rows": computed_rows_json(&figure.table) }),
             PaperAnswer::Played { experiment, runs, outcomes, .. } => json!({
                 "runs": runs,
                 "judged": experiment.judge(outcomes).iter().map(judged_json).collect::<Vec<_>>(),
@@ -203,7 +235,7 @@ fn section(result: &PaperResult) -> String {
         let _ = writeln!(out, "<p class=\"under\">{}</p>", escape(&remark));
     }
     match &result.answer {
-        PaperAnswer::Computed(figure) => out += &computed_page::plots(figure),
+        PaperAnswer::Computed { figure, .. } => out += &computed_page::plots(figure),
         PaperAnswer::Played { runs, outcomes, .. } => {
             out += &page::plots(&groups(outcomes));
             for run in runs {
@@ -218,7 +250,8 @@ fn section(result: &PaperResult) -> String {
 /// The circumstances of a run as a sentence.
 pub fn circumstances(run: &RecordedRun) -> String {
     let RecordedRun { engine, seeds, seconds, version, machine, date } = run;
-    format!("{engine}: {seeds} seeds in {}, by Tandem {version} on {machine}, {date}.", duration(*seconds))
+    let seeds = if *seeds == 0 { String::new() } else { format!("{seeds} seeds in ") };
+    format!("{engine}: {seeds}{}, by Tandem {version} on {machine}, {date}.", duration(*seconds))
 }
 
 fn table(table: &PlainTable) -> String {

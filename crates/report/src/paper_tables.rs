@@ -64,7 +64,7 @@ pub fn computed_table(table: &ComputedTable) -> PlainTable {
     let differs = any(|row| row.differs_percent().is_some());
     let columns = [(printed, "the paper"), (true, "here"), (differs, "differs, %"), (printed, "holds"), (notes, "note")];
     let heads = columns.iter().filter(|(there, _)| *there).map(|(_, head)| *head);
-    let header: Vec<&str> = table.head.iter().copied().chain(heads).collect();
+    let header: Vec<&str> = table.head.iter().map(String::as_str).chain(heads).collect();
     let row = |row: &ComputedRow| {
         let cells = [
             row.printed.clone().unwrap_or_default(),
@@ -90,7 +90,7 @@ fn with_interval(row: &ComputedRow) -> String {
 /// The rows of a computed table as JSON.
 pub(crate) fn computed_rows_json(table: &ComputedTable) -> Vec<Value> {
     let row = |row: &ComputedRow| {
-        let of: Map<String, Value> = table.head.iter().zip(&row.of).map(|(head, of)| ((*head).to_owned(), of.as_str().into())).collect();
+        let of: Map<String, Value> = table.head.iter().zip(&row.of).map(|(head, of)| (head.clone(), of.as_str().into())).collect();
         // A printed number is a number; a statement is text.
         let printed =
             row.printed.as_ref().map(|printed| printed.parse::<f64>().map_or_else(|_| Value::from(printed.as_str()), Value::from));

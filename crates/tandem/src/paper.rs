@@ -1,15 +1,16 @@
 //! `tandem paper`: reproduces tables and figures of the papers beside the printed values.
 
+mod documents;
 mod play;
 
 use crate::{CommandError, output, runs::RunFlags};
 use clap::{Args, builder::NonEmptyStringValueParser};
 use outcome::Outcome;
-use papers::{EngineKind, EquationTable, Experiment, Paper, PaperEntry, PaperError, Record};
+use papers::{EQUATIONS, EngineKind, EquationTable, Experiment, Paper, PaperEntry, PaperError, Record};
 use play::Played;
 use report::{PaperAnswer, PaperResult, PlainTable};
 use serde::Deserialize;
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf, time::Instant};
 
 /// Reproduce tables and figures of the papers beside their printed values; without ID, list them
 #[derive(Debug, Args)]
@@ -51,6 +52,9 @@ pub(crate) struct PaperCommand {
     /// Keep the outcomes in this directory: papers/ of the sources
     #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["from", "recorded", "case"])]
     record: Option<PathBuf>,
+    /// Make the tables of these pages of the recorded outcomes: docs/papers.md
+    #[arg(long, value_name = "PAGE", hide = true, value_delimiter = ',', conflicts_with_all = ["id", "all", "recorded", "from"])]
+    render: Vec<PathBuf>,
     /// Write a self-contained web page with plots
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
@@ -69,6 +73,9 @@ impl From<PaperError> for CommandError {
 
 impl PaperCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
+        if !self.render.is_empty() {
+            return documents::render(&self.render);
+        }
         let Some(asked) = self.id.as_deref().or(self.all.then_some("")) else { return self.list() };
         let mut selected = Paper::select(asked)?;
         match selected.len() {
@@ -122,10 +129,8 @@ impl PaperCommand {
         if claims.rows.iter().any(|row| row.last().is_some_and(|settings| !settings.is_empty())) {
             out!("\n{}", self.drawn(&claims));
         }
-        if self.recorded
-            && let PaperAnswer::Played { runs, .. } = &result.answer
-        {
-            self.print_lines(&runs.iter().map(report::circumstances).collect::<Vec<_>>());
+        if self.recorded {
+            self.print_lines(&result.runs().into_iter().map(report::circumstances).collect::<Vec<_>>());
         }
         if let Some(path) = &self.page {
             outln!("\nplots: {}", path.display());
@@ -215,7 +220,25 @@ impl PaperCommand {
             return Err(CommandError::Usage(format!("{id} is not computed over seeds: --seeds does not apply")));
         }
         let seeds = self.seeds.filter(|_| table.default_seeds().is_some());
-        Ok((PaperAnswer::Computed(table.figure(seeds)?), Vec::new(), None))
+        let (figure, run) = if self.recorded {
+            let recorded = Record::embedded(id)?.and_then(|record| Some((record.computed?, record.runs)));
+            let (table, runs) = recorded.ok_or_else(|| {
+                CommandError::CannotTell(format!(
+                    "{id} is not recorded: leave --recorded out to compute it, or give --on lab if it is measured"
+                ))
+            })?;
+            (table.into(), runs.into_iter().next())
+        } else {
+            let begun = Instant::now();
+            let figure = table.figure(seeds)?;
+            let engine = if table.is_measured() { EngineKind::Lab.name() } else { EQUATIONS };
+            let run = play::circumstances(engine, seeds.or(table.default_seeds()).unwrap_or(0), begun);
+            if let Some(papers) = &self.record {
+                Record::of_table(run.clone(), figure.table.clone()).store(papers, id)?;
+            }
+            (figure, Some(run))
+        };
+        Ok((PaperAnswer::Computed { figure, run }, Vec::new(), None))
     }
 
     /// Runs an experiment, or reads its outcomes.
@@ -313,6 +336,6 @@ fn page(result: &PaperResult) -> String {
             let about = plans.iter().find_map(|plan| plan.variants.first()).map_or("", |variant| &variant.scenario.about);
             report::page(&title, about, &report::paper_findings(&experiment.judge(outcomes)), outcomes)
         }
-        PaperAnswer::Computed(figure) => report::computed_page(&title, &format!("{}, \"{}\"", result.authors, result.paper), figure),
+        PaperAnswer::Computed { figure, .. } => report::computed_page(&title, &format!("{}, \"{}\"", result.authors, result.paper), figure),
     }
 }

@@ -149,7 +149,7 @@ pub(super) fn table(number: &str) -> Result<ComputedTable, PaperError> {
              to {NEARLY_PERCENT} %. In its own tables it reaches 9.0 %."
         ),
     ];
-    Ok(ComputedTable { head: vec!["ρ0", "ρ1", "ρ2", "sizes"], rows, notes })
+    Ok(ComputedTable::new(&["ρ0", "ρ1", "ρ2", "sizes"], rows, notes))
 }
 
 /// A row of Tables V and VI.
@@ -189,7 +189,7 @@ pub(super) fn lab(which: &[String]) -> Result<ComputedTable, PaperError> {
             .into(),
         "The column exp was measured; the lab can repeat it.".into(),
     ];
-    Ok(ComputedTable { head: vec!["ρ0", "ρ1", "ρ2", "of"], rows, notes })
+    Ok(ComputedTable::new(&["ρ0", "ρ1", "ρ2", "of"], rows, notes))
 }
 
 /// The network that follows from the parameters of Table IV, beside the throughput that the paper
@@ -218,7 +218,7 @@ pub(super) fn wlan() -> Result<ComputedTable, PaperError> {
          therefore unused."
             .into(),
     ];
-    Ok(ComputedTable { head: vec!["of"], rows, notes })
+    Ok(ComputedTable::new(&["of"], rows, notes))
 }
 
 /// The loads of the lab's rows for which the decision process is solved: those at which its
@@ -248,7 +248,7 @@ pub(super) fn assignment() -> Result<ComputedTable, PaperError> {
             .into(),
         "An index rule of the authors' later work could not be found in a public source, and is not here.".into(),
     ];
-    Ok(ComputedTable { head: vec!["ρ0", "ρ1", "ρ2", "E[S0]"], rows, notes })
+    Ok(ComputedTable::new(&["ρ0", "ρ1", "ρ2", "E[S0]"], rows, notes))
 }
 
 #[cfg(test)]

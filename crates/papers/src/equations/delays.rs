@@ -39,7 +39,7 @@ pub(super) fn table() -> Result<ComputedTable, PaperError> {
          the bound B does not matter to the antibuffer as long as Q hardly reaches 0."
             .into(),
     ];
-    Ok(ComputedTable { head: vec!["B, packets", "of"], rows, notes })
+    Ok(ComputedTable::new(&["B, packets", "of"], rows, notes))
 }
 
 fn delays(buffer: f64) -> Result<Vec<ComputedRow>, PaperError> {

@@ -182,7 +182,7 @@ pub(super) fn per_packet() -> Result<ComputedFigure, PaperError> {
         "Losses by time for comparison: there −ln P grows with √q.".into(),
     ];
     let plots = against_packets("Q's tail, round trips", &tails);
-    Ok(ComputedFigure { table: ComputedTable { head: vec!["round trips", "of"], rows, notes }, plots })
+    Ok(ComputedFigure { table: ComputedTable::new(&["round trips", "of"], rows, notes), plots })
 }
 
 /// θ in thousandths per packet, by the equations.
@@ -226,5 +226,5 @@ pub(super) fn clipped_window() -> Result<ComputedFigure, PaperError> {
             .into(),
     ];
     let plots = against_packets("Q's tail, limit ÷ mean window", &tails);
-    Ok(ComputedFigure { table: ComputedTable { head: vec!["limit ÷ mean window", "of"], rows, notes }, plots })
+    Ok(ComputedFigure { table: ComputedTable::new(&["limit ÷ mean window", "of"], rows, notes), plots })
 }

@@ -49,7 +49,7 @@ pub(super) fn operators() -> Result<ComputedTable, PaperError> {
          the table, so that it tests the detector, not the operators."
             .into(),
     );
-    Ok(ComputedTable { head: vec!["operator", "application"], rows, notes })
+    Ok(ComputedTable::new(&["operator", "application"], rows, notes))
 }
 
 /// The mean of times; a single one has no interval.
@@ -86,7 +86,7 @@ pub(super) fn picture() -> Result<ComputedTable, PaperError> {
     }
     let notes =
         vec!["The picture is drawn: noise on every scale, quality 92. How far it can be compressed differs from the paper's.".into()];
-    Ok(ComputedTable { head: vec!["", "in the middle"], rows, notes })
+    Ok(ComputedTable::new(&["", "in the middle"], rows, notes))
 }
 
 /// Figure 3.
@@ -153,7 +153,7 @@ pub(super) fn characteristics() -> Result<ComputedTable, PaperError> {
     let notes = vec![
         "Much less: by half at least. 3 MB over 128 kbit/s, with 256 KiB in the split point: the paper prints no size of either.".into(),
     ];
-    Ok(ComputedTable { head: vec!["", "download through"], rows, notes })
+    Ok(ComputedTable::new(&["", "download through"], rows, notes))
 }
 
 /// §III-D: the printed ending of each operator, and the middlebox that stands for it.
@@ -184,5 +184,5 @@ pub(super) fn termination() -> Result<ComputedTable, PaperError> {
          what is tested is that the server's TCP stays that long, and what the detector says."
             .into(),
     ];
-    Ok(ComputedTable { head: vec!["operator", "in the middle"], rows, notes })
+    Ok(ComputedTable::new(&["operator", "in the middle"], rows, notes))
 }

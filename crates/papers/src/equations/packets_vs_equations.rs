@@ -68,7 +68,7 @@ pub(super) fn alone(seeds: u64) -> Result<ComputedTable, PaperError> {
          from the simulated window after the first {WARM_UP_LOSSES} losses and have the same losses: their ratio has a far smaller error than a mean.",
         ALONE_PACKETS / 1e6
     )];
-    Ok(ComputedTable { head: vec!["losses", "round trip, ms", "mean window", "sender", "of"], rows, notes })
+    Ok(ComputedTable::new(&["losses", "round trip, ms", "mean window", "sender", "of"], rows, notes))
 }
 
 /// Packets per second, and the ratio to the equations with the same losses.
@@ -142,7 +142,7 @@ pub(super) fn split(seeds: u64) -> Result<ComputedTable, PaperError> {
         TIMES[1],
         TOLERANCE * 100.0
     )];
-    Ok(ComputedTable { head: vec!["setting", "a full proxy", "of"], rows, notes })
+    Ok(ComputedTable::new(&["setting", "a full proxy", "of"], rows, notes))
 }
 
 /// The figures of a simulated run, and of the equations with the same losses.

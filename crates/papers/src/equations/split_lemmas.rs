@@ -37,7 +37,7 @@ pub(super) fn below_both_legs() -> Result<ComputedTable, PaperError> {
         "The rate as a fraction of the rate of the slower leg in isolation, with the same losses. It holds if the whole interval is below 1."
             .into(),
     ];
-    Ok(ComputedTable { head: vec!["setting", "B, packets", "slower leg alone, packets/s"], rows, notes })
+    Ok(ComputedTable::new(&["setting", "B, packets", "slower leg alone, packets/s"], rows, notes))
 }
 
 /// Lemma 19.7 and its analogue of §19.4.5.
@@ -72,7 +72,7 @@ pub(super) fn stability() -> Result<ComputedTable, PaperError> {
         "Growth of the buffer over the second half of two million events, packets/s, beside the difference of the means of the legs in isolation."
             .into(),
     ];
-    Ok(ComputedTable { head: vec!["losses", "ρ", "drift"], rows, notes })
+    Ok(ComputedTable::new(&["losses", "ρ", "drift"], rows, notes))
 }
 
 /// Open questions (i): the least buffer for a share of the rate, in units of what the slower leg
@@ -107,7 +107,7 @@ pub(super) fn buffer() -> Result<ComputedTable, PaperError> {
          the means and on the ratio of the losses (faster leg over slower leg, per second or per packet): RTT, loss rate and buffer collapse into one."
             .into(),
     ];
-    Ok(ComputedTable { head: vec!["losses", "means' ratio", "losses' ratio", "% of the rate"], rows, notes })
+    Ok(ComputedTable::new(&["losses", "means' ratio", "losses' ratio", "% of the rate"], rows, notes))
 }
 
 /// Open questions (i)(b) and (ii)(b): the stationary rate and the mean content as functions of B, in
@@ -137,5 +137,5 @@ pub(super) fn rate_of_buffer() -> Result<ComputedTable, PaperError> {
          rate falls short by the order of one unit over B."
             .into(),
     ];
-    Ok(ComputedTable { head: vec!["losses", "means' ratio", "B", "of"], rows: rows.into_iter().flatten().collect(), notes })
+    Ok(ComputedTable::new(&["losses", "means' ratio", "B", "of"], rows.into_iter().flatten().collect(), notes))
 }

@@ -66,7 +66,7 @@ pub(super) fn table() -> Result<ComputedTable, PaperError> {
          gain at tens of kilobytes, little for a megabyte."
             .into(),
     ];
-    Ok(ComputedTable { head: vec!["of"], rows, notes })
+    Ok(ComputedTable::new(&["of"], rows, notes))
 }
 
 #[cfg(test)]

@@ -1,27 +1,37 @@
 //! A computed table.
 
 use outcome::half_width;
+use serde::{Deserialize, Serialize};
 use theory::Mean;
 
 /// A computed table.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ComputedTable {
     /// The heads of the first columns, which say what a row is about.
-    pub head: Vec<&'static str>,
+    pub head: Vec<String>,
     /// The rows.
     pub rows: Vec<ComputedRow>,
     /// What a reader must know.
     pub notes: Vec<String>,
 }
 
+impl ComputedTable {
+    pub(super) fn new(head: &[&str], rows: Vec<ComputedRow>, notes: Vec<String>) -> Self {
+        ComputedTable { head: head.iter().map(|head| (*head).to_owned()).collect(), rows, notes }
+    }
+}
+
 /// A row of a computed table.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ComputedRow {
     /// What it is about: a cell for each of [`ComputedTable::head`].
     pub of: Vec<String>,
     /// What the paper prints, in its own digits, or says.
     pub printed: Option<String>,
     /// The number here.
+    #[serde(with = "recorded_mean")]
     pub here: Mean,
     /// How many decimals of it are shown.
     pub decimals: usize,
@@ -60,6 +70,22 @@ impl ComputedRow {
     pub fn differs_percent(&self) -> Option<f64> {
         let printed: f64 = self.printed.as_ref()?.parse().ok()?;
         (printed != 0.0).then(|| (self.here.mean / printed - 1.0) * 100.0)
+    }
+}
+
+/// A [`Mean`] in a record: the mean and the half width. JSON has no number for NaN or infinity;
+/// both are `null`, and NaN when they are read.
+mod recorded_mean {
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+    use theory::Mean;
+
+    pub(super) fn serialize<S: Serializer>(mean: &Mean, to: S) -> Result<S::Ok, S::Error> {
+        [mean.mean, mean.half].map(|number| number.is_finite().then_some(number)).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mean, D::Error> {
+        let [mean, half] = <[Option<f64>; 2]>::deserialize(from)?.map(|number| number.unwrap_or(f64::NAN));
+        Ok(Mean { mean, half })
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) fn by_time(seeds: u64) -> Result<ComputedFigure, PaperError> {
             .into(),
         simulated_buffer::note(seeds),
     ];
-    Ok(ComputedFigure { table: ComputedTable { head: vec!["from", "of"], rows, notes }, plots: curves.plots })
+    Ok(ComputedFigure { table: ComputedTable::new(&["from", "of"], rows, notes), plots: curves.plots })
 }
 
 fn by_time_of(from: &str, queue: &[f64]) -> Result<Vec<ComputedRow>, PaperError> {
@@ -138,7 +138,7 @@ pub(super) fn per_packet(seeds: u64) -> Result<ComputedFigure, PaperError> {
             .into(),
         simulated_buffer::note(seeds),
     ];
-    Ok(ComputedFigure { table: ComputedTable { head: vec!["round trips", "from", "of"], rows, notes }, plots })
+    Ok(ComputedFigure { table: ComputedTable::new(&["round trips", "from", "of"], rows, notes), plots })
 }
 
 fn per_packet_of(of: [&str; 2], queue: &[f64]) -> Result<Vec<ComputedRow>, PaperError> {
@@ -206,7 +206,7 @@ pub(super) fn hill_bands() -> Result<ComputedFigure, PaperError> {
          and looks at every k like a Pareto law with another index, with an equally narrow band."
             .into(),
     ];
-    Ok(ComputedFigure { table: ComputedTable { head: vec!["law", "k", "true γ"], rows, notes }, plots: vec![plot] })
+    Ok(ComputedFigure { table: ComputedTable::new(&["law", "k", "true γ"], rows, notes), plots: vec![plot] })
 }
 
 /// Lemma 19.8: slopes over a cycle from samples, and the far tail of the buffer.
@@ -232,5 +232,5 @@ pub(super) fn cycle() -> Result<ComputedFigure, PaperError> {
          begins at a loss of the first leg after which neither rate is above its mean, and ends at the next such loss."
             .into(),
     ];
-    Ok(ComputedFigure { table: ComputedTable { head: vec!["round trips", "of"], rows, notes }, plots })
+    Ok(ComputedFigure { table: ComputedTable::new(&["round trips", "of"], rows, notes), plots })
 }

@@ -52,7 +52,7 @@ pub(super) fn table(seeds: u64) -> Result<ComputedFigure, PaperError> {
     )];
     let firsts = FIGURES.iter().zip(played.iter().step_by(seeds as usize));
     let plots = firsts.flat_map(|(figure, run)| [0, 1].map(|leg| overlay(figure, leg, run))).collect();
-    Ok(ComputedFigure { table: ComputedTable { head: vec!["setting", "leg", "of"], rows, notes }, plots })
+    Ok(ComputedFigure { table: ComputedTable::new(&["setting", "leg", "of"], rows, notes), plots })
 }
 
 /// Both windows of a leg over time, of the first seed.

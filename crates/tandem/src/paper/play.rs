@@ -45,7 +45,7 @@ pub(super) fn play(plans: Vec<EnginePlan>, seeds: Option<u64>, is_asked: bool, o
         let planned = runner::plan(&plan.variants, SeedRange { first: None, count }, RunOrder::BySeed, |_, _| engine.engine(None));
         let (more, failed) = runs::run_all(planned, options);
         if !more.is_empty() {
-            played.runs.push(circumstances(plan.engine, count, begun));
+            played.runs.push(circumstances(plan.engine.name(), count, begun));
         }
         played.outcomes.extend(more);
         played.failure = match (played.failure.take(), failed) {
@@ -88,9 +88,10 @@ pub(super) fn record(papers: &Path, id: &str, plans: &[EnginePlan], played: &Pla
     Ok(())
 }
 
-fn circumstances(engine: EngineKind, seeds: u64, begun: Instant) -> RecordedRun {
+/// The circumstances of a run that has just ended.
+pub(super) fn circumstances(engine: &str, seeds: u64, begun: Instant) -> RecordedRun {
     RecordedRun {
-        engine: engine.name().into(),
+        engine: engine.into(),
         seeds,
         seconds: begun.elapsed().as_secs_f64(),
         version: env!("CARGO_PKG_VERSION").into(),
