@@ -63,6 +63,23 @@ fn tunables_are_set_and_shown() {
 }
 
 #[test]
+fn the_kernel_takes_each_controller_at_the_ends_of_its_tunables() {
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
+    if common::skip("the_kernel_takes_each_controller_at_the_ends_of_its_tunables") {
+        return;
+    }
+    for tuned in Controller::all().flat_map(common::tunings) {
+        let controller = tuned.controller();
+        let named = controller.tunables().zip(tuned.values()).map(|(tunable, value)| (tunable.name.to_owned(), *value));
+        let named: Vec<(String, u32)> = named.collect();
+        let _held = kernel::load(controller.name(), &named).unwrap_or_else(|error| panic!("{tuned:?}: {error}"));
+        let listed = kernel::list().unwrap();
+        let loaded = listed.iter().find(|loaded| loaded.controller.name() == controller.name());
+        assert_eq!(loaded.map(|loaded| &loaded.tunables[..]), Some(tuned.values()), "{controller:?}");
+    }
+}
+
+#[test]
 fn a_socket_keeps_the_weight_that_it_was_given() {
     let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     if common::skip("a_socket_keeps_the_weight_that_it_was_given") {

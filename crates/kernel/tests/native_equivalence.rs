@@ -2,7 +2,7 @@
 
 mod common;
 
-use control::{Controller, Event, EventKind, FlowState, LinkRecord, TunedController};
+use control::{Controller, Event, EventKind, FlowState, LinkRecord};
 use kernel::Replay;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -47,23 +47,12 @@ fn step(random: &mut Pcg64Mcg, flow: &mut FlowState, link: &mut LinkRecord, now:
     Event { now_us: *now, kind, flags, acked, marked: acked / 3, rtt_us, lost }
 }
 
-/// A controller with its defaults, and with each of its tunables at either end of its range.
-fn tunings(controller: Controller) -> Vec<TunedController> {
-    let at = |name, value| controller.tuned(&[(name, value)]).unwrap();
-    let ends = controller.tunables().flat_map(|tunable| [*tunable.range.start(), *tunable.range.end()].map(|end| at(tunable.name, end)));
-    let mut all: Vec<TunedController> = std::iter::once(controller.untuned()).chain(ends).collect();
-    if controller.name() == "mpcp" {
-        all.extend((0..3).map(|law| controller.tuned(&[("law", law), ("rtt_scaling", 1), ("alpha_milli", 2500)]).unwrap()));
-    }
-    all
-}
-
 #[test]
 fn bpf_and_native_builds_decide_the_same() {
     if common::skip("bpf_and_native_builds_decide_the_same") {
         return;
     }
-    for controller in Controller::all().flat_map(tunings) {
+    for controller in Controller::all().flat_map(common::tunings) {
         let mut replay = Replay::new(controller).unwrap_or_else(|error| panic!("{controller:?}: {error}"));
         for with_link in [true, false] {
             let mut random = Pcg64Mcg::seed_from_u64(7);

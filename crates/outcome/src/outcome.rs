@@ -40,10 +40,11 @@ pub struct Outcome {
     /// round trips after the last start to the first end. Absent: there was no such time, or one flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jain: Option<f64>,
-    /// Mean of Jain's index over windows of 5 s, one after the other from the first start on, each over what
-    /// the receivers read of the flows that were in progress for all of the window, if these were at least
-    /// two. Unlike `jain` it exists for every run in which two flows share a window, and the start of
-    /// flows counts. Absent: there was no such window.
+    /// Mean of Jain's index over windows of 5 s, one after the other from the first start on, each over the
+    /// rates of the flows that were in progress from the begin of the window for at least 1 s, if these
+    /// were at least two. A flow that ends within the window has the rate until its end. Unlike `jain` it
+    /// exists for every run in which two flows share a window, and the start of flows counts. Absent:
+    /// there was no such window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jain_window: Option<f64>,
     /// Longest time after a flow's start until Jain's index of the flows in progress, over half a

@@ -16,6 +16,8 @@ const MOST_FLOW_CURVES: usize = 16;
 const MOST_CURVES: usize = 100;
 /// Length of the windows of Jain's index, seconds: six round trips of a satellite link.
 const JAIN_WINDOW: f64 = 5.0;
+/// The part of a window for which a flow must be in progress to count in it.
+const JAIN_SHARE: f64 = 0.2;
 /// Window over which goodput is averaged, in seconds.
 const GOODPUT_WINDOW: f64 = 0.5;
 /// Jain's index at which flows count as having converged.
@@ -189,7 +191,9 @@ impl RunSamples {
         jain(&self.flows.iter().map(|flow| flow.read_between(from, to)).collect::<Vec<_>>())
     }
 
-    /// Mean of Jain's index over windows of [`JAIN_WINDOW`], each over the flows in progress for all of it.
+    /// Mean of Jain's index over windows of [`JAIN_WINDOW`], each over the rates of the flows that are in
+    /// progress from its begin for [`JAIN_SHARE`] of it. A flow that ends within the window has the rate
+    /// until its end: without it, a flow that ends soon because it got everything would not count.
     fn jain_window(&self) -> Option<f64> {
         if self.flows.len() > MOST_CURVES {
             return None;
@@ -199,8 +203,12 @@ impl RunSamples {
             .filter_map(|number| {
                 let from = first + number as f64 * JAIN_WINDOW;
                 let to = from + JAIN_WINDOW;
-                let lasting = self.flows.iter().filter(|flow| flow.start_s <= from && flow.end_s.unwrap_or(self.end_s) >= to);
-                jain(&lasting.map(|flow| flow.read_between(from, to)).collect::<Vec<_>>())
+                let rate = |flow: &FlowSamples| {
+                    let until = flow.end_s.unwrap_or(self.end_s).min(to);
+                    let lasts = flow.start_s <= from && until >= from + JAIN_SHARE * JAIN_WINDOW;
+                    lasts.then(|| flow.read_between(from, until) / (until - from))
+                };
+                jain(&self.flows.iter().filter_map(rate).collect::<Vec<_>>())
             })
             .collect();
         (!indices.is_empty()).then(|| indices.iter().sum::<f64>() / indices.len() as f64)
@@ -416,6 +424,14 @@ mod tests {
         assert_eq!(Outcome { series: Vec::new(), ..outcome.clone() }.goodput_between(4.0, 6.0), None);
         // From 0 to 5 s only the first flow lasts, from 5 to 10 s both are alike.
         assert!((outcome.jain_window.unwrap() - 1.0).abs() < 1e-9);
+        // If the first reads 9 MB in the first 7 s and ends, the second 1 MB in the last 3 s: from 5 to 10 s
+        // the rates are 1 MB/s and 0.2 MB/s, and the flow that got more counts although it has ended.
+        let mut uneven = samples();
+        let curve = |of: fn(f64) -> f64| (0..=100).map(|at| f64::from(at) / 10.0).map(|t| (t, of(t))).collect();
+        uneven.flows[0].read = curve(|t| 1e6 * t.min(7.0));
+        uneven.flows[0].end_s = Some(7.0);
+        uneven.flows[1].read = curve(|t| 1e6 / 3.0 * (t - 7.0).max(0.0));
+        assert!((uneven.jain_window().unwrap() - 1.2f64.powi(2) / (2.0 * 1.04)).abs() < 1e-9, "{:?}", uneven.jain_window());
         // Half a second after the second start the mean over half a second is fair.
         assert!((outcome.converge_s.unwrap() - 0.5).abs() < 0.11, "{:?}", outcome.converge_s);
         assert_eq!(outcome.queue_bytes.unwrap().mean, 2000.0);

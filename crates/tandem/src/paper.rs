@@ -29,7 +29,8 @@ pub(crate) struct PaperCommand {
     /// Number of seeds [default: that of the experiment]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
-    /// Run only the cases whose names begin with this; may be repeated
+    /// Run only the case of this name, with its variations; if there is none, the cases whose names
+    /// begin with this. May be repeated
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     case: Vec<String>,
     /// Print JSON: a list with an object for each table or figure, with its claims, verdicts and
