@@ -102,8 +102,8 @@ reference: ## generates the pages of docs/reference from the code
 papers-record: build ## plays the papers' experiments and records the outcomes in papers/; ENTRY=li/fig-3 plays one, ON=lab the lab
 	$(if $(filter lab,$(ON)),$(AS_ROOT)) $(TANDEM) paper $(or $(ENTRY),--all) $(if $(ON),--on $(ON)) --record papers
 
-papers-docs: ## makes the tables of docs/papers.md of the recorded outcomes
-	$(CARGO) run --locked -p tandem -- paper --render docs/papers.md
+papers-docs: ## makes the tables of docs/papers.md and docs/papers/ of the recorded outcomes
+	$(CARGO) run --locked -p tandem -- paper --render docs/papers.md $(addprefix --render ,$(wildcard docs/papers/*.md))
 
 book: ## builds the documentation as a site, in out/book
 	@scripts/setup book

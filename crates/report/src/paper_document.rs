@@ -14,9 +14,12 @@
 use crate::{
     paper_results::{PaperAnswer, PaperResult, circumstances, claims_counts, claims_summary},
     plain_table::PlainTable,
+    terminal::wrap,
 };
 use std::fmt::Write as _;
 
+/// Where lines of prose wrap.
+const COLUMNS: usize = 100;
 const BEGIN: &str = "<!-- recorded: ";
 const CLOSE: &str = " -->";
 const END: &str = "<!-- end of recorded -->";
@@ -105,7 +108,7 @@ fn table(id: &str, kind: &str, engine: Option<&str>, results: &[PaperResult]) ->
 fn whole(table: &PlainTable, circumstances: &[String], with_circumstances: bool) -> String {
     let mut out = table.markdown();
     if with_circumstances {
-        let _ = writeln!(out, "\n{}", circumstances.join(" "));
+        let _ = writeln!(out, "\n{}", wrap(&circumstances.join(" "), Some(COLUMNS)));
     }
     out
 }

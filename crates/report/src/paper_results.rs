@@ -130,7 +130,7 @@ impl PaperResult {
             "claims": claims.collect::<Vec<_>>(), "notes": self.remarks(),
         });
         let more = match &self.answer {
-            PaperAnswer::Computed { figure, .. } => json!({ "rows": computed_rows_json(&figure.table) }),
+            PaperAnswer::Computed { figure, .. } => json!({ "runs": self.runs(), "rows": computed_rows_json(&figure.table) }),
             PaperAnswer::Played { experiment, runs, outcomes, .. } => json!({
                 "runs": runs,
                 "judged": experiment.judge(outcomes).iter().map(judged_json).collect::<Vec<_>>(),
