@@ -325,7 +325,7 @@ impl Trajectory {
             let window = Window::new(v, a, w, b);
             let hazard = self.hazard[follow] / losses;
             let exposure = if span.is_finite() { window.packets(span).0 } else { f64::INFINITY };
-            return if exposure >= hazard {
+            return if hazard.is_finite() && exposure >= hazard {
                 CoupledEvent { span: window.time_for(hazard).min(span), ends: loses[follow], follower_exposure: hazard }
             } else {
                 CoupledEvent { span, ends, follower_exposure: exposure }
@@ -340,7 +340,10 @@ impl Trajectory {
             LossRate::PerSecond(losses) => losses * span,
             LossRate::PerPacket(losses) => losses * packets,
         };
-        self.hazard[leg] = (self.hazard[leg] - used).max(0.0);
+        // A leg without further losses has none at the end of an endless segment either.
+        if self.hazard[leg].is_finite() {
+            self.hazard[leg] = (self.hazard[leg] - used).max(0.0);
+        }
     }
 
     fn capped_at(&self, ends: SegmentEnd, state: TandemState) -> TandemState {
@@ -384,8 +387,8 @@ fn packets(v: f64, a: f64, t: f64) -> f64 {
 
 /// Time in which that many packets are sent.
 pub(crate) fn time_for(v: f64, a: f64, packets: f64) -> f64 {
-    if packets <= 0.0 {
-        return 0.0;
+    if packets <= 0.0 || packets.is_infinite() {
+        return packets.max(0.0);
     }
     // In the form without cancellation.
     2.0 * packets / (v + (v * v + 2.0 * a * packets).sqrt())

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use theory::{Aimd, LossRate, TandemModel, TandemState};
+use theory::{Aimd, LossRate, SegmentEnd, TandemModel, TandemState, Trajectory};
 use units::Phase;
 
 /// Times of a Poisson process.
@@ -54,12 +54,10 @@ proptest! {
         let mut dual = model(legs[1], legs[0]).trajectory_with_losses(TandemState { x: y, y: x, q: buffer - share * buffer }, [second, first]);
         for _ in 0..40 {
             // Events at the same instant may come in either order.
-            let [here, there] = [&mut path, &mut dual].map(|path| loop {
-                let segment = path.step();
-                if segment.span > 1e-9 {
-                    break segment;
-                }
-            });
+            let next = |path: &mut Trajectory| (0..100).map(|_| path.step()).find(|segment| segment.span > 1e-9);
+            let [here, there] = [next(&mut path), next(&mut dual)];
+            prop_assert!(here.is_some() && there.is_some(), "time stands still: {:?} {:?}", path, dual);
+            let (here, there) = (here.unwrap(), there.unwrap());
             let exchanged = match there.phase {
                 Phase::Free => Phase::Free,
                 Phase::Starvation => Phase::Backpressure,
@@ -205,4 +203,17 @@ fn the_queue_under_losses_per_packet_is_below_its_bound() {
         assert!(q <= bound + 0.02, "seed {seed}: Q = {q} > U = {bound}");
     }
     assert!(full > 5, "the buffer was hardly ever used: {full} of 30");
+}
+
+#[test]
+fn a_leg_without_further_losses_does_not_lose() {
+    for losses in [LossRate::PerPacket(0.3), LossRate::PerSecond(1.0)] {
+        let leg = Aimd::new(0.5, losses).unwrap();
+        let model = TandemModel::new(leg, leg).with_buffer(2.0).unwrap();
+        let mut path = model.trajectory_with_losses(TandemState { x: 3.0, y: 1.0, q: 1.0 }, [&[0.5], &[]]);
+        let ends: Vec<SegmentEnd> =
+            (0..50).map(|_| path.step()).take_while(|segment| segment.span.is_finite()).map(|segment| segment.ends).collect();
+        assert_eq!(ends.iter().filter(|end| **end == SegmentEnd::FirstLoses).count(), 1, "{losses:?}: {ends:?}");
+        assert!(!ends.contains(&SegmentEnd::SecondLoses) && ends.len() < 50, "{losses:?}: {ends:?}");
+    }
 }
