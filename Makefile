@@ -18,7 +18,7 @@ PURE = control detect replay sim streams theory tree
 # Seconds for which each fuzz target runs with new inputs.
 export TANDEM_FUZZ_SECONDS ?= 2
 
-.PHONY: help setup demo check sources test oldest deny kernels packages bench lint docs install build clean book reference papers-record papers-docs
+.PHONY: help setup demo check lints test oldest deny readme-commands three-kernels kernels packages bench lint docs install build clean book reference papers-record papers-docs
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,24 +38,29 @@ build:
 	$(CARGO) build --release --locked
 
 check: ## runs what every commit must pass, without root: format, lints, docs and their links, unit and property tests, import cycles
-	@$(MAKE) --no-print-directory sources deny
+	@$(MAKE) --no-print-directory lints deny
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
 	$(CARGO) test --workspace --locked --quiet --lib --bins $(PURE:%=--test %)
 
-# Format, lints and documentation of the sources.
-sources:
+# Format and lints of the sources.
+lints:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
 
 test: ## runs every test: what `make check` does, oldest Rust, namespace tests, every command in the README, three kernels
 	@scripts/setup test
 	@scripts/setup kernels
-	@$(MAKE) --no-print-directory sources deny oldest
+	@$(MAKE) --no-print-directory lints deny oldest
 	@skips=$$(mktemp); \
 	TANDEM_AS_ROOT='$(AS_ROOT)' TANDEM_SKIPS=$$skips scripts/test-programs --locked; status=$$?; \
 	echo "skipped tests: $$(wc -l < $$skips)"; cat $$skips; rm -f $$skips; exit $$status
+	@$(MAKE) --no-print-directory -j2 readme-commands three-kernels
+
+readme-commands:
 	@$(AS_ROOT) scripts/readme-commands $(TESTED)
-	tools/kernels/run --short --program $(TESTED)/tandem
+
+three-kernels:
+	@tools/kernels/run --short --program $(TESTED)/tandem
 
 deny: ## checks licences, duplicate crates and known vulnerabilities of the dependencies (deny.toml), where cargo-deny is installed
 	@if ! cargo deny --version > /dev/null 2>&1; then \
