@@ -11,7 +11,7 @@ use std::{
 const TANDEM: &str = env!("CARGO_BIN_EXE_tandem");
 /// Experiments of which a seed takes longer than this, in the recorded run, play one case only,
 /// seconds.
-const MOST_SECONDS: f64 = 10.0;
+const MOST_SECONDS: f64 = 3.0;
 
 fn documentation() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
@@ -97,7 +97,9 @@ fn number_difference(id: &str, old: &Value, new: &Value, known: &[&Value]) -> Op
     let allowed = outcome::half_width(&same).max(0.005 * goodput(old));
     // Not `>`: a difference that is not a number is one.
     let is_close = (goodput(new) - goodput(old)).abs() <= allowed;
-    (!is_close).then(|| format!("{id}: {}, seed {}: goodput {} bit/s, recorded {}", old["case"], old["seed"], new["goodput_bps"], old["goodput_bps"]))
+    (!is_close).then(|| {
+        format!("{id}: {}, seed {}: goodput {} bit/s, recorded {}", old["case"], old["seed"], new["goodput_bps"], old["goodput_bps"])
+    })
 }
 
 /// The claims whose verdict is another with these outcomes than with those recorded.
@@ -152,5 +154,10 @@ fn engines_answer_as_recorded() {
         }
     }
     assert!(compared > 10, "only {compared} records were compared");
-    assert!(found.is_empty(), "{} differences from what is recorded; if they are meant, run make papers-record:\n{}", found.len(), found.join("\n"));
+    assert!(
+        found.is_empty(),
+        "{} differences from what is recorded; if they are meant, run make papers-record:\n{}",
+        found.len(),
+        found.join("\n")
+    );
 }

@@ -17,7 +17,8 @@ pub struct ComputedTable {
 }
 
 impl ComputedTable {
-    pub(super) fn new(head: &[&str], rows: Vec<ComputedRow>, notes: Vec<String>) -> Self {
+    /// A table with these heads.
+    pub fn new(head: &[&str], rows: Vec<ComputedRow>, notes: Vec<String>) -> Self {
         ComputedTable { head: head.iter().map(|head| (*head).to_owned()).collect(), rows, notes }
     }
 }

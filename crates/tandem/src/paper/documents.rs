@@ -30,7 +30,7 @@ fn recorded(paper: &Paper, entry: &PaperEntry) -> Result<PaperResult, CommandErr
             (&experiment.title, PaperAnswer::Played { experiment: Box::new(experiment.clone()), plans, runs: record.runs, outcomes })
         }
         PaperEntry::Equations(table) => {
-            let computed = record.computed.unwrap_or(ComputedTable { head: Vec::new(), rows: Vec::new(), notes: Vec::new() });
+            let computed = record.computed.unwrap_or(ComputedTable::new(&[], Vec::new(), Vec::new()));
             let answer = PaperAnswer::Computed { figure: ComputedFigure::from(computed), run: record.runs.into_iter().next() };
             (&table.title, answer)
         }
