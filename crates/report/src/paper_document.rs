@@ -58,7 +58,7 @@ pub fn render_document(text: &str, results: &[PaperResult]) -> Result<String, Do
 fn content(asked: &str, results: &[PaperResult]) -> Result<String, String> {
     let words: Vec<&str> = asked.split(' ').collect();
     match words[..] {
-        ["counts"] => Ok(claims_counts(results).markdown()),
+        ["counts"] => Ok(claims_counts(&recorded(results, "")).markdown()),
         ["claims"] => Ok(claims(results, "")),
         ["claims", paper] => Ok(claims(results, &format!("{paper}/"))),
         [id, kind] => table(id, kind, None, results),
@@ -69,9 +69,13 @@ fn content(asked: &str, results: &[PaperResult]) -> Result<String, String> {
     }
 }
 
+/// The results of a paper that there are records of.
+fn recorded(results: &[PaperResult], prefix: &str) -> Vec<PaperResult> {
+    results.iter().filter(|result| result.id.starts_with(prefix) && !result.runs().is_empty()).cloned().collect()
+}
+
 fn claims(results: &[PaperResult], prefix: &str) -> String {
-    let of: Vec<PaperResult> = results.iter().filter(|result| result.id.starts_with(prefix)).cloned().collect();
-    claims_summary(&of, |id| format!("[{id}](#{})", anchor(id))).markdown()
+    claims_summary(&recorded(results, prefix), |id| format!("[{id}](#{})", anchor(id))).markdown()
 }
 
 /// The anchor of an entry's tables in the page.
@@ -102,7 +106,11 @@ fn table(id: &str, kind: &str, engine: Option<&str>, results: &[PaperResult]) ->
         None => return Err(format!("{id} has no table {kind:?}")),
     }
     // Only the first table of an entry is the target of links.
-    Ok(if kind == "numbers" { out } else { out.split_once("\n\n").map_or(String::new(), |(_, rest)| rest.to_owned()) })
+    Ok(if matches!(kind, "numbers" | "variations") {
+        out
+    } else {
+        out.split_once("\n\n").map_or(String::new(), |(_, rest)| rest.to_owned())
+    })
 }
 
 fn whole(table: &PlainTable, circumstances: &[String], with_circumstances: bool) -> String {
