@@ -52,14 +52,16 @@ fn targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target)
 }
 
-/// Returns the anchors of a page's headings, by the rules of GitHub and mdBook.
+/// Returns the anchors of a page: of its headings, by the rules of GitHub and mdBook, and those that
+/// are written as `<a id="name"></a>`.
 fn anchors(text: &str) -> HashSet<String> {
     let headings = prose(text).into_iter().filter_map(|(_, line)| line.strip_prefix('#').map(|rest| rest.trim_start_matches('#').trim()));
     let anchor = |heading: &str| {
         let kept = heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>();
         kept.replace(' ', "-")
     };
-    headings.map(anchor).collect()
+    let written = text.lines().filter_map(|line| Some(line.strip_prefix("<a id=\"")?.split_once('"')?.0.to_owned()));
+    headings.map(anchor).chain(written).collect()
 }
 
 #[test]
