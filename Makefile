@@ -50,7 +50,8 @@ lints:
 test: ## runs every test: what `make check` does, oldest Rust, namespace tests, every command in the README, three kernels
 	@scripts/setup test
 	@scripts/setup kernels
-	@$(MAKE) --no-print-directory lints deny oldest
+	$(CARGO) fmt --all --check
+	@$(MAKE) --no-print-directory deny
 	@skips=$$(mktemp); \
 	TANDEM_AS_ROOT='$(AS_ROOT)' TANDEM_SKIPS=$$skips scripts/test-programs --locked; status=$$?; \
 	echo "skipped tests: $$(wc -l < $$skips)"; cat $$skips; rm -f $$skips; exit $$status

@@ -6,10 +6,12 @@ use crate::{
     equations::{ComputedRow, ComputedTable},
     experiment::Experiment,
     rows::JudgedClaim,
+    source::ResultSource,
 };
 use outcome::Outcome;
+use scenario::short_case;
 use serde::Serialize;
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 /// The verdict on a claim over all of its settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -50,6 +52,8 @@ impl fmt::Display for SummaryVerdict {
 pub struct ClaimSummary {
     /// What the paper says.
     pub says: String,
+    /// The two cases that it compares; empty where that is not all, or for a computed row.
+    pub about: String,
     /// The verdict.
     pub verdict: SummaryVerdict,
     /// The number of settings.
@@ -88,12 +92,12 @@ impl ClaimSummary {
             _ if decided.iter().any(|(_, side)| *side == Side::Weakly) => SummaryVerdict::Weaker,
             _ => SummaryVerdict::Holds,
         };
-        ClaimSummary { says, verdict, settings: settings.len(), holds, decided: decided.len(), flips }
+        ClaimSummary { says, about: String::new(), verdict, settings: settings.len(), holds, decided: decided.len(), flips }
     }
 
     /// "holds in 3 of 4 settings; flips when …": empty for a single setting.
     pub fn sensitivity(&self) -> String {
-        let flips = if self.flips.is_empty() { String::new() } else { format!("; flips with {}", self.flips.join(", ")) };
+        let flips = if self.flips.is_empty() { String::new() } else { format!("; flips with {}", self.flips.join("; ")) };
         match self.settings {
             0 | 1 => String::new(),
             settings if self.decided < settings => {
@@ -114,15 +118,25 @@ impl Experiment {
     }
 
     fn summary_of(&self, claim: &PaperClaim, judged: &[JudgedClaim<'_>]) -> ClaimSummary {
-        let of_claim = judged.iter().filter(|one| std::ptr::eq(one.claim, claim));
-        let settings: Vec<(String, Option<Side>)> = of_claim
+        let of_claim = || judged.iter().filter(|one| std::ptr::eq(one.claim, claim) && one.judgement.is_some());
+        let engines: BTreeSet<&str> = of_claim().map(|one| one.source.engine.as_str()).collect();
+        // An engine is named where there are several.
+        let name = |source: &ResultSource| match engines.len() {
+            1 if !source.variation.is_empty() => source.variation.clone(),
+            _ => source.label(),
+        };
+        let settings: Vec<(String, Option<Side>)> = of_claim()
             .filter_map(|one| {
                 // A source that lacks a case of the claim is no setting of it.
                 let judgement = one.judgement?;
-                Some((one.source.label(), side(judgement.verdict)))
+                Some((name(&one.source), side(judgement.verdict)))
             })
             .collect();
-        ClaimSummary::of(claim.says.clone(), &settings)
+        let about = match claim.over {
+            None => format!("{} ÷ {}", short_case(&claim.case), short_case(&claim.than)),
+            Some(_) => String::new(),
+        };
+        ClaimSummary { about, ..ClaimSummary::of(claim.says.clone(), &settings) }
     }
 }
 

@@ -121,7 +121,7 @@ impl PaperResult {
     fn json(&self, series: bool) -> Value {
         let claims = self.claims().into_iter().map(|claim| {
             json!({
-                "says": claim.says, "verdict": claim.verdict, "holds": claim.holds, "decided": claim.decided,
+                "says": claim.says, "about": claim.about, "verdict": claim.verdict, "holds": claim.holds, "decided": claim.decided,
                 "settings": claim.settings, "flips": claim.flips,
             })
         });
@@ -182,8 +182,11 @@ pub fn paper_results_json(results: &[PaperResult], series: bool) -> String {
 pub fn claims_summary(results: &[PaperResult], link: impl Fn(&str) -> String) -> PlainTable {
     let mut rows = Vec::new();
     for result in results {
-        for claim in result.claims() {
-            rows.push(vec![link(&result.id), claim.says.clone(), claim.verdict.to_string(), claim.sensitivity()]);
+        let claims = result.claims();
+        for claim in &claims {
+            let is_repeated = claims.iter().filter(|other| other.says == claim.says).count() > 1;
+            let says = if is_repeated && !claim.about.is_empty() { format!("{} ({})", claim.says, claim.about) } else { claim.says.clone() };
+            rows.push(vec![link(&result.id), says, claim.verdict.to_string(), claim.sensitivity()]);
         }
     }
     PlainTable::new(&["entry", "the paper says", "verdict", "settings"], rows)

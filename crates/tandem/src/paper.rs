@@ -276,7 +276,8 @@ impl PaperCommand {
         let asked = |engine: &str| self.on.is_empty() || self.on.iter().any(|one| one.name() == engine);
         played.outcomes.retain(|outcome| asked(&outcome.engine));
         played.runs.retain(|run| asked(&run.engine));
-        if let Some(papers) = &self.record {
+        // What was interrupted, or failed in part, is no record.
+        if let (Some(papers), None) = (&self.record, &played.failure) {
             play::record(papers, id, &plans, &played)?;
         }
         outcome::add_ci95(&mut played.outcomes);

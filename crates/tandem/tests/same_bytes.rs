@@ -16,19 +16,20 @@ use std::{
 use units::Span;
 
 /// A scenario file, with overrides.
+#[derive(PartialEq)]
 struct Play {
     file: PathBuf,
     sets: Vec<String>,
 }
 
 impl Play {
-    /// The file with a shortened duration.
-    fn of(file: &Path, sets: &[String]) -> Self {
+    /// The file with a duration that is shortened to `most`.
+    fn of(file: &Path, sets: &[String], most: Most) -> Self {
         let whole = Play { file: file.into(), sets: sets.to_vec() };
         let scenarios: Vec<Scenario> = whole.variants().into_iter().map(|variant| variant.scenario).collect();
         let short = match &scenarios[0].foreground {
-            Some(_) => "foreground.jobs=200".into(),
-            None => format!("duration={}", scenarios.iter().map(short).max().unwrap_or(Span::ZERO)),
+            Some(_) => format!("foreground.jobs={}", most.jobs),
+            None => format!("duration={}", scenarios.iter().map(|scenario| short(scenario, most)).max().unwrap_or(Span::ZERO)),
         };
         Play { sets: [sets, &[short]].concat(), ..whole }
     }
@@ -60,15 +61,26 @@ impl Play {
     }
 }
 
+/// How much a play of this test is at most.
+#[derive(Debug, Clone, Copy)]
+struct Most {
+    duration: Span,
+    bits: u64,
+    jobs: u64,
+}
+
+/// Of a scenario as it stands.
+const WHOLE: Most = Most { duration: Span(10_000_000_000), bits: 1_000_000_000, jobs: 200 };
+/// Of a variation: there are many, which mostly run the same code.
+const PART: Most = Most { duration: Span(2_000_000_000), bits: 100_000_000, jobs: 30 };
+
 /// Returns the duration of a scenario in this test: long enough for a result, but bounded in
 /// packets.
-fn short(scenario: &Scenario) -> Span {
+fn short(scenario: &Scenario, most: Most) -> Span {
     const LEAST_ROUND_TRIPS: u64 = 3;
-    const MOST: Span = Span(10_000_000_000);
-    const MOST_BITS: u64 = 1_000_000_000;
     let whole = scenario::LegLinks { first: 0, end: scenario.links.len() };
     let slowest = scenario.bottleneck_rate(whole).bits_per_s().max(1);
-    let bounded = Span(MOST_BITS * 1_000_000_000 / slowest).min(MOST);
+    let bounded = Span((u128::from(most.bits) * 1_000_000_000 / u128::from(slowest)) as u64).min(most.duration);
     let least = Span(LEAST_ROUND_TRIPS * scenario.base_rtt(whole).0);
     scenario.duration.unwrap_or(Span(u64::MAX)).min(bounded.max(least))
 }
@@ -117,15 +129,19 @@ fn outcomes(json: &str) -> Vec<(String, String, Value)> {
 
 /// Returns every file, and the variants of the papers' experiments.
 fn plays() -> Vec<Play> {
-    let mut plays: Vec<Play> = scenario_files().iter().map(|file| Play::of(file, &[])).collect();
+    let mut plays: Vec<Play> = scenario_files().iter().map(|file| Play::of(file, &[], WHOLE)).collect();
     let papers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../papers").canonicalize().unwrap();
     for paper in papers::papers().unwrap() {
         for experiment in &paper.experiments {
             let file = papers.join(&paper.key).join(&experiment.file);
-            let varied = experiment.variations.iter().map(|variation| [&experiment.sets[..], &variation.sets].concat());
-            plays.extend(
-                [experiment.sets.clone()].into_iter().chain(varied).filter(|sets| !sets.is_empty()).map(|sets| Play::of(&file, &sets)),
-            );
+            let varied = experiment.variations.iter().map(|variation| ([&experiment.sets[..], &variation.sets].concat(), PART));
+            for (sets, most) in [(experiment.sets.clone(), WHOLE)].into_iter().chain(varied) {
+                let play = Play::of(&file, &sets, most);
+                // Experiments share files and settings.
+                if !sets.is_empty() && !plays.contains(&play) {
+                    plays.push(play);
+                }
+            }
         }
     }
     plays
