@@ -185,7 +185,8 @@ pub fn claims_summary(results: &[PaperResult], link: impl Fn(&str) -> String) ->
         let claims = result.claims();
         for claim in &claims {
             let is_repeated = claims.iter().filter(|other| other.says == claim.says).count() > 1;
-            let says = if is_repeated && !claim.about.is_empty() { format!("{} ({})", claim.says, claim.about) } else { claim.says.clone() };
+            let says =
+                if is_repeated && !claim.about.is_empty() { format!("{} ({})", claim.says, claim.about) } else { claim.says.clone() };
             rows.push(vec![link(&result.id), says, claim.verdict.to_string(), claim.sensitivity()]);
         }
     }

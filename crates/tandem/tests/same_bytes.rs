@@ -72,7 +72,7 @@ struct Most {
 /// Of a scenario as it stands.
 const WHOLE: Most = Most { duration: Span(10_000_000_000), bits: 1_000_000_000, jobs: 200 };
 /// Of a variation: there are many, which mostly run the same code.
-const PART: Most = Most { duration: Span(2_000_000_000), bits: 100_000_000, jobs: 30 };
+const PART: Most = Most { duration: Span(2_000_000_000), bits: 100_000_000, jobs: 100 };
 
 /// Returns the duration of a scenario in this test: long enough for a result, but bounded in
 /// packets.
@@ -80,7 +80,7 @@ fn short(scenario: &Scenario, most: Most) -> Span {
     const LEAST_ROUND_TRIPS: u64 = 3;
     let whole = scenario::LegLinks { first: 0, end: scenario.links.len() };
     let slowest = scenario.bottleneck_rate(whole).bits_per_s().max(1);
-    let bounded = Span((u128::from(most.bits) * 1_000_000_000 / u128::from(slowest)) as u64).min(most.duration);
+    let bounded = Span(most.bits * 1_000_000_000 / slowest).min(most.duration);
     let least = Span(LEAST_ROUND_TRIPS * scenario.base_rtt(whole).0);
     scenario.duration.unwrap_or(Span(u64::MAX)).min(bounded.max(least))
 }

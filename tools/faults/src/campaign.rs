@@ -333,6 +333,10 @@ impl PhaseTrial<'_> {
         // The rules may be lost and reinstalled while flows are in progress (docs/threat-model.md).
         // Flows after that must be complete.
         let after = self.environment.round();
+        // Or the program was about to end, and its listeners have gone.
+        if let Some(status) = program.status()? {
+            return Ok(judge_end(status, &program.log_text()));
+        }
         let recovered = after.bad.is_empty() && after.reset == 0;
         let outcome = if recovered { FaultOutcome::Reset } else { FaultOutcome::Bad };
         Ok((outcome, format!("{} flows; the next round: {after:?}", sum.reset)))
