@@ -9,10 +9,10 @@
  *   loss: ssthresh = beta * cwnd; W_max = cwnd, or cwnd (1 + beta) / 2 if below the last W_max   §4.6, §4.7
  *   timeout: the same ssthresh, and the next epoch starts at its own W_max, K = 0                §4.8
  *
- * Windows are in 1/16 segment, times in 1/1024 s. Differences from Linux: W(t + RTT) uses the smoothed RTT
- * (Linux: the minimum RTT), alpha is 1 after cwnd_prior (Linux keeps 0.529), HyStart++ (Linux: HyStart),
- * less rounding. As in Linux, beta applies to cwnd rather than to the flight size, and idle time does not
- * count (§5.8).
+ * Windows are in 1/16 segment, times in 1/1024 s. Differences from Linux: W(t + RTT) uses the
+ * smoothed RTT (Linux: the minimum RTT), alpha is 1 after cwnd_prior (Linux keeps 0.529), HyStart++
+ * (Linux: HyStart), less rounding. As in Linux, beta applies to cwnd rather than to the flight
+ * size, and idle time does not count (§5.8).
  */
 #ifndef TD_CUBIC_H
 #define TD_CUBIC_H

@@ -6,9 +6,10 @@
  *   a loss        halves, as NewReno                                                                       §3.5
  *   growth        as NewReno
  *
- * alpha is in 1/2^20 (Linux: 1/1024) and starts at 1, so that the first marks halve the window. This is the
- * sender only. The receiver's part, an immediate ACK when the CE state changes (§3.2), is not implemented,
- * nor is it in the BPF hooks: with delayed ACKs the fraction of marks is that of the ACKs with an echo.
+ * alpha is in 1/2^20 (Linux: 1/1024) and starts at 1, so that the first marks halve the window.
+ * This is the sender only. The receiver's part, an immediate ACK when the CE state changes (§3.2),
+ * is not implemented, nor is it in the BPF hooks: with delayed ACKs the fraction of marks is that
+ * of the ACKs with an echo.
  */
 #ifndef TD_DCTCP_H
 #define TD_DCTCP_H

@@ -1,26 +1,26 @@
 /*
- * TCP Hybla: Caini and Firrincieli, International Journal of Satellite Communications and Networking 22
- * (2004), 547-566. A flow with a long RTT grows like one with the reference RTT_0.
+ * TCP Hybla: Caini and Firrincieli, International Journal of Satellite Communications and
+ * Networking 22 (2004), 547-566. A flow with a long RTT grows like one with the reference RTT_0.
  *
  *   rho = max(RTT / RTT_0, 1)
  *   slow start            cwnd += 2^rho - 1     for each acknowledged segment
  *   congestion avoidance  cwnd += rho^2 / cwnd  for each acknowledged segment
  *   initial window        cwnd = rho * the usual one; loss as in NewReno
  *
- * Growth is per acknowledged segment, as in the paper. In Linux it is per ACK, and so slower with delayed
- * or stretched ACKs: `per_ack` does that. RTT is the minimum of the smoothed RTT, as in Linux: queueing
- * must not cause growth.
+ * Growth is per acknowledged segment, as in the paper. In Linux it is per ACK, and so slower with
+ * delayed or stretched ACKs: `per_ack` does that. RTT is the minimum of the smoothed RTT, as in
+ * Linux: queueing must not cause growth.
  *
- * 2^rho is limited to 2^max_doublings. At 800 ms rho is 32, and the paper's rule would grow by 4 billion
- * segments at the first ACK. The window then grows by a factor of 2^max_doublings per round trip. The
- * paper requires pacing, since a window that opens at once is a burst; TCP's own pacing (fq, or the
- * socket's) does that.
+ * 2^rho is limited to 2^max_doublings. At 800 ms rho is 32, and the paper's rule would grow by 4
+ * billion segments at the first ACK. The window then grows by a factor of 2^max_doublings per round
+ * trip. The paper requires pacing, since a window that opens at once is a burst; TCP's own pacing
+ * (fq, or the socket's) does that.
  *
- * Linux limits rho to 16 in this power since 3.6. Before that it computed ((1 << rho) 2^frac - 1) in 32
- * bits, in 1/128 and with the fraction in eighths: `shift32` does that, as on x86, where the shift count
- * is taken modulo 32. From rho = 25 (625 ms) on the product overflows: at 25 to 31 the window opens to
- * Linux's limit of 65535 segments at the first ACK or grows by a remainder; at 32 and little more it does
- * not grow at all before the first loss.
+ * Linux limits rho to 16 in this power since 3.6. Before that it computed ((1 << rho) 2^frac - 1)
+ * in 32 bits, in 1/128 and with the fraction in eighths: `shift32` does that, as on x86, where the
+ * shift count is taken modulo 32. From rho = 25 (625 ms) on the product overflows: at 25 to 31 the
+ * window opens to Linux's limit of 65535 segments at the first ACK or grows by a remainder; at 32
+ * and little more it does not grow at all before the first loss.
  */
 #ifndef TD_HYBLA_H
 #define TD_HYBLA_H

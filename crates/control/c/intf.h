@@ -1,18 +1,19 @@
 /*
- * The interface between a congestion controller and its host: the kernel (BPF), the simulator, or a test.
+ * The interface between a congestion controller and its host: the kernel (BPF), the simulator, or a
+ * test.
  *
- * A controller is one header with one function, `td_NAME(flow, state, link, event, tunables)`. It reads
- * the flow as TCP sees it, the link record of the egress monitor, and the event. It writes the flow's
- * cwnd, ssthresh and pacing rate, its own state, and its part of the link record. It calls nothing,
- * reads no clock and knows no socket.
+ * A controller is one header with one function, `td_NAME(flow, state, link, event, tunables)`. It
+ * reads the flow as TCP sees it, the link record of the egress monitor, and the event. It writes
+ * the flow's cwnd, ssthresh and pacing rate, its own state, and its part of the link record. It
+ * calls nothing, reads no clock and knows no socket.
  *
- * The first event of a flow is TD_INIT; from then on the state is the controller's own. The last event is
- * TD_CLOSE for a controller that owns the window; in the kernel the others are not told of the end of a
- * flow. The link may be null.
+ * The first event of a flow is TD_INIT; from then on the state is the controller's own. The last
+ * event is TD_CLOSE for a controller that owns the window; in the kernel the others are not told of
+ * the end of a flow. The link may be null.
  *
- * All arithmetic is integer, without signed division, and every loop is bounded, so that the BPF verifier
- * accepts it. Times are microseconds, rates bytes/s and windows segments, unless the name has another
- * unit. The layout of the structs is the same in Rust (src/ffi.rs).
+ * All arithmetic is integer, without signed division, and every loop is bounded, so that the BPF
+ * verifier accepts it. Times are microseconds, rates bytes/s and windows segments, unless the name
+ * has another unit. The layout of the structs is the same in Rust (src/ffi.rs).
  */
 #ifndef TD_INTF_H
 #define TD_INTF_H
@@ -79,8 +80,8 @@ struct td_event {
 };
 
 /*
- * The record of one egress link, shared by its flows: its configuration, the monitor's measurements, and
- * a part for each controller.
+ * The record of one egress link, shared by its flows: its configuration, the monitor's
+ * measurements, and a part for each controller.
  */
 struct td_link {
 	/* Configured. */
@@ -144,8 +145,8 @@ struct td_link {
 #define TD_STATE_BYTES 96
 
 /*
- * td_NAME_WANTS: which optional events a controller needs, whether it needs ECN, and whether flows have
- * weights.
+ * td_NAME_WANTS: which optional events a controller needs, whether it needs ECN, and whether flows
+ * have weights.
  */
 #define TD_WANTS_SAMPLE 1
 #define TD_WANTS_RESTART 2
@@ -155,8 +156,8 @@ struct td_link {
 
 /*
  * A controller's tunables are u32, listed once as `#define td_NAME_TUNABLES(T) T(name, default,
- * lowest, highest, "text")`. The struct, its defaults, and the table of names and ranges come from this
- * list.
+ * lowest, highest, "text")`. The struct, its defaults, and the table of names and ranges come from
+ * this list.
  */
 #define TD_TUNABLE_FIELD(name, value, low, high, text) u32 name;
 #define TD_TUNABLE_VALUE(name, value, low, high, text) .name = (value),

@@ -1,7 +1,7 @@
 /*
- * Load-factor control at the proxy: VCP (Xia, Subramanian, Stoica, Kalyanaraman, SIGCOMM 2005), and MPCP at
- * a proxy as in Li and Yousefi'zadeh (RAPPEP §III): the load factor is known exactly, since the sender is
- * the router.
+ * Load-factor control at the proxy: VCP (Xia, Subramanian, Stoica, Kalyanaraman, SIGCOMM 2005), and
+ * MPCP at a proxy as in Li and Yousefi'zadeh (RAPPEP §III): the load factor is known exactly, since
+ * the sender is the router.
  *
  *   every t_rho:  sigma = (bytes output + kappa_q Q) / (gamma_l C t)        VCP (1), with output for input
  *
@@ -13,10 +13,11 @@
  *   1 vcp        the same regions with xi = 0.0625 in MI and 0.875 in MD, and AI only for a round trip after MD
  *   2 vcp-exact  cwnd += a m + alpha mss a / cwnd, m = 0.0625 up to sigma = 0.8, then 0.25 (1 / sigma - 1)
  *
- * MPCP's mapping of load levels to increases is not in the publications available; `mlcp` has the form of
- * MLCP (Qazi and Znati, Infocom 2008), on which MPCP builds. Whether the increases depend on the RTT R is
- * a tunable, since the publications leave it open: by default they do not, as all flows share one hop
- * (RAPPEP §III). With `rtt_scaling` they are as end to end (VCP §4.3, and the simulator's mpcp-e2e):
+ * MPCP's mapping of load levels to increases is not in the publications available; `mlcp` has the
+ * form of MLCP (Qazi and Znati, Infocom 2008), on which MPCP builds. Whether the increases depend
+ * on the RTT R is a tunable, since the publications leave it open: by default they do not, as all
+ * flows share one hop (RAPPEP §III). With `rtt_scaling` they are as end to end (VCP §4.3, and the
+ * simulator's mpcp-e2e):
  *
  *   MI per acknowledged segment: (1 + xi)^(R / t_rho) - 1 for an unscaled xi, at most 1; VCP's laws take
  *                                R / t_rho as at most 2.5
@@ -84,9 +85,9 @@ TD_INLINE u64 td_mpcp_alpha(const struct td_flow *f, const struct td_mpcp_tunabl
 }
 
 /*
- * (1 + xi)^r - 1, at most 1; xi at most 1 and the result in 2^-16, r in 2^-8. The binary logarithm by
- * repeated squaring, the power by the series of e^z; in 2^-30, with an error below 2^-15 for r up to 16.
- * The loops have no branches: the verifier would follow every combination of them.
+ * (1 + xi)^r - 1, at most 1; xi at most 1 and the result in 2^-16, r in 2^-8. The binary logarithm
+ * by repeated squaring, the power by the series of e^z; in 2^-30, with an error below 2^-15 for r
+ * up to 16. The loops have no branches: the verifier would follow every combination of them.
  */
 TD_INLINE u64 td_compound(u64 xi, u64 r)
 {

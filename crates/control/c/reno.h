@@ -1,14 +1,14 @@
 /*
- * NewReno: RFC 5681 (slow start, congestion avoidance), RFC 6582 (recovery, done by TCP itself), RFC 3465
- * (appropriate byte counting, without the limit L, as in Linux).
+ * NewReno: RFC 5681 (slow start, congestion avoidance), RFC 6582 (recovery, done by TCP itself),
+ * RFC 3465 (appropriate byte counting, without the limit L, as in Linux).
  *
  *   slow start            cwnd += acked, up to ssthresh                    RFC 5681 (2)
  *   congestion avoidance  cwnd += 1 for each cwnd segments acknowledged    RFC 5681 (3)
  *   loss, timeout         ssthresh = max(cwnd / 2, 2)                      RFC 5681 (4)
  *
- * As in Linux and unlike RFC 5681, ssthresh is half of cwnd rather than of the flight size, and the window
- * grows only while cwnd limits the flow (RFC 7661). TCP reduces cwnd to ssthresh: at once in the RFC, by
- * PRR (RFC 6937) in Linux.
+ * As in Linux and unlike RFC 5681, ssthresh is half of cwnd rather than of the flight size, and the
+ * window grows only while cwnd limits the flow (RFC 7661). TCP reduces cwnd to ssthresh: at once in
+ * the RFC, by PRR (RFC 6937) in Linux.
  */
 #ifndef TD_RENO_H
 #define TD_RENO_H

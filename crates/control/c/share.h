@@ -1,21 +1,22 @@
 /*
- * share: bandwidth allocation instead of congestion control. At the proxy router, senders and the set of
- * flows are on one machine, so nothing must be probed. A flow's rate is its weighted max-min fair share of
- * the capacity (Bertsekas and Gallager, Data Networks, §6.5.2) from its first round trip on. Not from a
- * paper; designed to improve on the controllers of RAPPEP.
+ * share: bandwidth allocation instead of congestion control. At the proxy router, senders and the
+ * set of flows are on one machine, so nothing must be probed. A flow's rate is its weighted max-min
+ * fair share of the capacity (Bertsekas and Gallager, Data Networks, §6.5.2) from its first round
+ * trip on. Not from a paper; designed to improve on the controllers of RAPPEP.
  *
  *   level  = (capacity - cross traffic - demand of demand-limited flows) / weight of greedy flows
  *   rate   = level * weight;  pacing rate = rate,  cwnd = 1.25 rate * RTT + 50 ms * rate + 10 segments
  *
- * Pacing enforces the rate. The window is larger than rate * RTT: when the rate falls because a flow
- * starts, data that is already in flight must not fill the window and stop the flow. A flow is demand-limited when its receiver's window or its application was seen to keep it
- * below its rate; the other flows get the rest. Losses do not change the window.
+ * Pacing enforces the rate. The window is larger than rate * RTT: when the rate falls because a
+ * flow starts, data that is already in flight must not fill the window and stop the flow. A flow is
+ * demand-limited when its receiver's window or its application was seen to keep it below its rate;
+ * the other flows get the rest. Losses do not change the window.
  *
- * If the bottleneck queue is on this host (a shaper), the pacing rate keeps it at about a packet per flow:
- * see td_share_pace_factor().
+ * If the bottleneck queue is on this host (a shaper), the pacing rate keeps it at about a packet
+ * per flow: see td_share_pace_factor().
  *
- * The configured capacity may be wrong, so it is corrected by queue and loss, once per epoch (the longest
- * round trip, at least 100 ms):
+ * The configured capacity may be wrong, so it is corrected by queue and loss, once per epoch (the
+ * longest round trip, at least 100 ms):
  *
  *   trim    keeps the minimum queueing delay of all flows near 2 % of the RTT: 1 % faster without a queue,
  *           slower with one. (Pacing at exactly the capacity leaves 1 to 2 % of it idle, since timers are
@@ -61,9 +62,10 @@ enum { TD_SHARE_STEADY, TD_SHARE_DRAIN, TD_SHARE_SETTLE, TD_SHARE_TEST };
 #define TD_SHARE_NO_DELAY 0xffffffffU
 
 /*
- * Rate of all flows together, payload bytes/s. `drain` and `trim` apply to the whole link, cross traffic
- * included. If that has most of the link, nothing would be left for the flows, and without ACKs they could
- * not see when it ends. They keep at least half of what the cross traffic leaves, and 1/64 of the link.
+ * Rate of all flows together, payload bytes/s. `drain` and `trim` apply to the whole link, cross
+ * traffic included. If that has most of the link, nothing would be left for the flows, and without
+ * ACKs they could not see when it ends. They keep at least half of what the cross traffic leaves,
+ * and 1/64 of the link.
  */
 TD_INLINE u64 td_share_payload(const struct td_flow *f, const struct td_link *l, const struct td_share_tunables *t)
 {
@@ -91,9 +93,10 @@ TD_INLINE u64 td_share_queue_target(const struct td_flow *f, const struct td_lin
 }
 
 /*
- * Pacing rate over rate, 2^-16. Pacing at exactly the shaper's rate never makes up for late timers. If the
- * queue is on this host, and no other is seen, all flows go faster while it is short and slower while it is
- * long, by an eighth per round: the queue seen at an ACK is up to two rounds old.
+ * Pacing rate over rate, 2^-16. Pacing at exactly the shaper's rate never makes up for late timers.
+ * If the queue is on this host, and no other is seen, all flows go faster while it is short and
+ * slower while it is long, by an eighth per round: the queue seen at an ACK is up to two rounds
+ * old.
  */
 TD_INLINE u64 td_share_pace_factor(const struct td_flow *f, const struct td_link *l)
 {
@@ -107,9 +110,10 @@ TD_INLINE u64 td_share_pace_factor(const struct td_flow *f, const struct td_link
 }
 
 /*
- * Flows adapt to a new flow at their next ACK, up to a round trip later. Until then more is sent than the
- * capacity. The excess is known exactly: the rate of all flows less the available rate, over time. If the
- * queue is on this host, the excess is at most what is queued, since TCP small queues hold the rest back.
+ * Flows adapt to a new flow at their next ACK, up to a round trip later. Until then more is sent
+ * than the capacity. The excess is known exactly: the rate of all flows less the available rate,
+ * over time. If the queue is on this host, the excess is at most what is queued, since TCP small
+ * queues hold the rest back.
  */
 TD_INLINE void td_share_update_excess(const struct td_flow *f, struct td_link *l, u64 now_us, const struct td_share_tunables *t)
 {

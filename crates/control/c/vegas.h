@@ -1,15 +1,15 @@
 /*
- * TCP Vegas: Brakmo and Peterson, IEEE JSAC 13 (1995), 1465-1480. Keeps alpha to beta segments of its own
- * in the queue.
+ * TCP Vegas: Brakmo and Peterson, IEEE JSAC 13 (1995), 1465-1480. Keeps alpha to beta segments of
+ * its own in the queue.
  *
  *   diff = cwnd - cwnd * base / rtt: segments in the queue; here cwnd (rtt - base) / base, as in Linux
  *   once per round trip, in slow start: ends if diff > gamma; else the window doubles, in every second round
  *   afterwards: diff < alpha: cwnd += 1; diff > beta: cwnd -= 1
  *
- * base is the minimum RTT since the flow started or was idle, rtt the minimum of the round. In a round
- * with fewer than three samples growth is that of NewReno (as in Linux). The paper's early retransmission
- * by a fine-grained timer is not implemented: TCP's RACK does that. A loss halves the window, as in Linux;
- * the paper reduces by a quarter (beta_milli = 750).
+ * base is the minimum RTT since the flow started or was idle, rtt the minimum of the round. In a
+ * round with fewer than three samples growth is that of NewReno (as in Linux). The paper's early
+ * retransmission by a fine-grained timer is not implemented: TCP's RACK does that. A loss halves
+ * the window, as in Linux; the paper reduces by a quarter (beta_milli = 750).
  */
 #ifndef TD_VEGAS_H
 #define TD_VEGAS_H

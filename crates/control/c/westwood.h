@@ -1,16 +1,16 @@
 /*
- * TCP Westwood+: Mascolo, Grieco, Ferorelli, Camarda, Piscitelli, Performance Evaluation 55 (2004), 93-111;
- * Grieco and Mascolo, ACM CCR 34 (2004), 25-38. A loss reduces the window to the estimated BDP rather than
- * to half.
+ * TCP Westwood+: Mascolo, Grieco, Ferorelli, Camarda, Piscitelli, Performance Evaluation 55 (2004),
+ * 93-111; Grieco and Mascolo, ACM CCR 34 (2004), 25-38. A loss reduces the window to the estimated
+ * BDP rather than to half.
  *
  *   every max(RTT, 50 ms)  b = bytes delivered / time;  estimate = 0.9 estimate + 0.1 b
  *   loss                   ssthresh = max(estimate * RTT_min / mss, 2), at the third duplicate ACK
  *   timeout                the same, and RTT_min is reset
  *   growth                 as NewReno
  *
- * Linux filters twice (7/8 and 7/8), halves at the beginning of recovery and sets ssthresh and cwnd to the
- * estimate at its end. This is the paper's version: one filter, at the beginning. Duplicate ACKs count by
- * what they SACK.
+ * Linux filters twice (7/8 and 7/8), halves at the beginning of recovery and sets ssthresh and cwnd
+ * to the estimate at its end. This is the paper's version: one filter, at the beginning. Duplicate
+ * ACKs count by what they SACK.
  */
 #ifndef TD_WESTWOOD_H
 #define TD_WESTWOOD_H

@@ -1,8 +1,8 @@
 /*
- * XCP at the proxy: Katabi, Handley, Rohrs, SIGCOMM 2002, with router and sender in one machine as in Li
- * and Yousefi'zadeh §III. The monitor measures output and persistent queue. At each ACK the flow takes its
- * part of the feedback computed for the last control interval. There is no congestion header and no help
- * by the receiver, and losses do not change the window.
+ * XCP at the proxy: Katabi, Handley, Rohrs, SIGCOMM 2002, with router and sender in one machine as
+ * in Li and Yousefi'zadeh §III. The monitor measures output and persistent queue. At each ACK the
+ * flow takes its part of the feedback computed for the last control interval. There is no
+ * congestion header and no help by the receiver, and losses do not change the window.
  *
  *   once per interval d:   phi = alpha d S - beta Q,  S = C - y             efficiency controller
  *                          h = max(0, gamma y d - |phi|)                    bandwidth shuffling, for fairness
@@ -10,15 +10,15 @@
  *   each ACK of a bytes:   w = rtt a / cwnd                                 the flow's share of time
  *                          cwnd += F+ (rtt / d) w / W' - F- (rtt / d) a / A'
  *
- * W' and A' are the sums of w (of window-limited flows) and of a over the last interval. The remainder of
- * F+ and F- bounds what is handed out, so that a burst of ACKs takes no more than there is. d is the mean
- * RTT, weighted by each flow's time.
+ * W' and A' are the sums of w (of window-limited flows) and of a over the last interval. The
+ * remainder of F+ and F- bounds what is handed out, so that a burst of ACKs takes no more than
+ * there is. d is the mean RTT, weighted by each flow's time.
  *
- * Differences from the paper: y is the output rather than the input, as in RAPPEP; only window-limited
- * flows grow; the window is paced, as nothing else in Linux prevents a burst of 40 % of a BDP after idle
- * time; the window is at least two segments, since a single one would wait for delayed ACKs. While the
- * capacity is unknown the controller is NewReno. If C d has fewer than two segments per flow the queue
- * cannot drain: XCP cannot control more flows than that.
+ * Differences from the paper: y is the output rather than the input, as in RAPPEP; only
+ * window-limited flows grow; the window is paced, as nothing else in Linux prevents a burst of 40 %
+ * of a BDP after idle time; the window is at least two segments, since a single one would wait for
+ * delayed ACKs. While the capacity is unknown the controller is NewReno. If C d has fewer than two
+ * segments per flow the queue cannot drain: XCP cannot control more flows than that.
  */
 #ifndef TD_XCP_H
 #define TD_XCP_H

@@ -1,7 +1,7 @@
 /*
- * Hooks of a controller that implements cong_control and owns the window: TCP calls it at the end of
- * every ACK, and neither recovery nor TCP's own pacing changes its decisions. Included with TD_NAME
- * defined.
+ * Hooks of a controller that implements cong_control and owns the window: TCP calls it at the end
+ * of every ACK, and neither recovery nor TCP's own pacing changes its decisions. Included with
+ * TD_NAME defined.
  */
 #include "link_records.h"
 

@@ -1,6 +1,6 @@
 /*
- * One controller as a congestion control of the kernel. Compiled once for each controller: TD_NAME is its
- * name, TD_OWNS_WINDOW whether it owns the window.
+ * One controller as a congestion control of the kernel. Compiled once for each controller: TD_NAME
+ * is its name, TD_OWNS_WINDOW whether it owns the window.
  */
 #define TD_CAT2(a, b) a##b
 #define TD_CAT(a, b) TD_CAT2(a, b)
@@ -19,10 +19,10 @@
 const volatile struct TD_CAT(TD_STEP, _tunables) td_tunable_values SEC(".rodata." TD_TEXT(TD_NAME)) = { TD_CAT(TD_STEP, _TUNABLES)(TD_TUNABLE_VALUE) };
 
 /*
- * The tunables, for TD_STEP. User space changes them before the program is loaded. The barrier hides the
- * address from the compiler, which would otherwise take the initial values for constants: a controller
- * reads them by a pointer that is not volatile. The verifier knows the final values, since the map is
- * frozen, and removes branches that they exclude.
+ * The tunables, for TD_STEP. User space changes them before the program is loaded. The barrier
+ * hides the address from the compiler, which would otherwise take the initial values for constants:
+ * a controller reads them by a pointer that is not volatile. The verifier knows the final values,
+ * since the map is frozen, and removes branches that they exclude.
  */
 TD_INLINE const struct TD_CAT(TD_STEP, _tunables) *td_tunables(void)
 {
@@ -39,8 +39,8 @@ TD_INLINE const struct TD_CAT(TD_STEP, _tunables) *td_tunables(void)
 #endif
 
 /*
- * Replays one event a run on the BPF build of the controller. User space writes all of it and reads the
- * result. Only tests load it.
+ * Replays one event a run on the BPF build of the controller. User space writes all of it and reads
+ * the result. Only tests load it.
  */
 struct {
 	struct td_flow flow;

@@ -13,7 +13,7 @@ pub(crate) struct LegControllers {
 
 impl LegControllers {
     /// Loads Tandem's controllers among those of the legs with all tunables of the scenario, so that a
-    /// controller that somebody else has loaded with other tunables is an error.
+    /// controller that another program has loaded with other tunables is an error.
     pub(crate) fn load(scenario: &Scenario) -> Result<Self, EngineError> {
         let settings = scenario.leg_settings();
         let load = |setting: &ControllerSetting| {

@@ -102,7 +102,7 @@ fn number_difference(id: &str, old: &Value, new: &Value, known: &[&Value]) -> Op
     })
 }
 
-/// The claims whose verdict is another with these outcomes than with those recorded.
+/// The claims whose verdict with these outcomes differs from the recorded one.
 fn verdict_differences(id: &str, outcomes: &[Value]) -> Vec<String> {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), Value::from(outcomes.to_vec()).to_string()).unwrap();

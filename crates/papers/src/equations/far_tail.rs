@@ -12,9 +12,9 @@ use theory::{Aimd, LossRate, Mean, SplittingEffort, TailDecay, TailLevels, Tande
 
 const EFFORT: SplittingEffort = SplittingEffort { until: 3e-11, paths: 1000, replicas: 20 };
 const SEED: u64 = 1;
-/// Probabilities whose levels are shown.
+/// Tail probabilities, of which the table has the levels.
 const SHOWN: [f64; 3] = [1e-4, 1e-7, 1e-10];
-/// Between how many of these decays are taken: (from, to).
+/// Ranges of the tail probability over which a decay rate is taken: (from, to).
 const DECADES: [(f64, f64); 2] = [(1e-4, 1e-7), (1e-7, 1e-10)];
 /// The relative distance from θ within which a decay agrees with it.
 const TOLERANCE: f64 = 0.1;

@@ -65,7 +65,7 @@ pub(crate) struct SeriesSimulation<'a> {
     pub(super) applications: Vec<SourceApplication>,
     pub(super) cross_traffic: Vec<CrossTrafficSource>,
     pub(super) rate_changes: Vec<LinkRateChange>,
-    /// Indices of the links whose rate follows demand.
+    /// Indices of the links with a rate that adapts to demand.
     pub(super) demand_links: Vec<usize>,
     /// A flow has no end, so the run lasts until its time limit.
     pub(super) has_endless_flow: bool,
