@@ -139,7 +139,10 @@ fn leg(scenario: &Scenario, leg: scenario::LegLinks) -> Result<(Aimd, f64), Theo
 
 /// `percent` rounded up to 1, 2 or 5 times a power of ten.
 fn round_up(percent: f64) -> f64 {
-    let power = 10f64.powf(percent.max(f64::MIN_POSITIVE).log10().floor());
+    if percent <= 0.0 {
+        return 0.0;
+    }
+    let power = 10f64.powf(percent.log10().floor());
     let step = [1.0, 2.0, 5.0].into_iter().find(|step| percent <= step * power).unwrap_or(10.0);
     // A quotient of whole numbers prints without the error of the multiplication: 0.05.
     if power < 1.0 { step / (1.0 / power).round() } else { step * power }
