@@ -25,14 +25,22 @@ pub enum SummaryVerdict {
     DoesNotHold,
     /// It depends on the engine, or on a choice that the paper leaves open.
     Sensitive,
+    /// It is about several rows of a computed table, and holds in some of them.
+    InPart,
     /// No setting decides it.
     CannotTell,
 }
 
 impl SummaryVerdict {
     /// All of them, in the order of a summary.
-    pub const ALL: [SummaryVerdict; 5] =
-        [SummaryVerdict::Holds, SummaryVerdict::Weaker, SummaryVerdict::DoesNotHold, SummaryVerdict::Sensitive, SummaryVerdict::CannotTell];
+    pub const ALL: [SummaryVerdict; 6] = [
+        SummaryVerdict::Holds,
+        SummaryVerdict::Weaker,
+        SummaryVerdict::InPart,
+        SummaryVerdict::DoesNotHold,
+        SummaryVerdict::Sensitive,
+        SummaryVerdict::CannotTell,
+    ];
 }
 
 impl fmt::Display for SummaryVerdict {
@@ -42,29 +50,37 @@ impl fmt::Display for SummaryVerdict {
             SummaryVerdict::Weaker => "holds, but weaker",
             SummaryVerdict::DoesNotHold => "does not hold",
             SummaryVerdict::Sensitive => "depends on the setting",
+            SummaryVerdict::InPart => "holds in part",
             SummaryVerdict::CannotTell => "cannot tell",
         })
     }
 }
 
-/// A claim with its verdict over all settings. A setting is an engine, with or without a variation.
+/// A claim with its verdict over all settings. A setting is an engine, with or without a variation;
+/// for a computed table it is a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClaimSummary {
     /// What the paper says.
     pub says: String,
-    /// The two cases that it compares; empty where that is not all, or for a computed row.
+    /// The two cases that it compares; empty where that is not all, or for computed rows.
     pub about: String,
     /// The verdict.
     pub verdict: SummaryVerdict,
+    /// What `settings` counts: "settings", or "rows" of a computed table.
+    pub counted: &'static str,
     /// The number of settings.
     pub settings: usize,
     /// The number of settings in which the claim holds, with a smaller effect or not.
     pub holds: usize,
     /// The number of settings that decide the claim.
     pub decided: usize,
-    /// The settings that contradict the first setting that decides the claim.
+    /// The settings that contradict the first setting that decides the claim; of a computed table,
+    /// the rows in which the claim does not hold.
     pub flips: Vec<String>,
 }
+
+/// The number of rows that the summary of a claim names.
+const ROWS_NAMED: usize = 4;
 
 /// What a setting says about a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,19 +108,54 @@ impl ClaimSummary {
             _ if decided.iter().any(|(_, side)| *side == Side::Weakly) => SummaryVerdict::Weaker,
             _ => SummaryVerdict::Holds,
         };
-        ClaimSummary { says, about: String::new(), verdict, settings: settings.len(), holds, decided: decided.len(), flips }
+        ClaimSummary {
+            says,
+            about: String::new(),
+            verdict,
+            counted: "settings",
+            settings: settings.len(),
+            holds,
+            decided: decided.len(),
+            flips,
+        }
     }
 
-    /// "holds in 3 of 4 settings; flips when …": empty for a single setting.
+    /// The verdict on what the paper says of `rows`, or on their printed numbers.
+    fn of_rows(says: Option<&str>, rows: &[&ComputedRow]) -> Self {
+        let name = |row: &ComputedRow| row.of.iter().filter(|cell| !cell.is_empty()).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let side = |row: &ComputedRow| Some(if row.holds? { Side::For } else { Side::Against });
+        let sides: Vec<_> = rows.iter().map(|row| (name(row), side(row))).collect();
+        let says = match rows {
+            [row] => format!("{}: {}", name(row), row.printed.as_deref().unwrap_or_default()),
+            _ => says.unwrap_or("the printed numbers").to_owned(),
+        };
+        let summary = ClaimSummary::of(says, &sides);
+        let flips = sides.into_iter().filter(|(_, side)| *side == Some(Side::Against)).map(|(name, _)| name).collect();
+        let verdict = if summary.verdict == SummaryVerdict::Sensitive { SummaryVerdict::InPart } else { summary.verdict };
+        ClaimSummary { flips, verdict, counted: "rows", ..summary }
+    }
+
+    /// "holds in 3 of 4 settings; flips with …": empty for a single setting.
     pub fn sensitivity(&self) -> String {
-        let flips = if self.flips.is_empty() { String::new() } else { format!("; flips with {}", self.flips.join("; ")) };
-        match self.settings {
+        let ClaimSummary { counted, settings, holds, decided, .. } = self;
+        match settings {
             0 | 1 => String::new(),
-            settings if self.decided < settings => {
-                format!("holds in {} of {} settings that decide it, of {settings}{flips}", self.holds, self.decided)
+            _ if decided < settings => {
+                format!("holds in {holds} of {decided} {counted} that decide it, of {settings}{}", self.exceptions())
             }
-            settings => format!("holds in {} of {settings} settings{flips}", self.holds),
+            _ => format!("holds in {holds} of {settings} {counted}{}", self.exceptions()),
         }
+    }
+
+    /// The settings of [`Self::flips`], or the first rows.
+    fn exceptions(&self) -> String {
+        if self.flips.is_empty() || self.holds == 0 {
+            return String::new();
+        }
+        let (word, named) = if self.counted == "rows" { ("not in", ROWS_NAMED) } else { ("flips with", usize::MAX) };
+        let names: Vec<&str> = self.flips.iter().take(named).map(String::as_str).collect();
+        let more = if self.flips.len() > named { format!("; and {} more", self.flips.len() - named) } else { String::new() };
+        format!("; {word} {}{more}", names.join("; "))
     }
 }
 
@@ -141,15 +192,18 @@ impl Experiment {
 }
 
 impl ComputedTable {
-    /// The verdict on each row that the paper prints or says something about.
+    /// The verdict on each statement about its rows, and on all printed numbers together. Rows of
+    /// which the paper says the same are one claim.
     pub fn summarize(&self) -> Vec<ClaimSummary> {
-        self.rows.iter().filter_map(|row| self.summary_of(row)).collect()
-    }
-
-    fn summary_of(&self, row: &ComputedRow) -> Option<ClaimSummary> {
-        let side = if row.holds? { Side::For } else { Side::Against };
-        let says = format!("{}: {}", row.of.join(", "), row.printed.as_deref().unwrap_or_default());
-        Some(ClaimSummary::of(says, &[("theory".into(), Some(side))]))
+        let mut claims: Vec<(Option<&str>, Vec<&ComputedRow>)> = Vec::new();
+        for row in self.rows.iter().filter(|row| row.holds.is_some()) {
+            let says = row.printed.as_deref().filter(|says| says.parse::<f64>().is_err());
+            match claims.iter_mut().find(|(other, _)| *other == says) {
+                Some((_, rows)) => rows.push(row),
+                None => claims.push((says, vec![row])),
+            }
+        }
+        claims.into_iter().map(|(says, rows)| ClaimSummary::of_rows(says, &rows)).collect()
     }
 }
 
@@ -177,6 +231,41 @@ mod tests {
         assert_eq!((summary.verdict, summary.holds, summary.decided, summary.settings), (SummaryVerdict::Sensitive, 2, 3, 4));
         assert_eq!(summary.flips, ["s3"]);
         assert_eq!(summary.sensitivity(), "holds in 2 of 3 settings that decide it, of 4; flips with s3");
+    }
+
+    #[test]
+    fn rows_of_which_the_paper_says_the_same_are_one_claim() {
+        let row = |of: &str, printed: &str, holds| ComputedRow {
+            of: vec![of.into(), String::new()],
+            printed: Some(printed.into()),
+            here: theory::Mean { mean: 1.0, half: 0.0 },
+            decimals: 2,
+            holds,
+            note: String::new(),
+        };
+        let rows = vec![
+            row("a", "0.57", Some(true)),
+            row("b", "0.57", Some(false)),
+            row("c", "0.70", Some(true)),
+            row("d", "below 1", Some(true)),
+            row("e", "below 1", Some(true)),
+            row("f", "above 3", Some(false)),
+            row("not judged", "4", None),
+        ];
+        let found: Vec<(String, SummaryVerdict, String)> = ComputedTable { head: vec!["of".into(), "more".into()], rows, notes: vec![] }
+            .summarize()
+            .into_iter()
+            .map(|claim| (claim.says.clone(), claim.verdict, claim.sensitivity()))
+            .collect();
+        let is = |says: &str, verdict, sensitivity: &str| (says.to_owned(), verdict, sensitivity.to_owned());
+        assert_eq!(
+            found,
+            [
+                is("the printed numbers", SummaryVerdict::InPart, "holds in 2 of 3 rows; not in b"),
+                is("below 1", SummaryVerdict::Holds, "holds in 2 of 2 rows"),
+                is("f: above 3", SummaryVerdict::DoesNotHold, ""),
+            ]
+        );
     }
 
     #[test]

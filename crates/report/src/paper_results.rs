@@ -122,7 +122,7 @@ impl PaperResult {
         let claims = self.claims().into_iter().map(|claim| {
             json!({
                 "says": claim.says, "about": claim.about, "verdict": claim.verdict, "holds": claim.holds, "decided": claim.decided,
-                "settings": claim.settings, "flips": claim.flips,
+                "counted": claim.counted, "settings": claim.settings, "flips": claim.flips,
             })
         });
         let mut entry = json!({

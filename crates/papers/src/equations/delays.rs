@@ -62,8 +62,8 @@ fn delays(buffer: f64) -> Result<Vec<ComputedRow>, PaperError> {
     let row = |what: &str, here, decimals| ComputedRow::new(vec![format!("{buffer}"), what.to_owned()], here, decimals);
     let compared = |what: &str, formula: f64, truth: f64| {
         row(what, exact(formula), 1)
-            .claimed(&format!("{truth:.1}"), (formula / truth - 1.0).abs() < TOLERANCE)
-            .with_note("beside single packets")
+            .claimed("(19.16) gives the delays of single packets, within 5 %", (formula / truth - 1.0).abs() < TOLERANCE)
+            .with_note(format!("single packets: {truth:.1}"))
     };
     let little = theory::Mean { mean: found.delay_s.mean * 1e3, half: found.delay_s.half * 1e3 };
     Ok(vec![
@@ -93,8 +93,10 @@ fn antibuffer() -> Result<Vec<ComputedRow>, PaperError> {
         let here = over_seeds(&batches);
         let there = dual.probability(level);
         let holds = (here.mean - there.mean).abs() <= here.half + there.half;
-        let of = vec![format!("{LARGE}"), format!("P(B − Q > {packets:.0}), beside the dual Q's")];
-        ComputedRow::new(of, here, 6).claimed(&format!("{:.6} ± {:.6}", there.mean, there.half), holds)
+        let of = vec![format!("{LARGE}"), format!("P(B − Q > {packets:.0})")];
+        ComputedRow::new(of, here, 6)
+            .claimed("B − Q has the law of the dual Q", holds)
+            .with_note(format!("the dual Q: {:.6} ± {:.6}", there.mean, there.half))
     };
     Ok(dual.packets.iter().enumerate().filter(|(_, packets)| **packets < 0.6 * LARGE).map(row).collect())
 }

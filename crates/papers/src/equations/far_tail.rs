@@ -108,7 +108,7 @@ pub(super) fn by_time() -> Result<(Vec<ComputedRow>, Vec<ComputedPlot>), PaperEr
                 let here = tail.levels.of(|probabilities| probabilities[level] / asymptote);
                 let row = tail.row(format!("P ÷ asymptote of one burst, at {probability:e}"), here, 2);
                 let holds = is_below(here, 1.0).map(|below| !below);
-                rows.push(ComputedRow { holds, ..row.claimed("heavier than shape 1/2: above 1", true) });
+                rows.push(ComputedRow { holds, ..row.claimed("Q's tail is heavier than Weibull ½ (Lemma 19.8): above 1", true) });
             }
         }
     }
@@ -163,7 +163,7 @@ pub(super) fn per_packet() -> Result<ComputedFigure, PaperError> {
                 // Each packet further out costs at least θ, less the tolerance.
                 TailDecay::Exponential { .. } => {
                     let holds = is_below(row.here, 1.0 - TOLERANCE).map(|below| !below);
-                    ComputedRow { holds, ..row.claimed("light: at least 1", true) }
+                    ComputedRow { holds, ..row.claimed("Q's tail is exponential (RD): at least 1", true) }
                 }
                 TailDecay::Stretched { .. } => row,
             });
@@ -212,7 +212,7 @@ pub(super) fn clipped_window() -> Result<ComputedFigure, PaperError> {
                 // A tail that is heavier than every exponential one decays ever more slowly.
                 TailDecay::Exponential { .. } if decades == DECADES[1] => {
                     let holds = is_below(row.here, 1.0 - TOLERANCE);
-                    ComputedRow { holds, ..row.claimed("heavy: below 1", true) }
+                    ComputedRow { holds, ..row.claimed("Q's tail stays heavy with a limited window (§19.4.6): below 1", true) }
                 }
                 _ => row,
             });

@@ -30,7 +30,7 @@ pub(super) fn below_both_legs() -> Result<ComputedTable, PaperError> {
         let share = split.with_buffer(*buffer)?.shortfall(1, LOSSES);
         let here = Mean { mean: 1.0 - share.mean, half: share.half };
         let of = vec![(*name).to_owned(), buffer.to_string(), format!("{least:.1}")];
-        Ok(ComputedRow::new(of, here, 6).claimed("below 1", share.mean - share.half > 0.0))
+        Ok(ComputedRow::new(of, here, 6).claimed("the rate is below that of the slower leg (Lemma 19.6)", share.mean - share.half > 0.0))
     };
     let rows = parallel_map(&asked, row).into_iter().collect::<Result<_, PaperError>>()?;
     let notes = vec![
@@ -62,8 +62,8 @@ pub(super) fn stability() -> Result<ComputedTable, PaperError> {
             let drift = (split.isolated_means()[0] - split.isolated_means()[1]).max(0.0);
             let of = vec![name.to_owned(), format!("{ratio}"), format!("{drift:.1}")];
             let (says, holds) = match drift {
-                0.0 => ("stable", growth.abs() < 0.01 * split.isolated_means()[0]),
-                _ => ("grows", (growth / drift - 1.0).abs() < 0.2),
+                0.0 => ("the buffer is stable (Lemma 19.7)", growth.abs() < 0.01 * split.isolated_means()[0]),
+                _ => ("the buffer grows (Lemma 19.7)", (growth / drift - 1.0).abs() < 0.2),
             };
             rows.push(ComputedRow::new(of, exact(growth), 1).claimed(says, holds));
         }
