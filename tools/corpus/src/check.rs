@@ -1,12 +1,10 @@
 //! Checks the detector against the corpus: false alarms, misses, undecided pairs and their reasons,
 //! and what each of the paper's methods finds by itself.
 
-use crate::{
-    conditions::{NetworkCondition, label_text},
-    label::{CorpusLabel, files},
-};
+use crate::label::{CorpusLabel, files};
 use anyhow::{Context as _, Result, ensure};
 use detect::{CaptureFile, ConnectionFinding, FindingOptions, Indication, Method, SplitVerdict, Strength, TraceConditions, findings};
+use middleboxes::{NetworkCondition, label_text};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,14 +1,12 @@
 //! Generates the corpus: plays its runs and writes two pairs of traces and two labels for each.
 
 use crate::{
-    conditions::{LATE, NetworkCondition},
     label::{CorpusLabel, files},
-    middlebox::{GroundTruth, Middlebox},
-    plan::{self, CorpusRun},
-    play::play,
+    plan,
     trace_edits::{TRACE_EDITS, TraceEdit},
 };
 use anyhow::{Context as _, Result};
+use middleboxes::{GroundTruth, LATE, Middlebox, MiddleboxRun, NetworkCondition, play};
 use std::{
     collections::BTreeMap,
     fs,
@@ -82,7 +80,7 @@ impl GenerateCorpus {
     }
 
     /// Plays a run and writes its two pairs: as captured, and edited.
-    fn make(&self, run: &CorpusRun, tandem: &Path) -> Result<()> {
+    fn make(&self, run: &MiddleboxRun, tandem: &Path) -> Result<()> {
         let [sender, receiver, label] = files(&self.out, &pair_name(run, TraceEdit::AsTaken));
         let mut tries = 0;
         let port = loop {
@@ -126,10 +124,10 @@ impl GenerateCorpus {
     }
 }
 
-fn change_of(run: &CorpusRun) -> TraceEdit {
+fn change_of(run: &MiddleboxRun) -> TraceEdit {
     TRACE_EDITS[run.number % TRACE_EDITS.len()]
 }
 
-fn pair_name(run: &CorpusRun, change: TraceEdit) -> String {
+fn pair_name(run: &MiddleboxRun, change: TraceEdit) -> String {
     format!("{}-{}", run.name(), change.name())
 }

@@ -1,9 +1,7 @@
 //! Labels of the corpus and the files of a pair.
 
-use crate::{
-    conditions::{BulkDirection, NetworkCondition, PathSpec},
-    trace_edits::TraceEdit,
-};
+use crate::trace_edits::TraceEdit;
+use middleboxes::{BulkDirection, NetworkCondition, PathSpec};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

@@ -2,7 +2,8 @@
 //! of Wei et al.: the commands of the library.
 
 use clap::Parser;
-use corpus::{Characteristics, CheckCorpus, GenerateCorpus, ImageDownload, ProbeOperators, Termination};
+use corpus::{CheckCorpus, GenerateCorpus};
+use middleboxes::{Characteristics, ImageDownload, ProbeOperators, Termination};
 use std::process::ExitCode;
 
 /// Generates the detector's labelled corpus, checks the detector against it, and repeats

@@ -1,9 +1,6 @@
 //! The runs of the corpus: middleboxes × directions × conditions, each with a path of its own.
 
-use crate::{
-    conditions::{BulkDirection, NetworkCondition, PathSpec, label_text},
-    middlebox::Middlebox,
-};
+use middleboxes::{BulkDirection, Middlebox, MiddleboxRun, NetworkCondition, PathSpec};
 use testbed::SplitMix64;
 
 const CONDITIONS: [NetworkCondition; 7] = [
@@ -21,25 +18,8 @@ const FEW: [NetworkCondition; 3] = [NetworkCondition::Plain, NetworkCondition::L
 /// together.
 const WHOLE: usize = 8;
 
-/// One run, which makes two traces.
-#[derive(Debug, Clone)]
-pub(crate) struct CorpusRun {
-    pub(crate) number: usize,
-    pub(crate) middle: Middlebox,
-    pub(crate) direction: BulkDirection,
-    pub(crate) condition: NetworkCondition,
-    pub(crate) seed: u64,
-    pub(crate) path: PathSpec,
-}
-
-impl CorpusRun {
-    pub(crate) fn name(&self) -> String {
-        format!("{:03}-{}-{}-{}", self.number, self.middle.name(), label_text(self.direction), label_text(self.condition))
-    }
-}
-
 /// All runs, in an order in which any first part has some of each kind.
-pub(crate) fn all(seed: u64) -> Vec<CorpusRun> {
+pub(crate) fn all(seed: u64) -> Vec<MiddleboxRun> {
     let mut wanted = Vec::new();
     for direction in [BulkDirection::Down, BulkDirection::Up] {
         for condition in CONDITIONS {
@@ -55,16 +35,16 @@ pub(crate) fn all(seed: u64) -> Vec<CorpusRun> {
     numbered
         .map(|(number, (_, (middle, direction, condition)))| {
             let mut random = SplitMix64::new(seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
-            CorpusRun { number, middle, direction, condition, seed: random.next_u64(), path: PathSpec::draw(&mut random, condition) }
+            MiddleboxRun { number, middle, direction, condition, seed: random.next_u64(), path: PathSpec::draw(&mut random, condition) }
         })
         .collect()
 }
 
 /// The runs of the small corpus: some kinds of middlebox in one direction, and every condition
 /// without a middlebox.
-pub(crate) fn small(seed: u64) -> Vec<CorpusRun> {
+pub(crate) fn small(seed: u64) -> Vec<MiddleboxRun> {
     let all = all(seed);
-    let mut chosen: Vec<CorpusRun> = Vec::new();
+    let mut chosen: Vec<MiddleboxRun> = Vec::new();
     for condition in CONDITIONS {
         chosen.extend(all.iter().find(|run| run.middle == Middlebox::Forwarding && run.condition == condition).cloned());
     }
@@ -82,7 +62,7 @@ pub(crate) fn small(seed: u64) -> Vec<CorpusRun> {
         (Middlebox::Squid, BulkDirection::Down, NetworkCondition::StretchAcks),
         (Middlebox::Hold, BulkDirection::Down, NetworkCondition::Nat),
     ] {
-        let fits = |run: &&CorpusRun| (run.middle, run.direction, run.condition) == (middle, direction, condition);
+        let fits = |run: &&MiddleboxRun| (run.middle, run.direction, run.condition) == (middle, direction, condition);
         chosen.extend(all.iter().find(fits).cloned());
     }
     chosen

@@ -1,8 +1,8 @@
 //! Defects that traces may have: clocks that differ, captures that begin late, end early or miss
 //! packets.
 
-use crate::conditions::label_text;
 use anyhow::{Context as _, Result};
+use middleboxes::label_text;
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, fs, io::BufReader, path::Path, time::Duration};

@@ -3,7 +3,7 @@
 
 use super::table::{ComputedRow, ComputedTable, exact, over_seeds};
 use crate::error::PaperError;
-use corpus::{Characteristics, ImageDownload, ProbeOperators, ProbedOperator, Termination};
+use middleboxes::{Characteristics, ImageDownload, ProbeOperators, ProbedOperator, Termination};
 use std::{ffi::OsStr, path::Path};
 use theory::Mean;
 
@@ -14,7 +14,7 @@ fn failed(error: impl std::fmt::Display) -> PaperError {
 /// The arguments of a measurement that starts this program as its middleboxes.
 fn arguments<A: clap::Args>(further: &[&OsStr]) -> Result<A, PaperError> {
     let own = std::env::current_exe().map_err(|why| failed(format!("cannot find the path of this program: {why}")))?;
-    corpus::arguments(&[&[OsStr::new("--tandem"), own.as_os_str()], further].concat()).map_err(failed)
+    middleboxes::arguments(&[&[OsStr::new("--tandem"), own.as_os_str()], further].concat()).map_err(failed)
 }
 
 fn cells(of: &[&str]) -> Vec<String> {
@@ -36,7 +36,7 @@ pub(super) fn operators() -> Result<ComputedTable, PaperError> {
             })),
         }
     }
-    match corpus::tunnelled_download() {
+    match middleboxes::tunnelled_download() {
         Err(why) => notes.push(format!("CDMA-II's tunnel is left out: {why:#}")),
         Ok((verdict, evidence)) => rows.push(
             ComputedRow::new(cells(&["CDMA-II", "FTP, over UDP"]), exact(f64::from(u8::from(evidence.is_some()))), 0)

@@ -6,7 +6,7 @@
 
 use crate::{
     conditions::{BulkDirection, LATE, NetworkCondition},
-    plan::CorpusRun,
+    run::MiddleboxRun,
 };
 use anyhow::{Context as _, Result, ensure};
 use lab::{Host, NetworkOptions, Reordering, SeriesNetwork};
@@ -40,7 +40,7 @@ fn end_address(end: usize) -> IpAddr {
 }
 
 impl RunNetwork {
-    pub(crate) fn build(run: &CorpusRun) -> Result<Self> {
+    pub(crate) fn build(run: &MiddleboxRun) -> Result<Self> {
         let path = &run.path;
         let loss = if run.condition == NetworkCondition::Loss { "loss = { per_packet = 0.01 }\n" } else { "" };
         let slow = format!(

@@ -37,7 +37,7 @@ pub(crate) const CACHES: [(&str, &str); 3] = [
 
 /// What stands between client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Middlebox {
+pub enum Middlebox {
     /// A plain router.
     Forwarding,
     /// `tandem proxy` in one of its variants.
@@ -59,6 +59,7 @@ pub(crate) enum Middlebox {
     NginxStream,
     /// nginx's HTTP proxy; clients address it. It stores uploads before it forwards them.
     NginxHttp,
+    /// socat; clients address it.
     Socat,
     /// Squid as an HTTP proxy that clients address.
     Squid,
@@ -75,15 +76,18 @@ pub(crate) enum Middlebox {
 
 /// How a connection is really split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum GroundTruth {
+pub enum GroundTruth {
+    /// Not at all.
     EndToEnd,
+    /// Bytes are forwarded as they arrive.
     SplitTcp,
+    /// A message is stored completely before it is forwarded.
     TcpProxy,
 }
 
 impl Middlebox {
     /// All middleboxes of the corpus except plain forwarding.
-    pub(crate) fn all() -> Vec<Middlebox> {
+    pub fn all() -> Vec<Middlebox> {
         let others = [
             Middlebox::Cache("plain"),
             Middlebox::Cache("hold"),
@@ -101,7 +105,8 @@ impl Middlebox {
         TANDEMS.iter().map(|(name, _)| Middlebox::Tandem(name)).chain(others).collect()
     }
 
-    pub(crate) fn name(self) -> String {
+    /// Its name in labels and files.
+    pub fn name(self) -> String {
         match self {
             Middlebox::Forwarding => "forwarding".into(),
             Middlebox::Tandem(variant) => format!("tandem-{variant}"),
@@ -123,7 +128,7 @@ impl Middlebox {
     }
 
     /// Whether it is played under every condition.
-    pub(crate) fn is_thorough(self) -> bool {
+    pub fn is_thorough(self) -> bool {
         match self {
             Middlebox::Tandem(variant) => matches!(variant, "plain" | "small" | "unlimited"),
             Middlebox::Cache(_) | Middlebox::Bond | Middlebox::SquidAgain | Middlebox::Varnish | Middlebox::HaproxyHttp => false,
@@ -132,11 +137,12 @@ impl Middlebox {
     }
 
     /// Whether the corpus has it for this direction.
-    pub(crate) fn supports(self, direction: BulkDirection) -> bool {
+    pub fn supports(self, direction: BulkDirection) -> bool {
         direction == BulkDirection::Down || !matches!(self, Middlebox::SquidAgain | Middlebox::Varnish)
     }
 
-    pub(crate) fn truth(self, direction: BulkDirection) -> GroundTruth {
+    /// How it splits a connection whose payload has this direction.
+    pub fn truth(self, direction: BulkDirection) -> GroundTruth {
         match self {
             Middlebox::Forwarding => GroundTruth::EndToEnd,
             Middlebox::Cache("hold") | Middlebox::Hold | Middlebox::SquidAgain | Middlebox::Varnish => GroundTruth::TcpProxy,

@@ -5,7 +5,7 @@ use crate::{
     conditions::{BulkDirection, NetworkCondition, PathSpec},
     endpoints,
     middlebox::Middlebox,
-    plan::CorpusRun,
+    run::MiddleboxRun,
     run_network::RunNetwork,
 };
 use anyhow::{Context as _, Result};
@@ -85,7 +85,7 @@ impl Termination {
     }
 
     fn abort_download(&self, middle: Middlebox, tandem: &Path, directory: &Path) -> Result<Option<Teardown>> {
-        let run = CorpusRun {
+        let run = MiddleboxRun {
             number: 0,
             middle,
             direction: BulkDirection::Down,

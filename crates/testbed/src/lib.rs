@@ -1,5 +1,5 @@
-//! What several tools need: three hosts in a row, seeded random numbers, processor time of
-//! processes, nftables rules.
+//! What measurements with real programs share: three hosts in a row, seeded random numbers,
+//! processor time of processes, nftables rules.
 
 mod cpu_time;
 mod network;

@@ -41,7 +41,7 @@ impl Middlebox {
     }
 
     /// Which requirement of it this machine lacks.
-    pub(crate) fn missing_requirement(self, tandem: &Path) -> Option<String> {
+    pub fn missing_requirement(self, tandem: &Path) -> Option<String> {
         let program = |name: &str, package: &str| {
             let found = Command::new(name).arg("--help").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
             found.is_err().then(|| format!("{name} is not installed (Debian package {package})"))

@@ -9,7 +9,7 @@ use crate::{
     conditions::{BulkDirection, NetworkCondition, PathSpec},
     deployment::{MiddleboxProcesses, intercept},
     middlebox::Middlebox,
-    plan::CorpusRun,
+    run::MiddleboxRun,
     run_network::RunNetwork,
 };
 use anyhow::{Context as _, Result, bail, ensure};
@@ -179,7 +179,7 @@ impl ProbeOperators {
             fast_delay_us: 10_000,
             bytes: self.bytes.0,
         };
-        let network = RunNetwork::build(&CorpusRun {
+        let network = RunNetwork::build(&MiddleboxRun {
             number: 0,
             middle: Middlebox::Forwarding,
             direction: BulkDirection::Down,

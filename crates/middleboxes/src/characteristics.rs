@@ -4,8 +4,8 @@
 use crate::{
     conditions::{BulkDirection, CELLULAR, NetworkCondition, PathSpec},
     middlebox::Middlebox,
-    plan::CorpusRun,
     play::play,
+    run::MiddleboxRun,
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use detect::{CaptureFile, ConnectionFinding, FindingOptions, TraceConditions, findings};
@@ -81,7 +81,7 @@ impl Characteristics {
         let [sender, receiver, page] = ["sender.pcap", "receiver.pcap", "html"].map(file);
         let path = PathSpec { bytes: self.bytes.0, ..CELLULAR };
         let run =
-            CorpusRun { number: 0, middle, direction: BulkDirection::Down, condition: NetworkCondition::Plain, seed: self.seed, path };
+            MiddleboxRun { number: 0, middle, direction: BulkDirection::Down, condition: NetworkCondition::Plain, seed: self.seed, path };
         let port = play(&run, tandem, &sender, &receiver)?;
         let mut draw = Command::new(tandem);
         draw.args(["detect", "trace", "--synchronised", "1ms", "--sender"]).arg(&sender).arg("--receiver").arg(&receiver);

@@ -4,7 +4,7 @@ use crate::{
     conditions::{BulkDirection, NetworkCondition, PathSpec},
     endpoints,
     middlebox::Middlebox,
-    plan::CorpusRun,
+    run::MiddleboxRun,
     run_network::RunNetwork,
 };
 use anyhow::{Context as _, Result, bail, ensure};
@@ -32,7 +32,7 @@ pub fn tunnelled_download() -> Result<(SplitVerdict, Option<String>)> {
         fast_delay_us: 10_000,
         bytes: 1_000_000,
     };
-    let run = CorpusRun { number: 0, middle, direction: BulkDirection::Down, condition: NetworkCondition::Plain, seed: 1, path };
+    let run = MiddleboxRun { number: 0, middle, direction: BulkDirection::Down, condition: NetworkCondition::Plain, seed: 1, path };
     let directory = tempfile::tempdir()?;
     let [sender, receiver] = ["sender", "receiver"].map(|end| directory.path().join(format!("{end}.pcap")));
     play(&run, none, &sender, &receiver)?;
@@ -42,8 +42,14 @@ pub fn tunnelled_download() -> Result<(SplitVerdict, Option<String>)> {
     Ok((finding.verdict, evidence.map(|piece| piece.text.clone())))
 }
 
-/// Plays a run while capturing at both ends. Returns the client's port.
-pub(crate) fn play(run: &CorpusRun, tandem: &Path, sender: &Path, receiver: &Path) -> Result<u16> {
+/// Plays a run while capturing at both ends: into `sender` and `receiver`, which become pcap files.
+/// `tandem` is the program. Returns the client's port.
+///
+/// # Errors
+///
+/// If the network cannot be built, which needs root, the middlebox does not start, or the exchange
+/// fails.
+pub fn play(run: &MiddleboxRun, tandem: &Path, sender: &Path, receiver: &Path) -> Result<u16> {
     let network = RunNetwork::build(run)?;
     let body = endpoints::body(run.seed, run.path.bytes);
     let server = endpoints::HttpServer::start(network.server(), network.server_address(), body.clone())?;

@@ -5,7 +5,7 @@ use crate::{
     conditions::{BulkDirection, CELLULAR, NetworkCondition, PathSpec},
     endpoints::{self, field},
     middlebox::Middlebox,
-    plan::CorpusRun,
+    run::MiddleboxRun,
     run_network::RunNetwork,
 };
 use anyhow::{Context as _, Result, bail, ensure};
@@ -129,7 +129,7 @@ impl ImageDownload {
             bail!("{}: {why}", middle.name());
         }
         let path = PathSpec { bytes: pictures.iter().map(|picture| picture.len() as u64).sum(), ..CELLULAR };
-        let network = RunNetwork::build(&CorpusRun {
+        let network = RunNetwork::build(&MiddleboxRun {
             number: 0,
             middle,
             direction: BulkDirection::Down,

@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use testbed::SplitMix64;
 
 /// How long the receiver delays each ACK under [`NetworkCondition::LateAcks`], s.
-pub(crate) const LATE: f64 = 1.0;
+pub const LATE: f64 = 1.0;
 
 /// Direction of the bulk data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum BulkDirection {
+pub enum BulkDirection {
     /// From the client, whose link is the slow one.
     Up,
     /// From the server.
@@ -20,7 +20,7 @@ pub(crate) enum BulkDirection {
 /// Impairment or setting of the network during a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum NetworkCondition {
+pub enum NetworkCondition {
     /// None.
     Plain,
     /// Loss of 1 % of the data packets on the slow link.
@@ -39,13 +39,19 @@ pub(crate) enum NetworkCondition {
 
 /// Path and size of a run: the client's link (slow), the server's link (fast), and the transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct PathSpec {
-    pub(crate) slow_kbit: u64,
-    pub(crate) slow_delay_us: u64,
-    pub(crate) queue_packets: u64,
-    pub(crate) fast_kbit: u64,
-    pub(crate) fast_delay_us: u64,
-    pub(crate) bytes: u64,
+pub struct PathSpec {
+    /// Rate of the client's link, kbit/s.
+    pub slow_kbit: u64,
+    /// Its propagation delay, µs.
+    pub slow_delay_us: u64,
+    /// The limit of its queue, packets.
+    pub queue_packets: u64,
+    /// Rate of the server's link, kbit/s.
+    pub fast_kbit: u64,
+    /// Its propagation delay, µs.
+    pub fast_delay_us: u64,
+    /// The size of the transfer.
+    pub bytes: u64,
 }
 
 /// The cellular link of Wei et al. (§IV-A): 128 kbit/s, RTT of 0.8 s for a full packet, here with a
@@ -56,7 +62,7 @@ pub(crate) const CELLULAR: PathSpec =
 impl PathSpec {
     /// A random path: mobile link of 2 to 8 Mbit/s and 15 to 60 ms, wired link of 20 to 100 Mbit/s
     /// and 2 to 20 ms, and a transfer of one to two seconds.
-    pub(crate) fn draw(random: &mut SplitMix64, condition: NetworkCondition) -> Self {
+    pub fn draw(random: &mut SplitMix64, condition: NetworkCondition) -> Self {
         let slow_kbit = random.log_uniform(2_000, 8_000);
         let slow_delay_us = random.log_uniform(15_000, 60_000);
         let (fast_kbit, fast_delay_us) = (random.log_uniform(20_000, 100_000), random.log_uniform(2_000, 20_000));
@@ -78,6 +84,6 @@ impl PathSpec {
 }
 
 /// A value as labels and file names have it.
-pub(crate) fn label_text(value: impl Serialize) -> String {
+pub fn label_text(value: impl Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(String::from)).unwrap_or_default()
 }
