@@ -205,6 +205,12 @@ TD_INLINE u64 td_div(u64 a, u64 b) { return b ? a / b : 0; }
 /* Whether sequence number a is before b, modulo 2^32 (RFC 9293 §3.4). */
 TD_INLINE int td_before(u32 a, u32 b) { return (u32)(a - b) > 0x7fffffffU; }
 
+/*
+ * Between the steps of a long computation: what follows reads its state anew. The BPF verifier would
+ * otherwise follow every combination of the values that it knows from the branches before.
+ */
+#define td_step_ends() __asm__ volatile("" : : : "memory")
+
 /* Whether a round trip has ended: all data sent before the end of the last one is acknowledged. `end` is kept by the caller. */
 TD_INLINE int td_round_ended(const struct td_flow *f, u32 *end)
 {

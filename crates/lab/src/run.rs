@@ -27,7 +27,7 @@ const NO_COOKIES: &str =
     "its hosts are new in every run and have no cookies from earlier connections; the simulator assumes that they have: --on sim";
 
 /// Controllers of Linux that Tandem does not bring and that a kernel may lack.
-const LINUX_CONTROLLERS: [&str; 11] = ["bbr", "bic", "cdg", "highspeed", "htcp", "illinois", "lp", "nv", "scalable", "veno", "yeah"];
+const LINUX_CONTROLLERS: [&str; 10] = ["bic", "cdg", "highspeed", "htcp", "illinois", "lp", "nv", "scalable", "veno", "yeah"];
 
 /// The engine that plays scenarios on the real kernel.
 #[derive(Debug, Default, Clone)]

@@ -185,7 +185,7 @@ mod tests {
         assert!(wrong("reno,beta=3").contains(&format!("control.proxy: reno has no tunable \"beta\"; {list}")), "{}", wrong("reno,beta=3"));
         assert!(wrong("reno,beta_milli=3").contains(&format!("beta_milli of reno cannot be 3; {list}")));
         assert!(wrong("reno,beta_milli").contains("has \"beta_milli\" after the name of a controller: expected TUNABLE=NUMBER"));
-        assert!(wrong("bbr,x=3").contains("only Tandem's controllers have some: reno, cubic"));
+        assert!(wrong("htcp,x=3").contains("only Tandem's controllers have some: reno, cubic"));
         let table = controls("[control.tunables.mpcp]\nlaw = 3\n", &[]).unwrap_err();
         assert!(table.contains("control.tunables.mpcp: law of mpcp cannot be 3; its tunables are law (0 to 2, default 0)"), "{table}");
         assert!(controls("", &["control.tunables.mpcp.law=3"]).unwrap_err().contains("law of mpcp cannot be 3"));

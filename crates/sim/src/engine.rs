@@ -208,7 +208,6 @@ fn leg_controls(scenario: &Scenario) -> Result<Vec<CongestionControl>, EngineErr
                 wrong(missing_router(scenario, leg, name, explicit))
             }
             Some(control) => Ok(control),
-            None if name == "bbr" => EngineError::cannot("sim", key, "BBR is available in the kernel only: use --on lab"),
             None => {
                 let all: Vec<&str> = Controller::all().map(Controller::name).chain(Explicit::NAMES).collect();
                 wrong(format!("there is no controller {name:?}; there are {}", all.join(", ")))
