@@ -122,13 +122,16 @@ impl Control {
     pub(crate) fn check(&self) -> Result<(), Fault> {
         let texts = std::iter::once(("control.sender".to_owned(), &self.sender));
         for (key, text) in texts.chain(self.proxy.iter().map(|text| ("control.proxy".to_owned(), text))) {
-            let setting: ControllerSetting = text.parse().map_err(|why: String| Fault::new(key.clone(), why))?;
-            if !setting.tunables.is_empty() {
-                check_tunables(key, &setting.name, &setting.tunables)?;
-            }
+            check_text(key, text)?;
         }
         self.tunables.iter().try_for_each(|(name, tunables)| check_tunables(format!("control.tunables.{name}"), name, tunables))
     }
+}
+
+/// Checks the text of a controller, that of `key`.
+pub(crate) fn check_text(key: String, text: &str) -> Result<(), Fault> {
+    let setting: ControllerSetting = text.parse().map_err(|why: String| Fault::new(key.clone(), why))?;
+    if setting.tunables.is_empty() { Ok(()) } else { check_tunables(key, &setting.name, &setting.tunables) }
 }
 
 /// The name in a controller's text.
