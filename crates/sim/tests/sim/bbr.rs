@@ -109,3 +109,32 @@ fn a_proxy_paces_too() {
         assert!(outcome.goodput_bps > 0.8 * 10e6 * PAYLOAD, "{control}: {}", outcome.goodput_bps);
     }
 }
+
+#[test]
+fn version_3_and_cubic_share_a_link() {
+    // The share of CUBIC, beside one flow of BBR.
+    let cubic = |version: &str, queue: &str| {
+        let outcome = run(&format!(
+            "duration = \"60s\"\n[[link]]\nrate = \"50Mbit\"\ndelay = \"20ms\"\nqueue = \"{queue}\"\n\
+             [[flow]]\ncontrol = \"{version}\"\n[[flow]]\ncontrol = \"cubic\"\n"
+        ));
+        assert!(outcome.utilization > 0.95, "{version}: {}", outcome.utilization);
+        let rates: Vec<f64> = outcome.flows.iter().map(|flow| flow.goodput_bps).collect();
+        rates[1] / (rates[0] + rates[1])
+    };
+    let (three, one) = (cubic("bbr3", "1BDP"), cubic("bbr", "1BDP"));
+    assert!(three > 0.15 && three > 1.5 * one, "{three} {one}");
+    // Version 1 is squeezed where CUBIC fills a deep buffer; version 3 gets its part there.
+    let (three, one) = (cubic("bbr3", "4BDP"), cubic("bbr", "4BDP"));
+    assert!((0.3..0.7).contains(&three) && one > three, "{three} {one}");
+}
+
+#[test]
+fn the_controller_of_a_group_is_checked() {
+    use crate::common::refused;
+    let text = |control: &str| {
+        format!("duration = \"1s\"\n[[link]]\nrate = \"5Mbit\"\ndelay = \"2ms\"\n[[flow]]\n[[flow]]\ncontrol = \"{control}\"\n")
+    };
+    assert_eq!(refused(&text("share")), "flow[2].control");
+    assert_eq!(refused(&text("nobody")), "flow[2].control");
+}
