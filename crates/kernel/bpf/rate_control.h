@@ -4,6 +4,9 @@
  *
  * TCP has no per-segment record for a controller: what it did not keep of a segment in flight the
  * controller has to keep itself.
+ *
+ * No hook for min_tso_segs, which Linux's BBR has: it is called for each piece that is sent, and on
+ * Linux 6.18 some calls got another value than the program's, so that a whole window left at once.
  */
 #include "cong_control_call.h"
 
@@ -127,20 +130,6 @@ void BPF_PROG(td_set_state, struct sock *sk, __u8 state)
 		td_dispatch(sk, &e);
 }
 
-/* Segments in one piece at least (TSO): below 1.2 Mbit/s a second one would be a burst. */
-SEC("struct_ops")
-__u32 BPF_PROG(td_min_tso_segs, struct sock *sk)
-{
-	return sk->sk_pacing_rate < 150000 ? 1 : 2;
-}
-
-/* Send buffer over window: a round trip of recovery beyond what others have. */
-SEC("struct_ops")
-__u32 BPF_PROG(td_sndbuf_expand, struct sock *sk)
-{
-	return 3;
-}
-
 SEC(".struct_ops.link")
 struct tcp_congestion_ops TD_OPS = {
 	.init = (void *)td_init,
@@ -149,8 +138,6 @@ struct tcp_congestion_ops TD_OPS = {
 	.undo_cwnd = (void *)td_undo_cwnd,
 	.cwnd_event = (void *)td_cwnd_event,
 	.set_state = (void *)td_set_state,
-	.min_tso_segs = (void *)td_min_tso_segs,
-	.sndbuf_expand = (void *)td_sndbuf_expand,
 	.name = TD_KERNEL_NAME,
 	.flags = TD_FLAGS,
 };
