@@ -3,16 +3,17 @@
  * draft-cardwell-iccrg-bbr-congestion-control-00. It keeps a model of the path, the largest
  * delivery rate of ten round trips and the least RTT of ten seconds, and paces at that rate.
  *
- *   STARTUP    pacing and window gain 2 / ln 2, until the rate grows by less than a quarter in three round trips
+ *   STARTUP    pacing and window gain 2 / ln 2, until the rate grows by less than a quarter in three
+ *              round trips
  *   DRAIN      pacing gain ln 2 / 2, until a BDP is in flight
- *   PROBE_BW   a cycle of eight phases of a least RTT each: gain 5/4, 3/4, and six times 1; window gain 2
- *   PROBE_RTT  each ten seconds in which the RTT was never as low: four segments in flight for 200 ms
+ *   PROBE_BW   a cycle of eight phases of a least RTT each: gain 5/4, 3/4, six times 1; window gain 2
+ *   PROBE_RTT  after ten seconds in which the RTT was never as low: four segments in flight, 200 ms
  *
  * The behaviour is that of Linux 5.10 and later, beyond the draft: a window for the segments that
  * are acknowledged in bursts, the "long-term" rate of policed paths (`policers`), packet
  * conservation in the first round trip of a recovery, and the phase of the first cycle by chance.
- * Differences: times have 1 ms instead of a tick, phases end by the time of the ACK rather than that
- * of the last delivery, and the state itself remembers which samples PROBE_RTT has limited, since a
+ * Differences: times have 1 ms instead of a tick, phases end by the time of the ACK rather than of the
+ * last delivery, and the state itself remembers which samples PROBE_RTT has limited, since a
  * program in the kernel may not mark the socket before Linux 6.4.
  */
 #ifndef TD_BBR_H
@@ -75,7 +76,10 @@ TD_CONTROLLER(bbr);
 #define TD_BBR_EXTRA_ROUNDS 5
 #define TD_BBR_EXTRA_US 100000
 #define TD_BBR_MOST_BURST 0xfffff
-/* Policers: at least 4 and at most 16 round trips, 50/256 lost, rates alike within 1/8 or 4 kbit/s; kept for 48 round trips. */
+/*
+ * Policers: at least 4 and at most 16 round trips, 50/256 lost, rates alike within 1/8 or 4 kbit/s;
+ * kept for 48 round trips.
+ */
 #define TD_BBR_LONG_LEAST_ROUNDS 4
 #define TD_BBR_LONG_LOSS 50
 #define TD_BBR_LONG_ALIKE 500
@@ -132,7 +136,7 @@ TD_INLINE u32 td_bbr_bdp(const struct td_bbr_state *s, u64 rate, u32 gain)
 	return s->min_rtt_us == ~0U ? TD_INITIAL_WINDOW : td_rate_window(rate, s->min_rtt_us, gain);
 }
 
-/* A window with room for the pieces in the sender, the device and the receiver, which acknowledges every second segment. */
+/* With room for the pieces in sender, device and receiver, which acknowledges every second segment. */
 TD_INLINE u32 td_bbr_with_pieces(const struct td_flow *f, const struct td_bbr_state *s, u32 window)
 {
 	window = (window + 3 * td_bbr_quantum(f) + 1) & ~1U;
@@ -329,7 +333,7 @@ TD_INLINE u32 td_bbr_extra(const struct td_bbr_state *s)
 	return s->full ? td_min64(extra, td_rate_times(td_bbr_rate(s), TD_BBR_EXTRA_US)) : 0;
 }
 
-/* The gain of 5/4 lasts until it has been reached or a segment is lost, that of 3/4 until the queue is gone. */
+/* The gain of 5/4 lasts until it is reached or a segment is lost, that of 3/4 until the queue is gone. */
 TD_INLINE void td_bbr_update_phase(const struct td_flow *f, struct td_bbr_state *s, const struct td_event *e)
 {
 	int lasted = (u32)e->now_us - s->phase_us > s->min_rtt_us;
