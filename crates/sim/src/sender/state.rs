@@ -193,6 +193,13 @@ pub(crate) struct TcpSender {
     pub(super) sampled_marked: u64,
     /// Segments marked lost so far.
     pub(super) lost: u64,
+    /// The last acknowledgement had a notice that the missing data was not lost by congestion.
+    pub(super) noticed_corruption: bool,
+    /// The segments that were last marked lost were so under such a notice. They are retransmitted
+    /// in the state Open or Disorder, and the window grows as without loss.
+    pub(super) lost_by_corruption: bool,
+    /// NewReno: the window before a recovery from such a loss, which it ends with.
+    pub(super) kept_cwnd: Option<u32>,
     /// CWR is to be set on the next new segment (RFC 3168 §6.1.2).
     pub(super) send_cwr: bool,
 
@@ -274,6 +281,9 @@ impl TcpSender {
             sampled_delivered: 0,
             sampled_marked: 0,
             lost: 0,
+            noticed_corruption: false,
+            lost_by_corruption: false,
+            kept_cwnd: None,
             send_cwr: false,
             next_paced_send_ns: 0,
             segments_sent: 0,
