@@ -10,7 +10,7 @@ use crate::{
 };
 use control::Controller;
 use outcome::{Engine, EngineError, Outcome, Progress};
-use scenario::{AgentKind, Buffer, Explicit, FlowGroup, Parallel, QueueKind, Scenario, SplitMode, TransferScheduler};
+use scenario::{Buffer, Explicit, FlowGroup, Parallel, QueueKind, Scenario, SplitMode, TransferScheduler};
 use units::Span;
 
 /// Time limit of a run without a duration: a month. It is reached when a flow cannot end, for
@@ -139,13 +139,13 @@ fn run_parallel(
     Ok((outcome, simulation.counters()))
 }
 
-/// Refuses Snoop agents on legs whose controllers follow feedback of routers.
+/// Refuses agents on legs whose controllers follow feedback of routers.
 fn can_answer_agents(scenario: &Scenario) -> Result<(), EngineError> {
     let (legs, controls) = (scenario.legs(), scenario.leg_controls());
     for (index, agent) in (1..).zip(&scenario.agents) {
         let leg = legs.iter().position(|leg| agent.after < leg.end).unwrap_or(0);
-        if agent.kind == AgentKind::Snoop && Explicit::named(controls[leg]).is_some() {
-            let why = format!("it discards acknowledgements with the feedback of routers, which {} needs", controls[leg]);
+        if Explicit::named(controls[leg]).is_some() {
+            let why = format!("it discards or changes acknowledgements with the feedback of routers, which {} needs", controls[leg]);
             return EngineError::cannot("sim", format!("agent[{index}].kind"), why);
         }
     }

@@ -50,9 +50,10 @@ pub(crate) const CWR: u8 = 16;
 pub(crate) const DSACK: u8 = 32;
 /// [`SimPacket::flags`]: a SYN with a Fast Open cookie (RFC 7413).
 pub(crate) const TFO_COOKIE: u8 = 64;
-/// [`SimPacket::flags`]: notice of an agent that the missing data was lost behind it, and not by
-/// congestion (ACK-CLN of E-TCP; Explicit Loss Notification).
-pub(crate) const CLN: u8 = 128;
+/// [`SimPacket::flags`]: an agent has added a notice of loss.
+const NOTICE: u8 = 128;
+/// Size of a notice of loss, bytes: a TCP option with a byte number.
+const NOTICE_BYTES: u16 = 8;
 
 /// Size of the SACK option with this number of blocks, bytes: a header of two bytes, padded to a
 /// multiple of four (RFC 2018 §3).
@@ -147,6 +148,19 @@ impl SimPacket {
         let Some(free) = self.sack.iter_mut().find(|block| !is_sack_block(**block)) else { return false };
         *free = block;
         true
+    }
+
+    /// Adds a notice of loss to an ACK (ACK-CLN of E-TCP; Explicit Loss Notification): all data
+    /// before this byte has passed the agent. It takes the place of the feedback of routers.
+    pub(crate) fn set_notice(&mut self, passed_to: u64) {
+        self.flags |= NOTICE;
+        self.size += NOTICE_BYTES;
+        self.feedback = f32::from_bits(passed_to.saturating_sub(self.seq).min(u32::MAX.into()) as u32);
+    }
+
+    /// The byte of the notice of loss, if there is one.
+    pub(crate) fn notice(&self) -> Option<u64> {
+        self.has_flag(NOTICE).then(|| self.seq + u64::from(self.feedback.to_bits()))
     }
 
     /// The duplicate segment that the first SACK block reports, if it does.
@@ -252,6 +266,14 @@ mod tests {
         assert_eq!((kept.dsack(), kept.sack_blocks().count(), u32::from(kept.size)), (Some((5000, 6000)), 1, HEADER_BYTES + 12));
         packet.remove_sack_blocks(false);
         assert_eq!((packet.dsack(), packet.has_sack_blocks(), packet.flags, u32::from(packet.size)), (None, false, ECE, HEADER_BYTES));
+    }
+
+    #[test]
+    fn a_notice_of_loss_has_a_byte_number() {
+        let mut packet = SimPacket { seq: 5_000_000_000, ..SimPacket::without_payload(0, PacketKind::Ack, HEADER_BYTES) };
+        assert_eq!(packet.notice(), None);
+        packet.set_notice(5_000_100_001);
+        assert_eq!((packet.notice(), u32::from(packet.size)), (Some(5_000_100_001), HEADER_BYTES + 8));
     }
 
     #[test]

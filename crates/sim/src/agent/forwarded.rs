@@ -53,11 +53,9 @@ impl ForwardedSegment {
 pub(super) enum Gaps {
     /// No data is known to have arrived after a gap.
     None,
-    /// Each missing segment has been on the link behind the agent, and the agent holds a copy.
+    /// The agent holds a copy of each missing segment.
     Held,
-    /// Each missing segment has been on the link behind the agent.
-    Passed,
-    /// A missing segment has never been on that link.
+    /// A missing segment is the sender's to repair.
     Foreign,
 }
 
@@ -257,15 +255,32 @@ impl ForwardedSegments {
             if expected >= self.highest_arrived {
                 break;
             }
-            if segment.start > expected || (segment.was_dropped && !segment.has_arrived) {
+            if segment.start > expected || !(segment.has_arrived || segment.is_held()) {
                 return Gaps::Foreign;
             }
             if !segment.has_arrived {
-                gaps = if segment.is_held() && gaps != Gaps::Passed { Gaps::Held } else { Gaps::Passed };
+                gaps = Gaps::Held;
             }
             expected = segment.end();
         }
         gaps
+    }
+
+    /// Whether a segment is known to be lost behind the agent.
+    pub(super) fn any_lost(&self) -> bool {
+        self.segments.iter().any(|segment| !segment.has_arrived && !segment.was_dropped && segment.order < self.latest_arrived)
+    }
+
+    /// The byte before which every segment has been on the link behind the agent.
+    pub(super) fn passed_to(&self) -> u64 {
+        let mut passed = self.una;
+        for segment in &self.segments {
+            if segment.start > passed || (segment.was_dropped && !segment.has_arrived) {
+                break;
+            }
+            passed = segment.end();
+        }
+        passed
     }
 
     /// Whether the sender has sent the segment that begins at `start` more than once.

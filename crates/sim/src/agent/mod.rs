@@ -10,11 +10,13 @@
 //! Explicit Loss Notification, the published form of the same idea: H. Balakrishnan and R. Katz,
 //! "Explicit Loss Notification and Wireless Web Performance", Globecom 1998.
 //!
-//! An acknowledgement that shows missing data carries the notice ([`CLN`]) if all of it has been on
-//! the link behind the agent, so that no queue before it has dropped it. The sender retransmits what
-//! it then finds lost, and its window grows on as without loss. A timeout is answered as ever. A
+//! While a segment is known to be lost behind the agent, acknowledgements carry a notice
+//! ([`SimPacket::set_notice`]): the byte before which all data has been on the link behind the agent,
+//! so that no queue has dropped it. What the sender finds lost before that byte it retransmits, and
+//! its window grows on as without loss. All other losses, and timeouts, are answered as ever. A
 //! retransmission that is lost before the agent is taken for one that is lost behind it, since the
-//! agent has seen the segment before.
+//! agent has seen the segment before. The notice of ELN is one bit about the first missing segment; a
+//! sender with SACK finds several losses at once and needs to know of each.
 
 mod forwarded;
 mod snoop;
@@ -22,10 +24,10 @@ mod snoop;
 use crate::{
     event_queue::{EventKey, ScheduledEventKind},
     network::SimNetwork,
-    packet::{CLN, PacketKind, SimPacket},
+    packet::{PacketKind, SimPacket},
     settings::{Recovery, TcpSettings},
 };
-use forwarded::{ForwardedSegments, Gaps};
+use forwarded::ForwardedSegments;
 use scenario::AgentKind;
 pub(crate) use snoop::AgentCounters;
 use snoop::SnoopConnection;
@@ -121,13 +123,13 @@ impl PathAgent {
                     forwarded.acknowledge(packet, net.now);
                 }
                 let is_due = if self.uses_sack {
-                    packet.has_sack_blocks() && matches!(forwarded.gaps(), Gaps::Held | Gaps::Passed)
+                    forwarded.any_lost()
                 } else {
                     is_duplicate && forwarded.head().is_some_and(|(was_on_link, _)| was_on_link)
                 };
                 let mut ack = *packet;
                 if is_due {
-                    ack.flags |= CLN;
+                    ack.set_notice(forwarded.passed_to());
                     self.counters.loss_notices += 1;
                 }
                 Some(ack)
@@ -230,21 +232,21 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_is_given_of_gaps_that_have_passed_only() {
+    fn a_notice_says_up_to_where_all_data_has_passed() {
         for recovery in [Recovery::Sack, Recovery::NewReno] {
             let (mut net, mut agent) = network(AgentKind::LossNotice, 0, recovery);
-            let has_notice = |agent: &mut PathAgent, net: &mut SimNetwork, packet: SimPacket| {
+            let notice = |agent: &mut PathAgent, net: &mut SimNetwork, packet: SimPacket| {
                 agent.pass(backward(1), &packet, net);
                 net.now += 100_000_000;
-                take(net, backward(0)).iter().any(|packet| packet.has_flag(CLN))
+                take(net, backward(0)).iter().find_map(|packet| packet.notice()).map(|byte| byte / u64::from(MSS))
             };
             // Segment 3 was lost before the agent.
             [0, 1, 2, 4, 5].into_iter().for_each(|number| agent.pass(forward(0), &data(number, 0), &mut net));
-            assert!(!has_notice(&mut agent, &mut net, ack(1, 0, 0, 0)), "nothing is missing");
-            assert!(has_notice(&mut agent, &mut net, ack(1, 1, 1, 0)), "segment 1 has passed");
-            assert!(!has_notice(&mut agent, &mut net, ack(3, 2, 1, 0)), "it has not passed");
+            assert_eq!(notice(&mut agent, &mut net, ack(1, 0, 0, 0)), None, "nothing is missing");
+            assert_eq!(notice(&mut agent, &mut net, ack(1, 1, 1, 0)), Some(3), "segment 1 has passed");
+            assert!(notice(&mut agent, &mut net, ack(3, 2, 1, 0)).is_none_or(|passed_to| passed_to == 3), "segment 3 has not");
             agent.pass(forward(0), &data(3, 0), &mut net);
-            assert!(has_notice(&mut agent, &mut net, ack(3, 2, 1, 0)), "it has passed by now");
+            assert_eq!(notice(&mut agent, &mut net, ack(3, 2, 1, 0)), Some(6), "it has passed by now");
         }
     }
 

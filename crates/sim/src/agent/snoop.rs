@@ -138,7 +138,7 @@ impl SnoopConnection {
     /// With SACK: an acknowledgement without the gaps that the agent repairs; `None` if nothing is
     /// left of it that the sender does not know.
     fn without_held_gaps(&self, packet: &SimPacket, is_news: bool) -> Option<SimPacket> {
-        if !packet.has_sack_blocks() || !matches!(self.forwarded.gaps(), Gaps::None | Gaps::Held) {
+        if !packet.has_sack_blocks() || self.forwarded.gaps() == Gaps::Foreign {
             return Some(*packet);
         }
         let mut ack = *packet;

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     network::SimNetwork,
-    packet::{CLN, DSACK, ECE, MAX_SACK_BLOCKS, SimPacket},
+    packet::{DSACK, ECE, MAX_SACK_BLOCKS, SimPacket},
 };
 use control::{Event, EventKind};
 
@@ -87,7 +87,7 @@ impl TcpSender {
     fn process_ack(&mut self, packet: &SimPacket, net: &mut SimNetwork) -> bool {
         let (delivered_before, lost_before) = (self.delivered, self.lost);
         let had_packets = !self.segments.is_empty();
-        self.noticed_corruption = packet.has_flag(CLN);
+        self.passed_agent = self.passed_agent.max(packet.notice().unwrap_or(0));
         let mut summary = AckSummary {
             prior_snd_una: self.snd_una,
             echo_ns: packet.timestamp_ns,

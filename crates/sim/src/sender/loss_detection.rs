@@ -89,11 +89,12 @@ impl TcpSender {
         summary.lost_retransmission |= self.retrans_out < retrans_out_before;
     }
 
-    /// As [`rack_detect_losses`](Self::rack_detect_losses); also notes whether an agent has given
-    /// notice that all of these losses are due to corruption.
+    /// As [`rack_detect_losses`](Self::rack_detect_losses); also notes whether all of these losses
+    /// are due to corruption.
     fn detect_losses(&mut self, now: u64) -> Option<u64> {
         let (lost_before, former) = (self.lost, self.lost_by_corruption);
-        self.lost_by_corruption = self.noticed_corruption;
+        // `mark_lost` clears it.
+        self.lost_by_corruption = true;
         let wait = self.rack_detect_losses(now);
         if self.lost == lost_before {
             self.lost_by_corruption = former;

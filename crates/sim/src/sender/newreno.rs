@@ -75,7 +75,7 @@ impl TcpSender {
                 self.high_seq = self.snd_nxt;
                 self.had_partial_ack = false;
                 self.flow.prior_cwnd = self.flow.cwnd;
-                if self.noticed_corruption {
+                if self.segments.front().is_some_and(|head| head.end() <= self.passed_agent) {
                     self.kept_cwnd = Some(self.flow.cwnd);
                 } else {
                     (_, self.flow.ssthresh) = self.notify_controller(Event { kind: EventKind::Loss, ..Event::default() }, net);

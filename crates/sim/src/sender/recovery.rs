@@ -336,10 +336,7 @@ impl TcpSender {
             self.lost_out += 1;
         }
         self.lost += 1;
-        // A notice is about the gaps that its acknowledgement shows.
-        if segment.end() > self.highest_sacked {
-            self.lost_by_corruption = false;
-        }
+        self.lost_by_corruption &= segment.end() <= self.passed_agent;
         // Usually losses are found in order.
         match self.retransmit_queue.back() {
             Some(back) if *back >= number => {

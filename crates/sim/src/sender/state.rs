@@ -193,10 +193,11 @@ pub(crate) struct TcpSender {
     pub(super) sampled_marked: u64,
     /// Segments marked lost so far.
     pub(super) lost: u64,
-    /// The last acknowledgement had a notice that the missing data was not lost by congestion.
-    pub(super) noticed_corruption: bool,
-    /// The segments that were last marked lost were so under such a notice. They are retransmitted
-    /// in the state Open or Disorder, and the window grows as without loss.
+    /// An agent has given notice that all data before this byte has passed it: if it is lost, it is
+    /// so by corruption.
+    pub(super) passed_agent: u64,
+    /// All segments that were last marked lost are so by corruption. They are retransmitted in the
+    /// state Open or Disorder, and the window grows as without loss.
     pub(super) lost_by_corruption: bool,
     /// NewReno: the window before a recovery from such a loss, which it ends with.
     pub(super) kept_cwnd: Option<u32>,
@@ -281,7 +282,7 @@ impl TcpSender {
             sampled_delivered: 0,
             sampled_marked: 0,
             lost: 0,
-            noticed_corruption: false,
+            passed_agent: 0,
             lost_by_corruption: false,
             kept_cwnd: None,
             send_cwr: false,

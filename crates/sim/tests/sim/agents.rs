@@ -76,10 +76,11 @@ fn losses_before_an_agent_are_the_senders_as_ever() {
 }
 
 #[test]
-fn snoop_is_no_place_for_controllers_that_need_feedback() {
+fn agents_are_no_place_for_controllers_that_need_feedback() {
     let text = wireless("", "[control]\nsender = \"xcp-e2e\"\n").replace("queue = \"200kB\"", "queue = { kind = \"xcp\" }");
-    assert_eq!(refused(&format!("{text}{SNOOP}")), "agent[1].kind");
-    run(&format!("{text}{NOTICE}"));
+    for agent in [SNOOP, NOTICE] {
+        assert_eq!(refused(&format!("{text}{agent}")), "agent[1].kind");
+    }
 }
 
 #[test]
