@@ -41,6 +41,9 @@ impl Engine for FairShareBound {
         if !scenario.cross.is_empty() {
             return EngineError::cannot("bound", "cross", "it has no traffic but the flows");
         }
+        if !scenario.agents.is_empty() {
+            return EngineError::cannot("bound", "agent", "its senders repair all losses; the simulator has agents: --on sim");
+        }
         if scenario.flows.iter().any(|flow| flow.bytes.is_none()) {
             return EngineError::cannot("bound", "flow.bytes", "it computes when flows end, and a flow without a size does not end");
         }
@@ -62,6 +65,10 @@ impl Engine for FairShareBound {
                 "link.demand",
                 "its links have one rate; the simulator has rates that follow demand: --on sim",
             );
+        }
+        if scenario.links.iter().any(|link| link.ack_loss.is_some()) {
+            let why = "its senders learn of every arrival; the simulator loses acknowledgements: --on sim";
+            return EngineError::cannot("bound", "link.ack_loss", why);
         }
         if scenario.links.iter().any(|link| !link.changes.is_empty()) {
             return EngineError::cannot("bound", "link.changes", "its links do not change");

@@ -58,6 +58,14 @@ impl Engine for Lab {
                 let why = "the rates of its links follow time alone; the simulator has rates that follow demand: --on sim";
                 return EngineError::cannot("lab", format!("link[{index}].demand"), why);
             }
+            if link.ack_loss.is_some() {
+                let why = "its links lose packets in the direction of the data only; the simulator loses acknowledgements too: --on sim";
+                return EngineError::cannot("lab", format!("link[{index}].ack_loss"), why);
+            }
+        }
+        if !scenario.agents.is_empty() {
+            let why = "its hosts forward or split connections; the simulator has agents that repair or report losses: --on sim";
+            return EngineError::cannot("lab", "agent", why);
         }
         for (index, split) in scenario.splits.iter().enumerate() {
             match split.mode {

@@ -1,6 +1,7 @@
 //! Checks of a scenario whose values are right by themselves. Each fault names its key.
 
 use crate::{
+    agent::AgentKind,
     control::Control,
     flows::Draw,
     foreground_arrivals::MmppPhases,
@@ -50,6 +51,7 @@ impl Scenario {
             need(link.rate.0 > 0, format!("link[{index}].rate"), "is 0: nothing would ever cross this link".into())?;
             check_queue(&format!("link[{index}].queue"), link.queue)?;
             check_loss(&format!("link[{index}].loss"), link.loss)?;
+            check_loss(&format!("link[{index}].ack_loss"), link.ack_loss)?;
             check_demand(&format!("link[{index}]"), link)?;
             for (number, change) in link.changes.iter().enumerate() {
                 let path = format!("link[{index}].changes[{number}]");
@@ -94,6 +96,7 @@ impl Scenario {
                 counted(self.splits.len(), "split")
             ),
         )?;
+        self.check_agents()?;
         self.tcp.check()?;
         self.check_intervals()?;
         self.check_flows()?;
@@ -105,6 +108,33 @@ impl Scenario {
             )?;
             need(cross.rate.0 > 0, format!("cross[{index}].rate"), "is 0: leave the [[cross]] out instead".into())?;
             check_spells(&format!("cross[{index}]"), cross.on, cross.off)?;
+        }
+        Ok(())
+    }
+
+    fn check_agents(&self) -> Result<(), Fault> {
+        for (index, agent) in self.agents.iter().enumerate() {
+            let fault = |key: &str, message: String| Err(Fault::new(format!("agent[{index}].{key}"), message));
+            let (after, inner_links) = (agent.after, self.links.len() - 1);
+            if !(1..=inner_links).contains(&after) {
+                let message = match inner_links {
+                    0 => "stands between two links, but there is one: add a [[link]]".into(),
+                    _ => format!("is {after}, but an agent stands between two links: give 1 to {inner_links}"),
+                };
+                return fault("after", message);
+            }
+            if index > 0 && self.agents[index - 1].after >= after {
+                return fault("after", "agents are listed from the sender to the receiver, one place each".into());
+            }
+            if self.splits.iter().any(|split| split.after == after) {
+                return fault("after", format!("is {after}, where a [[split]] ends the connections: leave one of them out"));
+            }
+            if agent.kind != AgentKind::Snoop && agent.cache != Buffer::Auto {
+                return fault("cache", "is for kind = \"snoop\" only: leave it out".into());
+            }
+            if matches!(agent.cache, Buffer::Bytes(bytes) if bytes < PKT) {
+                return fault("cache", "is less than one packet: it could hold nothing".into());
+            }
         }
         Ok(())
     }
@@ -168,6 +198,7 @@ impl Scenario {
         let series = [
             ("link", self.links.is_empty()),
             ("split", self.splits.is_empty()),
+            ("agent", self.agents.is_empty()),
             ("cross", self.cross.is_empty()),
             ("interval", self.intervals.is_empty()),
         ];

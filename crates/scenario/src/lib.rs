@@ -4,6 +4,7 @@
 //! This crate knows neither sockets nor clocks nor files: text comes in as a string, and randomness
 //! from the seed. What an engine answers is in `outcome`.
 
+mod agent;
 mod bond_values;
 mod case_name;
 mod check;
@@ -25,6 +26,7 @@ mod sources;
 mod split;
 mod tcp;
 
+pub use agent::{Agent, AgentKind};
 pub use bond_values::{MeasurementInterval, SplitFractions};
 pub use case_name::{case_parts, short_case, short_keys};
 pub use control::{Control, ControllerSetting};

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use toml_file::text_or_table;
 use units::{Bytes, PKT, QueueLimit, QueueSize, Rate, Span};
 
-/// A link. Rate, delay and queue hold in both directions, losses only in the direction of the data.
+/// A link. Rate, delay and queue hold in both directions, `loss` only in the direction of the data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
@@ -21,6 +21,9 @@ pub struct Link {
     /// Losses on the link, behind the queue: a lost packet has used its time on the link. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
+    /// Losses in the direction of the acknowledgements. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ack_loss: Option<Loss>,
     /// Other rates from certain times on (rain fade), in the order of time. A proxy without a
     /// `capacity` of its own is told of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -24,6 +24,8 @@ pub enum Purpose {
     Arrivals,
     /// Reordering on a link.
     Detours,
+    /// Losses on a link against the direction of the data.
+    AckLosses,
 }
 
 /// The generator for `purpose` and `index` (the number of the flow group, of the link …) under `seed`.

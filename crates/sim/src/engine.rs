@@ -48,6 +48,7 @@ impl Engine for Sim {
                 SplitMode::Store => {}
             }
         }
+        can_answer_agents(scenario)?;
         leg_controls(scenario).map(drop)
     }
 
@@ -136,6 +137,19 @@ fn run_parallel(
         outcome.warnings.push(why.into());
     }
     Ok((outcome, simulation.counters()))
+}
+
+/// Refuses agents on legs whose controllers follow feedback of routers.
+fn can_answer_agents(scenario: &Scenario) -> Result<(), EngineError> {
+    let (legs, controls) = (scenario.legs(), scenario.leg_controls());
+    for (index, agent) in (1..).zip(&scenario.agents) {
+        let leg = legs.iter().position(|leg| agent.after < leg.end).unwrap_or(0);
+        if Explicit::named(controls[leg]).is_some() {
+            let why = format!("it discards or changes acknowledgements with the feedback of routers, which {} needs", controls[leg]);
+            return EngineError::cannot("sim", format!("agent[{index}].kind"), why);
+        }
+    }
+    Ok(())
 }
 
 /// Refuses scenarios with parallel networks that the simulator has no answer to.

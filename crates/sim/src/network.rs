@@ -95,9 +95,10 @@ impl SimNetwork {
             ];
             // Acknowledgements get no feedback from routers.
             let routers = [router::for_queue(link.queue.kind, link.rate), None];
-            for ((next_hop, loss), router) in hops.into_iter().zip([link.loss, None]).zip(routers) {
+            let losses = [(link.loss, Purpose::Losses), (link.ack_loss, Purpose::AckLosses)];
+            for ((next_hop, (loss, purpose)), router) in hops.into_iter().zip(losses).zip(routers) {
                 let limit = scenario.queue_size(index);
-                let rng = stream(seed, Purpose::Losses, index as u64);
+                let rng = stream(seed, purpose, index as u64);
                 let direction = LinkDirection::new(link.rate, limit, link.delay, loss, rng).with_tap(router);
                 channels.push(LinkChannel { is_first: index == 0, ..LinkChannel::new(direction, next_hop, limit, link.queue.kind) });
             }

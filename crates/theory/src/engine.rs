@@ -77,6 +77,10 @@ fn check_steady_state(scenario: &Scenario) -> Result<(), EngineError> {
             "its links have one rate; the simulator has rates that follow demand: --on sim",
         );
     }
+    if scenario.links.iter().any(|link| link.ack_loss.is_some()) {
+        let why = "its equations lose no acknowledgements; the simulator does: --on sim";
+        return EngineError::cannot("theory", "link.ack_loss", why);
+    }
     if scenario.links.iter().any(|link| !link.changes.is_empty()) {
         return EngineError::cannot("theory", "link.changes", "a steady state has no changing links");
     }
@@ -86,8 +90,12 @@ fn check_steady_state(scenario: &Scenario) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// The equations describe at most one split, with fluid backpressure.
+/// The equations describe at most one split, with fluid backpressure, and no agents.
 fn check_splits(scenario: &Scenario) -> Result<(), EngineError> {
+    if !scenario.agents.is_empty() {
+        let why = "its equations have no agents that repair or report losses; the simulator has: --on sim";
+        return EngineError::cannot("theory", "agent", why);
+    }
     if scenario.splits.len() > 1 {
         return EngineError::cannot("theory", "split", "its equations describe at most two connections in tandem");
     }

@@ -7,8 +7,13 @@ use super::{
     simulation::{RunObserver, SeriesSimulation},
     split_node::SplitNode,
 };
-use crate::{connection::TcpConnection, network::forward, settings::TcpSettings};
-use outcome::{FlowSamples, LegSample, LegSamples, LinkOutcome, LinkSample, Outcome, RunSamples, ShaperOutcome};
+use crate::{
+    agent::{AgentCounters, PathAgent},
+    connection::TcpConnection,
+    network::forward,
+    settings::TcpSettings,
+};
+use outcome::{AgentOutcome, FlowSamples, LegSample, LegSamples, LinkOutcome, LinkSample, Outcome, RunSamples, ShaperOutcome};
 use scenario::Backpressure;
 use units::Phase;
 
@@ -152,7 +157,16 @@ pub(crate) fn outcome(simulation: &mut SeriesSimulation<'_>, seed: u64, mut samp
     }
     samples.shaper = shaper_outcome(simulation);
     samples.links = (0..simulation.scenario.links.len()).map(|index| link_outcome(simulation, index)).collect();
-    samples.outcome("sim", simulation.scenario, seed)
+    Outcome { agents: agent_outcomes(simulation), ..samples.outcome("sim", simulation.scenario, seed) }
+}
+
+fn agent_outcomes(simulation: &SeriesSimulation<'_>) -> Vec<AgentOutcome> {
+    let outcome = |(index, agent): (usize, &PathAgent)| {
+        let AgentCounters { local_retransmits, suppressed_acks, loss_notices, cache_max_bytes } = agent.counters;
+        let after = simulation.scenario.agents[index].after;
+        AgentOutcome { after, local_retransmits, suppressed_acks, loss_notices, cache_max_bytes }
+    };
+    simulation.agents.iter().enumerate().map(outcome).collect()
 }
 
 fn shaper_outcome(simulation: &mut SeriesSimulation<'_>) -> Option<ShaperOutcome> {

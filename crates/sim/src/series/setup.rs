@@ -7,6 +7,7 @@ use super::{
     split_node::SplitNode,
 };
 use crate::{
+    agent::PathAgent,
     connection::TcpConnection,
     event_queue::{EventKey, ScheduledEventKind},
     network::{SimNetwork, backward, forward},
@@ -35,6 +36,7 @@ impl<'a> SeriesSimulation<'a> {
             connections: Vec::with_capacity(specs.len() * legs),
             flows: specs.iter().map(|spec| SeriesFlow { spec: *spec, ended: None, acked: None }).collect(),
             split_nodes: split_nodes.collect(),
+            agents: agents(scenario, (specs.len() * legs) as u32, &settings),
             legs,
             shapers: Vec::new(),
             monitors: Vec::new(),
@@ -139,6 +141,18 @@ impl<'a> SeriesSimulation<'a> {
             self.net.events.schedule(EventKey { target: number as u32, kind: ScheduledEventKind::RateChange }, 0);
         }
     }
+}
+
+/// The agents, each of which sees all of `connections` connections.
+fn agents(scenario: &Scenario, connections: u32, settings: &TcpSettings) -> Vec<PathAgent> {
+    let agent = |index: usize| {
+        let agent = &scenario.agents[index];
+        let (before, behind) = (agent.after - 1, agent.after);
+        let channels = [[forward(before), backward(behind)], [forward(behind), backward(before)]];
+        let cache = scenario.cache_limit(index).map_or(u64::MAX, |cache| cache.0);
+        PathAgent::new(agent.kind, cache, channels, connections, index as u32 * connections, settings)
+    };
+    (0..scenario.agents.len()).map(agent).collect()
 }
 
 fn rate_changes(scenario: &Scenario) -> Vec<LinkRateChange> {

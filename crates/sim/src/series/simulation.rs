@@ -3,6 +3,7 @@
 
 use super::{application::SourceApplication, cross_traffic::CrossTrafficSource, split_node::SplitNode};
 use crate::{
+    agent::PathAgent,
     connection::{ConnectionEnd, TcpConnection},
     event_loop::{self, RunEnd, Simulation},
     event_queue::{EventKey, ScheduledEventKind},
@@ -56,6 +57,8 @@ pub(crate) struct SeriesSimulation<'a> {
     pub(crate) flows: Vec<SeriesFlow>,
     /// The proxies, one after each leg but the last.
     pub(crate) split_nodes: Vec<SplitNode>,
+    /// The agents, from the sender's side on.
+    pub(crate) agents: Vec<PathAgent>,
     /// Connections of each flow.
     pub(crate) legs: usize,
     /// The channels of the proxies' shapers, by split.
@@ -191,6 +194,7 @@ impl SeriesSimulation<'_> {
         let mut packet = SimPacket::placeholder();
         while let Some(next_hop) = self.net.take_arrived(channel, &mut packet) {
             match next_hop {
+                NextHop::Channel(_) if self.pass_agent(channel, &packet) => {}
                 NextHop::Channel(next) => {
                     self.net.send(next, packet);
                     if self.net.is_shaper(channel) {
@@ -202,6 +206,12 @@ impl SeriesSimulation<'_> {
                 NextHop::Sender => self.on_packet_at_sender(&packet),
             }
         }
+    }
+
+    /// If an agent stands behind a channel, it passes the packet on.
+    fn pass_agent(&mut self, channel: usize, packet: &SimPacket) -> bool {
+        let agent = self.agents.iter_mut().find(|agent| agent.is_behind(channel));
+        agent.map(|agent| agent.pass(channel, packet, &mut self.net)).is_some()
     }
 
     fn on_shaper_departure(&mut self, channel: usize, packet: &SimPacket) {
@@ -401,6 +411,10 @@ impl SeriesSimulation<'_> {
             },
             // Samples are taken by `ObservedRun`. There is no bond.
             ScheduledEventKind::Sample | ScheduledEventKind::BondCheck => {}
+            ScheduledEventKind::AgentTimer => {
+                let connections = self.connections.len();
+                self.agents[target / connections].on_timer(at, target % connections, &mut self.net);
+            }
             ScheduledEventKind::FlowStart => self.start_flow(target),
             ScheduledEventKind::ApplicationWrite => {
                 self.application_write(target);

@@ -1,5 +1,6 @@
 //! The simulator, from scenario to outcome.
 
+mod agents;
 mod common;
 mod explicit;
 mod fast_open;
