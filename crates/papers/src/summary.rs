@@ -148,7 +148,7 @@ impl ComputedTable {
 
     fn summary_of(&self, row: &ComputedRow) -> Option<ClaimSummary> {
         let side = if row.holds? { Side::For } else { Side::Against };
-        let says = format!("{}: {}", row.of.join(", "), row.printed.as_deref().unwrap_or_default());
+        let says = format!("{}: {}", row.name(), row.printed.as_deref().unwrap_or_default());
         Some(ClaimSummary::of(says, &[("theory".into(), Some(side))]))
     }
 }
