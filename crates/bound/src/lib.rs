@@ -66,6 +66,9 @@ impl Engine for FairShareBound {
         if scenario.links.iter().any(|link| !link.changes.is_empty()) {
             return EngineError::cannot("bound", "link.changes", "its links do not change");
         }
+        if scenario.links.iter().any(|link| link.trace.is_some()) {
+            return EngineError::cannot("bound", "link.trace", "its links do not change");
+        }
         let bottleneck = scenario.bottleneck();
         if (0..).zip(&scenario.links).any(|(index, link)| index != bottleneck && link.loss.is_some()) {
             return EngineError::cannot("bound", "link.loss", "it has losses on the slowest link only");

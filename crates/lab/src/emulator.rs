@@ -8,14 +8,14 @@
 
 use crate::{LabError, capture::Capture, sys};
 use hdrhistogram::Histogram;
-use link::{LinkCounts, LinkDirection, LinkPacket, LinkStage, Time};
+use link::{DirectionSpec, LinkCounts, LinkDirection, LinkPacket, LinkStage, Time, Transmission};
 use rand::RngExt as _;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::OwnedFd,
     io::Errno,
 };
-use scenario::{Loss, RateChange};
+use scenario::RateChange;
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
@@ -25,7 +25,7 @@ use std::{
     thread,
     time::Instant,
 };
-use units::{PKT, QueueSize, Rate, Span};
+use units::{PKT, Rate, Span};
 
 /// Size of a packet buffer, bytes: the MTU of the TUN devices, rounded up.
 const MAX_PACKET: usize = 1536;
@@ -42,12 +42,10 @@ const LONGEST_SLEEP: Span = Span(50_000_000);
 /// A link to emulate.
 #[derive(Debug)]
 pub(crate) struct LinkSpec {
-    pub(crate) rate: Rate,
+    /// In the direction of the data, and in the opposite direction.
+    pub(crate) directions: [DirectionSpec; 2],
     /// Later rates, in order; their times count from the start of the run.
     pub(crate) changes: Vec<RateChange>,
-    pub(crate) delay: Span,
-    pub(crate) limit: QueueSize,
-    pub(crate) loss: Option<Loss>,
     pub(crate) loss_rng: rand_pcg::Pcg64,
     /// The TUN devices on the sender's and on the receiver's side.
     pub(crate) ends: [OwnedFd; 2],
@@ -196,8 +194,10 @@ struct EmulatedLink {
     hosts: [usize; 2],
     /// In the direction of the data, and in the opposite direction.
     directions: [LinkDirection<EmulatedPacket>; 2],
-    /// The configured rate at present.
-    asked: Rate,
+    /// The configured rate at present; absent with a trace.
+    asked: Option<Rate>,
+    /// Whether traces have started.
+    has_begun: bool,
     /// Later rates.
     changes: VecDeque<RateChange>,
     rate_meter: RateMeter,
@@ -222,11 +222,12 @@ impl EmulatorThread {
         let link = |spec: LinkSpec| EmulatedLink {
             ends: spec.ends,
             hosts: spec.hosts,
-            directions: [
-                LinkDirection::new(spec.rate, spec.limit, spec.delay, spec.loss, spec.loss_rng.clone()),
-                LinkDirection::new(spec.rate, spec.limit, spec.delay, None, spec.loss_rng),
-            ],
-            asked: spec.rate,
+            asked: match spec.directions[0].transmission {
+                Transmission::Rate(rate) => Some(rate),
+                Transmission::Trace(_) => None,
+            },
+            directions: spec.directions.map(|direction| LinkDirection::new(direction, spec.loss_rng.clone())),
+            has_begun: false,
             changes: spec.changes.into(),
             rate_meter: RateMeter::default(),
             // From a nanosecond to a minute, with three significant digits.
@@ -287,18 +288,25 @@ impl EmulatorThread {
             let now = self.now();
             let link = &mut self.links[index];
             let (queued, left) = (link.directions[0].queued(now).0, link.directions[0].counts().departed_bytes.0);
-            link.rate_meter.sample(now, left, queued > 0, link.asked);
+            if let Some(asked) = link.asked {
+                link.rate_meter.sample(now, left, queued > 0, asked);
+            }
             self.gauges[index].queued.store(queued, Relaxed);
             self.gauges[index].left_bytes.store(left, Relaxed);
         }
         next
     }
 
-    /// Applies the rate changes of a link that are due. Returns when the next one is.
+    /// Starts the traces of a link with the run, and applies the rate changes that are due. Returns
+    /// when the next one is.
     fn apply_rate_changes(&mut self, index: usize) -> Option<Time> {
         let began = self.began.load(Relaxed);
         let now = self.now();
         let link = &mut self.links[index];
+        if began <= now.0 && !link.has_begun {
+            link.has_begun = true;
+            link.directions.iter_mut().for_each(|direction| direction.start_trace(Time(began)));
+        }
         while let Some(change) = link.changes.front() {
             let at = Time(began) + change.at;
             if at > now {
@@ -307,7 +315,7 @@ impl EmulatorThread {
             for direction in &mut link.directions {
                 direction.set_rate(now, change.rate);
             }
-            link.asked = change.rate;
+            link.asked = Some(change.rate);
             link.changes.pop_front();
         }
         None

@@ -15,6 +15,7 @@ use crate::{
 };
 use intercept::{LegProfile, LegRule, LinkView, Policy, Prefix, ReceiveCounters};
 use kernel::Controller;
+use link::DirectionSpec;
 use proxy::{FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand_pcg::Pcg64;
 use rustix::fd::OwnedFd;
@@ -392,11 +393,8 @@ fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]
         let limit = scenario.queue_size(index);
         let loss_rng = stream(seed, Purpose::Losses, index as u64);
         specs.push(LinkSpec {
-            rate: link.rate,
+            directions: [true, false].map(|is_towards_receiver| DirectionSpec::of_link(link, limit, is_towards_receiver)),
             changes: link.changes.clone(),
-            delay: link.delay,
-            limit,
-            loss: link.loss,
             loss_rng,
             ends: [left, right],
             hosts: [index, index + 1],

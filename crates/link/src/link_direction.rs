@@ -6,9 +6,10 @@ use crate::{
     shaper::Shaper,
     stage::{LinkPacket, LinkStage, QueueTap},
     time::Time,
+    transmitter::Transmission,
 };
 use rand_pcg::Pcg64;
-use scenario::Loss;
+use scenario::{Link, Loss};
 use units::{Bytes, QueueSize, Rate, Span};
 
 /// One direction of a link. A lost packet occupies the transmitter like any other and is discarded
@@ -55,14 +56,45 @@ pub struct LinkCounts {
     pub max_queued: Bytes,
 }
 
+/// What one direction of a link does to packets.
+#[derive(Debug, Clone)]
+pub struct DirectionSpec {
+    /// When packets leave.
+    pub transmission: Transmission,
+    /// The limit of the drop-tail queue.
+    pub limit: QueueSize,
+    /// Propagation delay.
+    pub delay: Span,
+    /// Random losses after the transmission.
+    pub loss: Option<Loss>,
+}
+
+impl DirectionSpec {
+    /// The direction of a scenario's link: towards the receiver, that of the data, or back.
+    pub fn of_link(link: &Link, limit: QueueSize, is_towards_receiver: bool) -> Self {
+        let transmission = match &link.trace {
+            None => Transmission::Rate(link.rate),
+            Some(trace) if is_towards_receiver => Transmission::Trace(trace.down.trace().clone()),
+            Some(trace) => Transmission::Trace(trace.up.trace().clone()),
+        };
+        let loss = link.loss.filter(|_| is_towards_receiver);
+        DirectionSpec { transmission, limit, delay: link.delay, loss }
+    }
+
+    /// A link of this rate that loses nothing.
+    pub fn lossless(rate: Rate, limit: QueueSize, delay: Span) -> Self {
+        DirectionSpec { transmission: Transmission::Rate(rate), limit, delay, loss: None }
+    }
+}
+
 impl<P: LinkPacket> LinkDirection<P> {
-    /// An empty link.
-    pub fn new(rate: Rate, limit: QueueSize, delay: Span, loss: Option<Loss>, rng: Pcg64) -> Self {
+    /// An empty link. `rng` draws its losses.
+    pub fn new(spec: DirectionSpec, rng: Pcg64) -> Self {
         LinkDirection {
-            shaper: Shaper::new(rate, limit),
+            shaper: Shaper::new(spec.transmission, spec.limit),
             tap: (),
-            losses: LossProcess::new(loss, rng),
-            delay: Delay::new(delay),
+            losses: LossProcess::new(spec.loss, rng),
+            delay: Delay::new(spec.delay),
             queue_drops: 0,
             lost_bytes: 0,
             delayed_bytes: 0,
@@ -247,6 +279,12 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
         Some((at, packet))
     }
 
+    /// Starts a trace at `now`; packets that are inside keep their times. A rate has no start.
+    pub fn start_trace(&mut self, now: Time) {
+        self.advance(now);
+        self.shaper.start_trace(now);
+    }
+
     /// Changes the rate at `now`, also for the packets in the queue and in transmission.
     pub fn set_rate(&mut self, now: Time, rate: Rate) {
         self.advance(now);
@@ -320,8 +358,10 @@ mod tests {
 
     #[test]
     fn a_packet_takes_transmission_then_delay() {
-        let mut direction =
-            LinkDirection::new(Rate(8_000_000), QueueSize::Packets(5), Span(400_000_000), None, stream(1, Purpose::Losses, 0));
+        let mut direction = LinkDirection::new(
+            DirectionSpec::lossless(Rate(8_000_000), QueueSize::Packets(5), Span(400_000_000)),
+            stream(1, Purpose::Losses, 0),
+        );
         for (number, extra) in [(0, 0), (1, 1_500_000), (2, 0), (3, 0)] {
             direction.enqueue(Time(7), Numbered(number, 1000, Span(extra), Rc::default())).unwrap();
         }
@@ -332,8 +372,10 @@ mod tests {
 
     #[test]
     fn a_lost_packet_occupies_the_transmitter_and_is_freed() {
-        let mut direction =
-            LinkDirection::new(Rate(8_000_000), QueueSize::Packets(5), Span(0), Some(Loss::PerPacket(1.0)), stream(1, Purpose::Losses, 0));
+        let mut direction = LinkDirection::new(
+            DirectionSpec { loss: Some(Loss::PerPacket(1.0)), ..DirectionSpec::lossless(Rate(8_000_000), QueueSize::Packets(5), Span(0)) },
+            stream(1, Purpose::Losses, 0),
+        );
         let buffer = Rc::new(());
         for number in 0..3 {
             direction.enqueue(Time(0), Numbered(number, 1000, Span::ZERO, buffer.clone())).unwrap();
@@ -348,8 +390,10 @@ mod tests {
 
     #[test]
     fn nothing_is_delivered_before_next_delivery() {
-        let mut direction =
-            LinkDirection::new(Rate(8_000_000), QueueSize::Packets(5), Span(400_000_000), None, stream(1, Purpose::Losses, 0));
+        let mut direction = LinkDirection::new(
+            DirectionSpec::lossless(Rate(8_000_000), QueueSize::Packets(5), Span(400_000_000)),
+            stream(1, Purpose::Losses, 0),
+        );
         assert_eq!(direction.next_delivery(), None);
         for (number, extra) in [(0, 1_500_000), (1, 0), (2, 0)] {
             direction.enqueue(Time(0), Numbered(number, 1000, Span(extra), Rc::default())).unwrap();
@@ -383,8 +427,10 @@ mod tests {
     #[test]
     fn a_tap_sees_events_at_exact_times_however_often_the_caller_polls() {
         for looks in [false, true] {
-            let direction =
-                LinkDirection::new(Rate(8_000_000), QueueSize::Packets(2), Span(5_000_000), None, stream(1, Purpose::Losses, 0));
+            let direction = LinkDirection::new(
+                DirectionSpec::lossless(Rate(8_000_000), QueueSize::Packets(2), Span(5_000_000)),
+                stream(1, Purpose::Losses, 0),
+            );
             let mut direction = direction.with_tap(Notes::default());
             for number in 0..4 {
                 let refused = direction.enqueue(Time(number as u64), Numbered(number, 1000, Span::ZERO, Rc::default())).is_err();
@@ -404,8 +450,10 @@ mod tests {
 
     #[test]
     fn an_outage_holds_packets_until_it_ends() {
-        let mut direction =
-            LinkDirection::new(Rate(8_000_000), QueueSize::Packets(5), Span(10_000_000), None, stream(1, Purpose::Losses, 0));
+        let mut direction = LinkDirection::new(
+            DirectionSpec::lossless(Rate(8_000_000), QueueSize::Packets(5), Span(10_000_000)),
+            stream(1, Purpose::Losses, 0),
+        );
         for number in 0..3 {
             direction.enqueue(Time(0), Numbered(number, 1000, Span::ZERO, Rc::default())).unwrap();
         }
@@ -464,7 +512,7 @@ mod tests {
             loss in any_loss(),
             seed: u64,
         ) {
-            let link = || LinkDirection::<PlainPacket>::new(Rate(5_280_001), QueueSize::Packets(3), Span(5_000_000), loss, stream(seed, Purpose::Losses, 0));
+            let link = || LinkDirection::<PlainPacket>::new(DirectionSpec { loss, ..DirectionSpec::lossless(Rate(5_280_001), QueueSize::Packets(3), Span(5_000_000)) }, stream(seed, Purpose::Losses, 0));
             let (mut copies, mut moves, mut now) = (link(), link(), 0);
             let take = |copies: &mut LinkDirection<PlainPacket>, moves: &mut LinkDirection<PlainPacket>, until: u64| -> Result<(), TestCaseError> {
                 while let Some(at) = copies.next_delivery().filter(|at| at.0 <= until) {
@@ -506,7 +554,7 @@ mod tests {
             let limit = if bytes { QueueSize::Bytes(Bytes(4000)) } else { QueueSize::Packets(3) };
             let buffer = Rc::new(());
             let run = |caller: PollingCaller| -> Result<Observed, TestCaseError> {
-                let mut direction: LinkDirection<Numbered> = LinkDirection::new(Rate(5_280_001), limit, Span(5_000_000), loss, stream(seed, Purpose::Losses, 0));
+                let mut direction: LinkDirection<Numbered> = LinkDirection::new(DirectionSpec { loss: loss, ..DirectionSpec::lossless(Rate(5_280_001), limit, Span(5_000_000)) }, stream(seed, Purpose::Losses, 0));
                 let (mut now, mut out, mut dropped) = (0, Vec::new(), Vec::new());
                 for (number, (gap, size, extra, looks)) in packets.iter().enumerate() {
                     now += gap;

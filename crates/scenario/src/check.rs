@@ -29,6 +29,16 @@ fn check_demand(path: &str, link: &Link) -> Result<(), Fault> {
     need(link.changes.is_empty(), format!("{path}.demand"), both.into())
 }
 
+/// Checks that nothing else changes the rate of a link with a trace.
+fn check_trace(path: &str, link: &Link) -> Result<(), Fault> {
+    if link.trace.is_none() {
+        return Ok(());
+    }
+    let both = |key: &str| format!("stands beside {key}, but the trace determines the rate: leave one of them out");
+    need(link.changes.is_empty(), format!("{path}.trace"), both("changes"))?;
+    need(link.demand.is_none(), format!("{path}.trace"), both("demand"))
+}
+
 impl Scenario {
     /// The first fault of a scenario whose values are right by themselves.
     pub(crate) fn check(&self) -> Result<(), Fault> {
@@ -47,7 +57,8 @@ impl Scenario {
         let none = "is missing: a scenario has at least one [[link]], or [[network]]s in parallel";
         need(!self.links.is_empty(), "link".into(), none.into())?;
         for (index, link) in self.links.iter().enumerate() {
-            need(link.rate.0 > 0, format!("link[{index}].rate"), "is 0: nothing would ever cross this link".into())?;
+            need(link.rate.0 > 0, format!("link[{index}].rate"), "is missing or 0: give a rate, or a trace".into())?;
+            check_trace(&format!("link[{index}]"), link)?;
             check_queue(&format!("link[{index}].queue"), link.queue)?;
             check_loss(&format!("link[{index}].loss"), link.loss)?;
             check_demand(&format!("link[{index}]"), link)?;

@@ -1,9 +1,10 @@
 //! The scenario file: a network and the traffic over it. [`ScenarioFile`] parses a file into
 //! [`Scenario`]s, one for each of its cases.
 //!
-//! This crate knows neither sockets nor clocks nor files: text comes in as a string, and randomness
-//! from the seed. What an engine answers is in `outcome`.
+//! This crate knows neither sockets nor clocks nor paths: text comes in as a string, the caller opens
+//! the files that it names, and randomness comes from the seed. What an engine answers is in `outcome`.
 
+mod attached_files;
 mod bond_values;
 mod case_name;
 mod check;
@@ -24,7 +25,9 @@ mod schema;
 mod sources;
 mod split;
 mod tcp;
+mod trace;
 
+pub use attached_files::OpenFile;
 pub use bond_values::{MeasurementInterval, SplitFractions};
 pub use case_name::{case_parts, short_case, short_keys};
 pub use control::{Control, ControllerSetting};
@@ -42,3 +45,4 @@ pub use schedule::{PlannedTransfer, TransferSchedule};
 pub use sources::{Arrivals, Cross, Offer, Times, Writes};
 pub use split::{Backpressure, Buffer, Split, SplitMode};
 pub use tcp::Tcp;
+pub use trace::{DeliveryTrace, LinkTrace, OPPORTUNITY, TraceError, TraceFile};

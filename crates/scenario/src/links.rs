@@ -1,6 +1,9 @@
 //! A link: its rate and delay, the queue before it, and what it loses.
 
-use crate::fraction::{self, Fraction};
+use crate::{
+    fraction::{self, Fraction},
+    trace::{LinkTrace, OPPORTUNITY},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
@@ -11,7 +14,8 @@ use units::{Bytes, PKT, QueueLimit, QueueSize, Rate, Span};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Rate in IP bits a second, in both directions.
+    /// Rate in IP bits a second, in both directions. Absent: with a `trace`, whose mean rate it is.
+    #[serde(default = "no_rate")]
     pub rate: Rate,
     /// Propagation delay of one direction; both have it.
     pub delay: Span,
@@ -25,6 +29,9 @@ pub struct Link {
     /// `capacity` of its own is told of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<RateChange>,
+    /// A recorded link in place of a rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<LinkTrace>,
     /// A lower rate while little waits for the link, as a cellular scheduler assigns it. Absent: the
     /// rate does not depend on demand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,9 +62,17 @@ pub struct RateChange {
     pub rate: Rate,
 }
 
+fn no_rate() -> Rate {
+    Rate(0)
+}
+
 impl Link {
     /// IP bytes that the link carries between two times, in seconds from the start of the run.
     pub fn capacity_between(&self, from: f64, to: f64) -> f64 {
+        if let Some(trace) = &self.trace {
+            let count = trace.down.trace().count_between(Span::from_secs_f64(from), Span::from_secs_f64(to));
+            return (count * OPPORTUNITY.0) as f64;
+        }
         let starts = self.changes.iter().map(|change| (change.at.secs(), change.rate));
         let spells: Vec<(f64, Rate)> = std::iter::once((0.0, self.rate)).chain(starts).collect();
         let ends = spells.iter().skip(1).map(|(at, _)| *at).chain([f64::INFINITY]);

@@ -7,7 +7,7 @@ use crate::{
     packet::{CE, ECT, HEADER_BYTES, PacketKind, SimPacket, wire_bytes_of},
     router::{self, LinkRouter},
 };
-use link::{LinkDirection, Time};
+use link::{DirectionSpec, LinkDirection, Time};
 use scenario::{ParallelNetwork, Purpose, QueueKind, Scenario, stream};
 use units::{Bytes, PKT, QueueSize, Rate, Span};
 
@@ -95,10 +95,11 @@ impl SimNetwork {
             ];
             // Acknowledgements get no feedback from routers.
             let routers = [router::for_queue(link.queue.kind, link.rate), None];
-            for ((next_hop, loss), router) in hops.into_iter().zip([link.loss, None]).zip(routers) {
+            for ((next_hop, is_towards_receiver), router) in hops.into_iter().zip([true, false]).zip(routers) {
                 let limit = scenario.queue_size(index);
                 let rng = stream(seed, Purpose::Losses, index as u64);
-                let direction = LinkDirection::new(link.rate, limit, link.delay, loss, rng).with_tap(router);
+                let spec = DirectionSpec::of_link(link, limit, is_towards_receiver);
+                let direction = LinkDirection::new(spec, rng).with_tap(router);
                 channels.push(LinkChannel { is_first: index == 0, ..LinkChannel::new(direction, next_hop, limit, link.queue.kind) });
             }
         }
@@ -112,7 +113,11 @@ impl SimNetwork {
             let rate = wire_rate(network.rate, mss);
             let limit = network.queue.size_for(rate, network.delay * 2);
             [(NextHop::Receiver, network.loss), (NextHop::Sender, None)].map(|(next_hop, loss)| {
-                let direction = LinkDirection::new(rate, limit, network.delay, loss, stream(seed, Purpose::Losses, index)).with_tap(None);
+                let direction = LinkDirection::new(
+                    DirectionSpec { loss, ..DirectionSpec::lossless(rate, limit, network.delay) },
+                    stream(seed, Purpose::Losses, index),
+                )
+                .with_tap(None);
                 LinkChannel::new(direction, next_hop, limit, network.queue.kind)
             })
         });
@@ -150,7 +155,8 @@ impl SimNetwork {
         // that of the proxy's own shaper: half a second at the capacity, at least 4 MiB.
         let limit = QueueSize::Bytes(Bytes((capacity.bits_per_s() / 16).max(4 << 20)));
         // A shaper loses nothing, so its random stream is never used.
-        let direction = LinkDirection::new(capacity, limit, Span::ZERO, None, stream(0, Purpose::Losses, 0)).with_tap(None);
+        let direction =
+            LinkDirection::new(DirectionSpec::lossless(capacity, limit, Span::ZERO), stream(0, Purpose::Losses, 0)).with_tap(None);
         let next_hop = NextHop::Channel(forward(link));
         self.channels.push(LinkChannel {
             direction,

@@ -80,6 +80,9 @@ fn check_steady_state(scenario: &Scenario) -> Result<(), EngineError> {
     if scenario.links.iter().any(|link| !link.changes.is_empty()) {
         return EngineError::cannot("theory", "link.changes", "a steady state has no changing links");
     }
+    if scenario.links.iter().any(|link| link.trace.is_some()) {
+        return EngineError::cannot("theory", "link.trace", "a steady state has no changing links");
+    }
     if let Some(key) = scenario.tcp.first_set() {
         return EngineError::cannot("theory", key, "its equations have no TCP settings: the window grows with every acknowledgement");
     }

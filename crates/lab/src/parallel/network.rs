@@ -15,6 +15,7 @@ use crate::{
 };
 use bond::{BondSettings, PresharedKey};
 use intercept::{Destinations, LegProfile, Policy, Prefix};
+use link::DirectionSpec;
 use proxy::{BondConfig, BondNetwork, FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
@@ -108,12 +109,10 @@ impl ParallelNetworks {
         let devices = set_up(&hosts[0], 0, count, &memory)?.into_iter().zip(set_up(&hosts[1], 1, count, &memory)?);
         let specs = parallel.networks.iter().enumerate().zip(devices).map(|((index, network), (left, right))| {
             let rate = wire_rate(network.rate);
+            let back = DirectionSpec::lossless(rate, network.queue.size_for(rate, network.delay * 2), network.delay);
             LinkSpec {
-                rate,
+                directions: [DirectionSpec { loss: network.loss, ..back.clone() }, back],
                 changes: Vec::new(),
-                delay: network.delay,
-                limit: network.queue.size_for(rate, network.delay * 2),
-                loss: network.loss,
                 loss_rng: stream(seed, Purpose::Losses, index as u64),
                 ends: [left, right],
                 hosts: [0, 1],
