@@ -15,9 +15,10 @@ use rustix::{
     fd::OwnedFd,
     io::Errno,
 };
-use scenario::RateChange;
+use scenario::{LinkChanges, Loss};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
+    iter::Peekable,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -44,8 +45,8 @@ const LONGEST_SLEEP: Span = Span(50_000_000);
 pub(crate) struct LinkSpec {
     /// In the direction of the data, and in the opposite direction.
     pub(crate) directions: [DirectionSpec; 2],
-    /// Later rates, in order; their times count from the start of the run.
-    pub(crate) changes: Vec<RateChange>,
+    /// Changes, in order; their times count from the start of the run.
+    pub(crate) changes: LinkChanges,
     pub(crate) loss_rng: rand_pcg::Pcg64,
     /// The TUN devices on the sender's and on the receiver's side.
     pub(crate) ends: [OwnedFd; 2],
@@ -198,8 +199,8 @@ struct EmulatedLink {
     asked: Option<Rate>,
     /// Whether traces have started.
     has_begun: bool,
-    /// Later rates.
-    changes: VecDeque<RateChange>,
+    /// What is to change.
+    changes: Peekable<LinkChanges>,
     rate_meter: RateMeter,
     late: Histogram<u64>,
     refused: u64,
@@ -228,7 +229,7 @@ impl EmulatorThread {
             },
             directions: spec.directions.map(|direction| LinkDirection::new(direction, spec.loss_rng.clone())),
             has_begun: false,
-            changes: spec.changes.into(),
+            changes: spec.changes.peekable(),
             rate_meter: RateMeter::default(),
             // From a nanosecond to a minute, with three significant digits.
             late: Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order"),
@@ -265,7 +266,7 @@ impl EmulatorThread {
     fn deliver(&mut self) -> Option<Time> {
         let mut next: Option<Time> = None;
         for index in 0..self.links.len() {
-            next = next.into_iter().chain(self.apply_rate_changes(index)).min();
+            next = next.into_iter().chain(self.apply_changes(index)).min();
             for direction in 0..2 {
                 let mut now = self.now();
                 while let Some((due, packet)) = self.links[index].directions[direction].ready(now) {
@@ -297,9 +298,9 @@ impl EmulatorThread {
         next
     }
 
-    /// Starts the traces of a link with the run, and applies the rate changes that are due. Returns
+    /// Starts the traces of a link with the run, and applies the changes that are due. Returns
     /// when the next one is.
-    fn apply_rate_changes(&mut self, index: usize) -> Option<Time> {
+    fn apply_changes(&mut self, index: usize) -> Option<Time> {
         let began = self.began.load(Relaxed);
         let now = self.now();
         let link = &mut self.links[index];
@@ -307,16 +308,22 @@ impl EmulatorThread {
             link.has_begun = true;
             link.directions.iter_mut().for_each(|direction| direction.start_trace(Time(began)));
         }
-        while let Some(change) = link.changes.front() {
+        while let Some(change) = link.changes.peek() {
             let at = Time(began) + change.at;
             if at > now {
                 return Some(at);
             }
-            for direction in &mut link.directions {
-                direction.set_rate(now, change.rate);
+            if let Some(rate) = change.rate {
+                link.directions.iter_mut().for_each(|direction| direction.set_rate(now, rate));
+                link.asked = Some(rate);
             }
-            link.asked = Some(change.rate);
-            link.changes.pop_front();
+            if let Some(delay) = change.delay {
+                link.directions.iter_mut().for_each(|direction| direction.set_delay(now, delay));
+            }
+            if let Some(loss) = change.loss {
+                link.directions[0].set_loss(now, Some(Loss::PerPacket(loss.0)));
+            }
+            link.changes.next();
         }
         None
     }

@@ -394,7 +394,7 @@ fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]
         let loss_rng = stream(seed, Purpose::Losses, index as u64);
         specs.push(LinkSpec {
             directions: [true, false].map(|is_towards_receiver| DirectionSpec::of_link(link, limit, is_towards_receiver)),
-            changes: link.changes.clone(),
+            changes: link.all_changes(),
             loss_rng,
             ends: [left, right],
             hosts: [index, index + 1],

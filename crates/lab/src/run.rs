@@ -9,7 +9,7 @@ use crate::{
     workload::{self, RunContext, Workload},
 };
 use outcome::{Engine, EngineError, Outcome, Progress};
-use scenario::{Backpressure, Explicit, QueueKind, RateChange, Scenario, SplitMode, Tcp};
+use scenario::{Backpressure, Explicit, QueueKind, Scenario, SplitMode, Tcp};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},
@@ -182,7 +182,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     })?;
     let context = Arc::new(RunContext::new(seed, &controllers.sender));
     network.start_clock();
-    let mut rate_changes = rate_changes(scenario).into_iter().peekable();
+    let mut rate_changes: Vec<_> = scenario.links.iter().map(|link| link.all_changes().peekable()).collect();
     let mut workload = Workload::start(&network, context.clone(), &specs, &scenario.cross)?;
     let mut recorder = Recorder::new(scenario, &specs);
 
@@ -192,8 +192,12 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let cancelled = loop {
         recorder.sample(&context, &workload.flows, &network);
         let elapsed = context.began.elapsed();
-        while let Some((index, change)) = rate_changes.next_if(|(_, change)| change.at.duration() <= elapsed) {
-            network.update_link_rate(scenario, index, change.rate)?;
+        for (index, changes) in rate_changes.iter_mut().enumerate() {
+            while let Some(change) = changes.next_if(|change| change.at.duration() <= elapsed) {
+                if let Some(rate) = change.rate {
+                    network.update_link_rate(scenario, index, rate)?;
+                }
+            }
         }
         progress.at(progress_of(&workload, elapsed, duration), "running");
         if (ends_by_itself && workload.is_done()) || duration.is_some_and(|duration| elapsed >= duration) {
@@ -226,14 +230,6 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     }
     let records = ended.lock().map(|mut records| std::mem::take(&mut *records)).unwrap_or_default();
     Ok(measure::outcome(scenario, seed, recorder, &flows, records, &links, end_s))
-}
-
-/// The rate changes of all links, each with the index of its link (from 0), in order of time.
-fn rate_changes(scenario: &Scenario) -> Vec<(usize, RateChange)> {
-    let all = scenario.links.iter().enumerate().flat_map(|(index, link)| link.changes.iter().map(move |change| (index, *change)));
-    let mut all: Vec<(usize, RateChange)> = all.collect();
-    all.sort_by_key(|(_, change)| change.at);
-    all
 }
 
 /// Completed share of a run, estimated from elapsed time and from the bytes read.

@@ -32,6 +32,12 @@ impl<P> Delay<P> {
         self.delay
     }
 
+    /// Changes the delay of packets that come from now on. They do not overtake packets that are in
+    /// flight.
+    pub fn set_base_delay(&mut self, delay: Span) {
+        self.delay = delay;
+    }
+
     /// Number of packets in flight.
     pub fn len(&self) -> usize {
         self.in_order.len() + self.delayed.len()
@@ -54,11 +60,16 @@ impl<P: LinkPacket> LinkStage<P> for Delay<P> {
     /// Never refuses a packet.
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
         let extra = packet.extra_delay();
-        let key = ((now + self.delay + extra).0, self.next_number);
+        let due = (now + self.delay + extra).0;
+        let number = self.next_number;
         self.next_number += 1;
         match extra {
-            Span::ZERO => self.in_order.push_back((key, packet)),
-            _ => self.delayed.push(key, packet),
+            Span::ZERO => {
+                // After a change to a shorter delay a packet waits for those that were sent before it.
+                let due = self.in_order.back().map_or(due, |((before, _), _)| due.max(*before));
+                self.in_order.push_back(((due, number), packet));
+            }
+            _ => self.delayed.push((due, number), packet),
         }
         Ok(())
     }

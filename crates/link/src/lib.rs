@@ -18,7 +18,7 @@ mod transmitter;
 
 pub use delay::Delay;
 pub use link_direction::{DirectionSpec, LinkCounts, LinkDirection};
-pub use loss_process::{LossProcess, mean_loss};
+pub use loss_process::{LossProcess, asked_loss, mean_loss};
 pub use shaper::Shaper;
 pub use stage::{LinkPacket, LinkStage, QueueTap};
 pub use time::Time;

@@ -29,6 +29,10 @@ pub struct LinkDirection<P, T = ()> {
     tap: T,
     losses: LossProcess,
     delay: Delay<P>,
+    /// Whether the delay stays what it is. If not, the time of an arrival is known at the departure.
+    has_constant_delay: bool,
+    /// Whether departures are handled when they happen, and not only on arrival.
+    is_eager: bool,
     queue_drops: u64,
     lost_bytes: u64,
     /// Bytes in `delay`.
@@ -67,6 +71,8 @@ pub struct DirectionSpec {
     pub delay: Span,
     /// Random losses after the transmission.
     pub loss: Option<Loss>,
+    /// Whether the delay changes during a run ([`LinkDirection::set_delay`]).
+    pub varies_delay: bool,
 }
 
 impl DirectionSpec {
@@ -78,12 +84,13 @@ impl DirectionSpec {
             Some(trace) => Transmission::Trace(trace.up.trace().clone()),
         };
         let loss = link.loss.filter(|_| is_towards_receiver);
-        DirectionSpec { transmission, limit, delay: link.delay, loss }
+        let varies_delay = link.changes.iter().any(|change| change.delay.is_some());
+        DirectionSpec { transmission, limit, delay: link.delay, loss, varies_delay }
     }
 
     /// A link of this rate that loses nothing.
     pub fn lossless(rate: Rate, limit: QueueSize, delay: Span) -> Self {
-        DirectionSpec { transmission: Transmission::Rate(rate), limit, delay, loss: None }
+        DirectionSpec { transmission: Transmission::Rate(rate), limit, delay, loss: None, varies_delay: false }
     }
 }
 
@@ -95,6 +102,8 @@ impl<P: LinkPacket> LinkDirection<P> {
             tap: (),
             losses: LossProcess::new(spec.loss, rng),
             delay: Delay::new(spec.delay),
+            has_constant_delay: !spec.varies_delay,
+            is_eager: spec.varies_delay,
             queue_drops: 0,
             lost_bytes: 0,
             delayed_bytes: 0,
@@ -103,8 +112,9 @@ impl<P: LinkPacket> LinkDirection<P> {
 
     /// The same link with a tap at its queue.
     pub fn with_tap<T: QueueTap<P>>(self, tap: T) -> LinkDirection<P, T> {
-        let LinkDirection { shaper, tap: (), losses, delay, queue_drops, lost_bytes, delayed_bytes } = self;
-        LinkDirection { shaper, tap, losses, delay, queue_drops, lost_bytes, delayed_bytes }
+        let LinkDirection { shaper, tap: (), losses, delay, has_constant_delay, is_eager, queue_drops, lost_bytes, delayed_bytes } = self;
+        let is_eager = is_eager || tap.is_attached();
+        LinkDirection { shaper, tap, losses, delay, has_constant_delay, is_eager, queue_drops, lost_bytes, delayed_bytes }
     }
 }
 
@@ -139,7 +149,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
 
     /// IP bytes whose transmission has ended by `now`.
     pub fn departed_bytes(&mut self, now: Time) -> Bytes {
-        if self.tap.is_attached() {
+        if self.is_eager {
             self.advance(now);
         }
         self.shaper.departed_by(now).1
@@ -147,7 +157,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
 
     /// Bytes in the queue at `now`, without the packet in transmission.
     pub fn queued(&mut self, now: Time) -> Bytes {
-        if self.tap.is_attached() {
+        if self.is_eager {
             // The tap sees each departure together with the queue length at that time.
             self.advance(now);
         }
@@ -175,7 +185,8 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     /// transmissions.
     #[inline]
     pub fn next_delivery(&self) -> Option<Time> {
-        let undelayed = self.shaper.next_wakeup().map(|departs| departs + self.delay.base_delay());
+        let departs = self.shaper.next_wakeup();
+        let undelayed = if self.has_constant_delay { departs.map(|departs| departs + self.delay.base_delay()) } else { departs };
         if self.delay.is_empty() {
             return undelayed;
         }
@@ -192,7 +203,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     /// Returns the packet if the queue has no room for it.
     #[inline]
     pub fn enqueue_lazy(&mut self, now: Time, packet: P) -> Result<(), P> {
-        if !self.tap.is_attached() {
+        if !self.is_eager {
             return self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1);
         }
         self.advance(now);
@@ -205,7 +216,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     /// [`LinkStage::ready`] of the fast path: a packet is moved once, when it arrives, and a lost one
     /// is discarded only then.
     pub fn poll_arrival(&mut self, now: Time) -> Option<(Time, P)> {
-        if self.tap.is_attached() {
+        if self.is_eager {
             return self.ready(now);
         }
         loop {
@@ -238,7 +249,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     where
         P: Copy,
     {
-        while !self.tap.is_attached() && self.delay.is_empty() {
+        while !self.is_eager && self.delay.is_empty() {
             let Some((departs, packet)) = self.shaper.first() else { return false };
             if departs + self.delay.base_delay() > now {
                 return false;
@@ -283,6 +294,23 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     pub fn start_trace(&mut self, now: Time) {
         self.advance(now);
         self.shaper.start_trace(now);
+    }
+
+    /// Changes the propagation delay of packets whose transmission ends after `now`. They do not
+    /// overtake packets that are in flight.
+    ///
+    /// # Panics
+    /// The link was made without [`DirectionSpec::varies_delay`].
+    pub fn set_delay(&mut self, now: Time, delay: Span) {
+        assert!(!self.has_constant_delay, "a link whose delay changes is made with varies_delay");
+        self.advance(now);
+        self.delay.set_base_delay(delay);
+    }
+
+    /// Changes the losses of packets whose transmission ends after `now`.
+    pub fn set_loss(&mut self, now: Time, loss: Option<Loss>) {
+        self.advance(now);
+        self.losses.set(loss);
     }
 
     /// Changes the rate at `now`, also for the packets in the queue and in transmission.
@@ -354,6 +382,22 @@ mod tests {
             out.extend(drain(direction, wakeup));
         }
         out
+    }
+
+    #[test]
+    fn a_shorter_delay_does_not_reorder_and_a_change_of_losses_holds_at_once() {
+        let spec =
+            DirectionSpec { varies_delay: true, ..DirectionSpec::lossless(Rate(8_000_000), QueueSize::Packets(9), Span(40_000_000)) };
+        let mut direction = LinkDirection::new(spec, stream(1, Purpose::Losses, 0));
+        for number in 0..4 {
+            direction.enqueue(Time(0), Numbered(number, 1000, Span::ZERO, Rc::default())).unwrap();
+        }
+        // The first two have departed.
+        direction.set_delay(Time(2_500_000), Span(10_000_000));
+        assert_eq!(direction.next_delivery(), Some(Time(3_000_000)), "the next departure, as its delay may change");
+        direction.set_loss(Time(3_500_000), Some(Loss::PerPacket(1.0)));
+        assert_eq!(run_out(&mut direction), [(41_000_000, 0), (42_000_000, 1), (42_000_000, 2)]);
+        assert_eq!(direction.counts().losses, 1);
     }
 
     #[test]

@@ -481,7 +481,7 @@ mod tests {
           10 | rate  = "10Mbot"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "dealy = \"400ms\"")), @r#"
-        wrong.toml:11: link[2].dealy: is not a key here: did you mean delay? The keys are rate, delay, queue, loss, changes, demand
+        wrong.toml:11: link[2].dealy: is not a key here: did you mean delay? The keys are rate, delay, queue, loss, changes, steps, repeat, trace, demand
           11 | dealy = "400ms"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "")), @"

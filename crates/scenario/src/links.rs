@@ -25,10 +25,19 @@ pub struct Link {
     /// Losses on the link, behind the queue: a lost packet has used its time on the link. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
-    /// Other rates from certain times on (rain fade), in the order of time. A proxy without a
-    /// `capacity` of its own is told of them.
+    /// Other rates, delays or losses from certain times on (rain fade, handovers, outages), in the order
+    /// of time. A proxy without a `capacity` of its own is told of the rates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub changes: Vec<RateChange>,
+    pub changes: Vec<LinkChange>,
+    /// File with such changes, in place of `changes`: CSV with a column `time`, and one or several of
+    /// `rate`, `delay` and `loss`. An empty cell changes nothing. A relative path starts at the scenario
+    /// file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<StepsFile>,
+    /// After this time the changes come again, and so on: the cycle of a satellite network. Absent: they
+    /// come once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<Span>,
     /// A recorded link in place of a rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<LinkTrace>,
@@ -52,18 +61,29 @@ pub struct RateDemand {
     pub every: Span,
 }
 
-/// Another rate of a link from some time on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Another rate, delay or loss of a link from some time on. What is absent stays.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RateChange {
-    /// Time from which on the rate holds.
+pub struct LinkChange {
+    /// Time from which on it holds, from the start of the run.
     pub at: Span,
-    /// Rate from then on, in IP bits a second.
-    pub rate: Rate,
+    /// Rate of both directions from then on, in IP bits a second. 0: nothing leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Propagation delay of one direction from then on. A packet does not overtake one that was sent
+    /// before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Span>,
+    /// Probability from then on that a packet is lost, in the direction of the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Fraction>,
 }
 
+/// The rate of a link for which none is given; `Scenario::check` refuses it.
+pub(crate) const NO_RATE: Rate = Rate(u64::MAX);
+
 fn no_rate() -> Rate {
-    Rate(0)
+    NO_RATE
 }
 
 impl Link {
@@ -73,11 +93,65 @@ impl Link {
             let count = trace.down.trace().count_between(Span::from_secs_f64(from), Span::from_secs_f64(to));
             return (count * OPPORTUNITY.0) as f64;
         }
-        let starts = self.changes.iter().map(|change| (change.at.secs(), change.rate));
+        let starts = self.all_changes().take_while(|change| change.at.secs() < to);
+        let starts = starts.filter_map(|change| Some((change.at.secs(), change.rate?)));
         let spells: Vec<(f64, Rate)> = std::iter::once((0.0, self.rate)).chain(starts).collect();
         let ends = spells.iter().skip(1).map(|(at, _)| *at).chain([f64::INFINITY]);
         let carried = |((since, rate), until): (&(f64, Rate), f64)| (to.min(until) - from.max(*since)).max(0.0) * rate.bits_per_s() as f64;
         spells.iter().zip(ends).map(carried).sum::<f64>() / 8.0
+    }
+
+    /// All changes in the order of time, without an end if they repeat.
+    pub fn all_changes(&self) -> LinkChanges {
+        LinkChanges { changes: self.changes.clone(), repeat: self.repeat, number: 0 }
+    }
+}
+
+/// A file of changes: its name, and the line of each change once it is read. In a scenario file it
+/// is the name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "String", into = "String")]
+#[schemars(with = "String", inline)]
+pub struct StepsFile {
+    /// The file's name.
+    pub name: String,
+    pub(crate) lines: Vec<u64>,
+}
+
+impl From<String> for StepsFile {
+    fn from(name: String) -> Self {
+        StepsFile { name, lines: Vec::new() }
+    }
+}
+
+impl From<StepsFile> for String {
+    fn from(file: StepsFile) -> String {
+        file.name
+    }
+}
+
+/// The changes of a link in the order of time, without an end if they repeat.
+#[derive(Debug, Clone, Default)]
+pub struct LinkChanges {
+    changes: Vec<LinkChange>,
+    repeat: Option<Span>,
+    /// The number of the next change, over all repetitions.
+    number: usize,
+}
+
+impl Iterator for LinkChanges {
+    type Item = LinkChange;
+
+    fn next(&mut self) -> Option<LinkChange> {
+        let round = self.number.checked_div(self.changes.len())?;
+        let later = match (round, self.repeat) {
+            (0, _) => 0,
+            (_, None) => return None,
+            (round, Some(repeat)) => repeat.0.checked_mul(round as u64)?,
+        };
+        let change = self.changes[self.number % self.changes.len()];
+        self.number += 1;
+        Some(LinkChange { at: Span(change.at.0.checked_add(later)?), ..change })
     }
 }
 

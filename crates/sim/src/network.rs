@@ -8,7 +8,7 @@ use crate::{
     router::{self, LinkRouter},
 };
 use link::{DirectionSpec, LinkDirection, Time};
-use scenario::{ParallelNetwork, Purpose, QueueKind, Scenario, stream};
+use scenario::{LinkChange, Loss, ParallelNetwork, Purpose, QueueKind, Scenario, stream};
 use units::{Bytes, PKT, QueueSize, Rate, Span};
 
 /// Where a packet goes that a channel has delivered.
@@ -262,6 +262,21 @@ impl SimNetwork {
     /// Sets a timer to expire after `after_us` µs.
     pub(crate) fn set_timer(&mut self, timer: &mut Timer, key: EventKey, after_us: u64) {
         self.events.set_timer(timer, key, self.now + after_us * 1000);
+    }
+
+    /// Changes the delay of both directions of a link, and its losses in the direction of the data.
+    pub(crate) fn change_link(&mut self, link: usize, change: &LinkChange) {
+        let now = Time(self.now);
+        for channel in [forward(link), backward(link)] {
+            let direction = &mut self.channels[channel].direction;
+            if let Some(delay) = change.delay {
+                direction.set_delay(now, delay);
+            }
+            if let (Some(loss), true) = (change.loss, channel == forward(link)) {
+                direction.set_loss(now, Some(Loss::PerPacket(loss.0)));
+            }
+            self.next_deliveries[channel] = direction.next_delivery().map_or(NEVER, |at| at.0);
+        }
     }
 
     /// Changes the rate of a channel.

@@ -19,7 +19,7 @@ use link::DirectionSpec;
 use proxy::{BondConfig, BondNetwork, FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
-use scenario::{Opens, Parallel, Purpose, stream};
+use scenario::{LinkChanges, Opens, Parallel, Purpose, stream};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::{Duration, Instant},
@@ -112,7 +112,7 @@ impl ParallelNetworks {
             let back = DirectionSpec::lossless(rate, network.queue.size_for(rate, network.delay * 2), network.delay);
             LinkSpec {
                 directions: [DirectionSpec { loss: network.loss, ..back.clone() }, back],
-                changes: Vec::new(),
+                changes: LinkChanges::default(),
                 loss_rng: stream(seed, Purpose::Losses, index as u64),
                 ends: [left, right],
                 hosts: [0, 1],

@@ -175,7 +175,7 @@ fn link_outcome(simulation: &mut SeriesSimulation<'_>, index: usize) -> LinkOutc
         packets: counts.arrived,
         queue_drops: counts.queue_drops,
         losses: counts.losses,
-        loss_asked: link.loss.map_or(Some(0.0), link::mean_loss),
+        loss_asked: link::asked_loss(link),
         queue_max_bytes: counts.max_queued.0,
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     application::SourceApplication,
     cross_traffic::CrossTrafficSource,
-    simulation::{LinkRateChange, SeriesFlow, SeriesSimulation},
+    simulation::{SeriesFlow, SeriesSimulation, VaryingLink},
     split_node::SplitNode,
 };
 use crate::{
@@ -40,7 +40,7 @@ impl<'a> SeriesSimulation<'a> {
             monitors: Vec::new(),
             applications: specs.iter().map(|spec| SourceApplication::new(spec, seed)).collect(),
             cross_traffic: (0..).zip(&scenario.cross).map(|(index, cross)| CrossTrafficSource::new(cross, seed, index)).collect(),
-            rate_changes: rate_changes(scenario),
+            varying_links: varying_links(scenario),
             demand_links: (0..scenario.links.len()).filter(|link| scenario.links[*link].demand.is_some()).collect(),
             has_endless_flow: finite_flows < specs.len(),
             open_flows: finite_flows,
@@ -131,21 +131,21 @@ impl<'a> SeriesSimulation<'a> {
         for (number, source) in (0..).zip(&mut self.cross_traffic) {
             source.schedule_next(number, &mut self.net);
         }
-        for (number, change) in (0..).zip(&self.rate_changes) {
-            self.net.events.schedule(EventKey { target: number, kind: ScheduledEventKind::RateChange }, change.at.0);
+        for (number, link) in (0..).zip(&mut self.varying_links) {
+            if let Some(change) = link.changes.peek() {
+                self.net.events.schedule(EventKey { target: number, kind: ScheduledEventKind::RateChange }, change.at.0);
+            }
         }
         // Looks at queues have the numbers after those of the changes.
-        for number in self.rate_changes.len()..self.rate_changes.len() + self.demand_links.len() {
+        for number in self.varying_links.len()..self.varying_links.len() + self.demand_links.len() {
             self.net.events.schedule(EventKey { target: number as u32, kind: ScheduledEventKind::RateChange }, 0);
         }
     }
 }
 
-fn rate_changes(scenario: &Scenario) -> Vec<LinkRateChange> {
-    let links = scenario.links.iter().enumerate();
-    links
-        .flat_map(|(link, spec)| spec.changes.iter().map(move |change| LinkRateChange { link, at: change.at, rate: change.rate }))
-        .collect()
+fn varying_links(scenario: &Scenario) -> Vec<VaryingLink> {
+    let links = scenario.links.iter().enumerate().filter(|(_, spec)| !spec.changes.is_empty());
+    links.map(|(link, spec)| VaryingLink { link, changes: spec.all_changes().peekable() }).collect()
 }
 
 /// The largest window of ends that are not to limit a flow, bytes: half of the buffers that the lab
