@@ -11,3 +11,4 @@ mod semi;
 mod sources;
 mod split;
 mod theory;
+mod varying_links;
