@@ -70,7 +70,7 @@ impl Engine for FairShareBound {
             return EngineError::cannot("bound", "link.trace", "its links do not change");
         }
         let bottleneck = scenario.bottleneck();
-        if (0..).zip(&scenario.links).any(|(index, link)| index != bottleneck && link.loss.is_some()) {
+        if (0..).zip(&scenario.links).any(|(index, link)| index != bottleneck && link.loss.forward.is_some()) {
             return EngineError::cannot("bound", "link.loss", "it has losses on the slowest link only");
         }
         Ok(())
@@ -141,7 +141,7 @@ impl Bottleneck {
         };
         Bottleneck {
             flows: scenario.flow_specs(seed).into_iter().map(flow).collect(),
-            losses: LossProcess::new(link.loss, stream(seed, Purpose::Losses, index as u64)),
+            losses: LossProcess::new(link.loss.forward, stream(seed, Purpose::Losses, index as u64)),
             rate: link.rate,
             onward: Span(scenario.links[index..].iter().map(|link| link.delay.0).sum()),
             free: Time::default(),

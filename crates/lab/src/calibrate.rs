@@ -117,7 +117,7 @@ fn build_link(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64) -> Result<
         .and_then(|file| file.variants(&[]))
         .map_err(|why| LabError::System { what: "describe the link to calibrate", why: io::Error::other(why) })?;
     let mut scenario = file[0].scenario.clone();
-    scenario.links[0].loss = loss;
+    scenario.links[0].loss.forward = loss;
     SeriesNetwork::build(&scenario, seed, &NetworkOptions::default(), |_, _| {})
 }
 

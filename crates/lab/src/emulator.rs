@@ -47,7 +47,6 @@ pub(crate) struct LinkSpec {
     pub(crate) directions: [DirectionSpec; 2],
     /// Changes, in order; their times count from the start of the run.
     pub(crate) changes: LinkChanges,
-    pub(crate) loss_rng: rand_pcg::Pcg64,
     /// The TUN devices on the sender's and on the receiver's side.
     pub(crate) ends: [OwnedFd; 2],
     /// The hosts of these devices, by index.
@@ -174,6 +173,7 @@ impl Drop for Emulator {
 }
 
 /// A packet and its buffer.
+#[derive(Clone)]
 struct EmulatedPacket {
     bytes: Box<[u8; MAX_PACKET]>,
     length: u32,
@@ -197,7 +197,7 @@ struct EmulatedLink {
     directions: [LinkDirection<EmulatedPacket>; 2],
     /// The configured rate at present; absent with a trace.
     asked: Option<Rate>,
-    /// Whether traces have started.
+    /// Whether its clock has started.
     has_begun: bool,
     /// What is to change.
     changes: Peekable<LinkChanges>,
@@ -227,7 +227,7 @@ impl EmulatorThread {
                 Transmission::Rate(rate) => Some(rate),
                 Transmission::Trace(_) => None,
             },
-            directions: spec.directions.map(|direction| LinkDirection::new(direction, spec.loss_rng.clone())),
+            directions: spec.directions.map(LinkDirection::new),
             has_begun: false,
             changes: spec.changes.peekable(),
             rate_meter: RateMeter::default(),
@@ -298,7 +298,7 @@ impl EmulatorThread {
         next
     }
 
-    /// Starts the traces of a link with the run, and applies the changes that are due. Returns
+    /// Starts the clock of a link with the run, and applies the changes that are due. Returns
     /// when the next one is.
     fn apply_changes(&mut self, index: usize) -> Option<Time> {
         let began = self.began.load(Relaxed);
@@ -306,7 +306,7 @@ impl EmulatorThread {
         let link = &mut self.links[index];
         if began <= now.0 && !link.has_begun {
             link.has_begun = true;
-            link.directions.iter_mut().for_each(|direction| direction.start_trace(Time(began)));
+            link.directions.iter_mut().for_each(|direction| direction.start(now, Time(began)));
         }
         while let Some(change) = link.changes.peek() {
             let at = Time(began) + change.at;

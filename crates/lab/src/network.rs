@@ -15,7 +15,7 @@ use crate::{
 };
 use intercept::{LegProfile, LegRule, LinkView, Policy, Prefix, ReceiveCounters};
 use kernel::Controller;
-use link::DirectionSpec;
+use link::{DirectionSpec, LinkStreams};
 use proxy::{FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand_pcg::Pcg64;
 use rustix::fd::OwnedFd;
@@ -391,11 +391,10 @@ fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]
     for (index, link) in scenario.links.iter().enumerate() {
         let (Some(left), Some(right)) = (ends[index][1].take(), ends[index + 1][0].take()) else { continue };
         let limit = scenario.queue_size(index);
-        let loss_rng = stream(seed, Purpose::Losses, index as u64);
         specs.push(LinkSpec {
-            directions: [true, false].map(|is_towards_receiver| DirectionSpec::of_link(link, limit, is_towards_receiver)),
+            directions: [false, true]
+                .map(|is_reverse| DirectionSpec::of_link(link, limit, LinkStreams { seed, link: index as u64, is_reverse })),
             changes: link.all_changes(),
-            loss_rng,
             ends: [left, right],
             hosts: [index, index + 1],
         });

@@ -8,8 +8,11 @@
 //! loses neither rate nor order. The caller chooses the packet type ([`LinkPacket`]).
 
 mod delay;
+mod disorder;
 mod link_direction;
 mod loss_process;
+mod outages;
+mod random;
 mod shaper;
 mod stage;
 mod time;
@@ -17,8 +20,10 @@ mod timing_wheel;
 mod transmitter;
 
 pub use delay::Delay;
+pub use disorder::DisorderSpec;
 pub use link_direction::{DirectionSpec, LinkCounts, LinkDirection};
 pub use loss_process::{LossProcess, asked_loss, mean_loss};
+pub use random::LinkStreams;
 pub use shaper::Shaper;
 pub use stage::{LinkPacket, LinkStage, QueueTap};
 pub use time::Time;

@@ -4,7 +4,9 @@ use crate::time::Time;
 use units::{Bytes, Span};
 
 /// What a stage needs to know about a packet.
-pub trait LinkPacket {
+///
+/// It is cloned where a link duplicates it.
+pub trait LinkPacket: Clone {
     /// Size in bytes, IP header included.
     fn wire_bytes(&self) -> u32;
 

@@ -64,6 +64,19 @@ fn check_changes(path: &str, link: &Link) -> Result<(), Fault> {
     need(link.repeat.is_none() || !link.changes.is_empty(), format!("{path}.repeat"), nothing.into())
 }
 
+fn check_impairments(path: &str, link: &Link) -> Result<(), Fault> {
+    let probability = |key: &str, probability: Option<Fraction>| {
+        let Fraction(p) = probability.unwrap_or(Fraction(0.0));
+        need((0.0..=1.0).contains(&p), format!("{path}.{key}"), format!("is {p}, but a probability lies between 0 and 1"))
+    };
+    probability("bit_errors", link.bit_errors)?;
+    probability("duplication", link.duplication)?;
+    probability("reordering.share", link.reordering.map(|reordering| reordering.share))?;
+    let never = |law: SpanLaw| law.mean == Span::ZERO;
+    let key = format!("{path}.outages.every");
+    need(!link.outages.is_some_and(|outages| never(outages.every)), key, "is 0: the link would never carry anything".into())
+}
+
 /// Checks that nothing else changes the rate of a link with a trace.
 fn check_trace(path: &str, link: &Link) -> Result<(), Fault> {
     if link.trace.is_none() {
@@ -96,7 +109,9 @@ impl Scenario {
             need(link.rate != NO_RATE, format!("link[{index}].rate"), "is missing: give a rate, or a trace".into())?;
             check_trace(&format!("link[{index}]"), link)?;
             check_queue(&format!("link[{index}].queue"), link.queue)?;
-            check_loss(&format!("link[{index}].loss"), link.loss)?;
+            check_loss(&format!("link[{index}].loss"), link.loss.forward)?;
+            check_loss(&format!("link[{index}].loss.reverse"), link.loss.reverse)?;
+            check_impairments(&format!("link[{index}]"), link)?;
             check_demand(&format!("link[{index}]"), link)?;
             check_changes(&format!("link[{index}]"), link)?;
         }

@@ -357,7 +357,7 @@ mod tests {
         assert!(variants[0].scenario.splits.is_empty());
         let scenario = &variants[1].scenario;
         assert_eq!(scenario.links[1].rate, Rate(10_000_000));
-        assert_eq!(scenario.links[1].loss, Some(Loss::PerPacket(0.01)));
+        assert_eq!(scenario.links[1].loss.forward, Some(Loss::PerPacket(0.01)));
         assert_eq!(scenario.splits[0].buffer, Buffer::Bytes(Bytes(30_000)));
         assert_eq!(scenario.control.proxy, ["cubic"]);
         assert_eq!(scenario.flows[0].start, Draw::Uniform([Span::ZERO, Span(5_000_000_000)]));

@@ -37,7 +37,9 @@ pub use flows::{Draw, FlowGroup, FlowSpec, Opens};
 pub use foreground_arrivals::{ForegroundArrivals, MmppPhases, StreamLoad};
 pub use fraction::Fraction;
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
-pub use links::{Gilbert, Link, LinkChange, LinkChanges, Loss, Queue, QueueKind, RateDemand, StepsFile};
+pub use links::{
+    Gilbert, Jitter, Link, LinkChange, LinkChanges, LinkReordering, Loss, Losses, Outages, Queue, QueueKind, RateDemand, StepsFile,
+};
 pub use model::{Interval, LegLinks, Scenario};
 pub use networks::{Bond, Foreground, ParallelNetwork, TransferScheduler};
 pub use parallel::{Job, Jobs, Parallel};

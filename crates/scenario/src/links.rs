@@ -2,6 +2,7 @@
 
 use crate::{
     fraction::{self, Fraction},
+    law::SpanLaw,
     trace::{LinkTrace, OPPORTUNITY},
 };
 use schemars::JsonSchema;
@@ -10,7 +11,7 @@ use std::borrow::Cow;
 use toml_file::text_or_table;
 use units::{Bytes, PKT, QueueLimit, QueueSize, Rate, Span};
 
-/// A link. Rate, delay and queue hold in both directions, losses only in the direction of the data.
+/// A link. Everything holds in both directions, each by itself, except losses.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
@@ -23,8 +24,23 @@ pub struct Link {
     #[serde(default)]
     pub queue: Queue,
     /// Losses on the link, behind the queue: a lost packet has used its time on the link. Absent: none.
+    #[serde(default, skip_serializing_if = "Losses::is_none")]
+    pub loss: Losses,
+    /// Probability that a bit is received wrongly. A packet with a wrong bit is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss: Option<Loss>,
+    pub bit_errors: Option<Fraction>,
+    /// Times in which everything is lost, in both directions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outages: Option<Outages>,
+    /// A random extra delay of each packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<Jitter>,
+    /// Packets that later ones overtake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reordering: Option<LinkReordering>,
+    /// Probability that a packet arrives twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duplication: Option<Fraction>,
     /// Other rates, delays or losses from certain times on (rain fade, handovers, outages), in the order
     /// of time. A proxy without a `capacity` of its own is told of the rates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -255,6 +271,97 @@ pub enum Loss {
     Gilbert(Gilbert),
 }
 
+/// The losses of both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Losses {
+    /// In the direction of the data.
+    pub forward: Option<Loss>,
+    /// In the other direction: of SYN-ACKs and ACKs.
+    pub reverse: Option<Loss>,
+}
+
+impl Losses {
+    /// Whether nothing is lost.
+    pub fn is_none(&self) -> bool {
+        self.forward.is_none() && self.reverse.is_none()
+    }
+}
+
+/// Losses. At most one process for each direction.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct LossesKeys {
+    /// Each packet is lost with this probability, independently of the others (rate dependent, RD).
+    per_packet: Option<Fraction>,
+    /// So many events a second, a Poisson process, each of which drops the next packet; an event
+    /// without a packet lapses after 0.1 s (rate independent, RI).
+    per_second: Option<f64>,
+    /// Bursts of losses: the Gilbert–Elliott channel.
+    gilbert: Option<Gilbert>,
+    /// Losses in the other direction, of SYN-ACKs and ACKs, with the same keys.
+    reverse: Option<Loss>,
+}
+
+impl TryFrom<LossesKeys> for Losses {
+    type Error = String;
+
+    fn try_from(keys: LossesKeys) -> Result<Self, String> {
+        let LossesKeys { per_packet, per_second, gilbert, reverse } = keys;
+        if per_packet.is_none() && per_second.is_none() && gilbert.is_none() && reverse.is_some() {
+            return Ok(Losses { forward: None, reverse });
+        }
+        Ok(Losses { forward: Some(LossKeys { per_packet, per_second, gilbert }.try_into()?), reverse })
+    }
+}
+
+impl<'de> Deserialize<'de> for Losses {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text_or_table::<D, Losses, LossesKeys>(deserializer, EXPECTED_LOSS, |text| Err(no_loss(text)))
+    }
+}
+
+impl JsonSchema for Losses {
+    fn schema_name() -> Cow<'static, str> {
+        "Losses".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        LossesKeys::json_schema(generator)
+    }
+}
+
+/// Outages: times in which everything is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Outages {
+    /// Time from the end of an outage, or the start of the run, to the next outage.
+    pub every: SpanLaw,
+    /// Length of an outage.
+    pub last: SpanLaw,
+}
+
+/// A random extra delay of each packet.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Jitter {
+    /// The extra delay.
+    pub delay: SpanLaw,
+    /// Whether a packet with a smaller one overtakes those before it. If not, it waits for them, as on a
+    /// link layer that retransmits.
+    #[serde(default)]
+    pub reorders: bool,
+}
+
+/// Packets that later ones overtake.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LinkReordering {
+    /// Probability that a packet is delayed.
+    pub share: Fraction,
+    /// Extra delay of such a packet.
+    pub by: Span,
+}
+
 /// A loss process. Exactly one of the keys is given.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -284,15 +391,20 @@ impl TryFrom<LossKeys> for Loss {
 
 impl<'de> Deserialize<'de> for Loss {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text_or_table::<D, Loss, LossKeys>(deserializer, "a loss process such as { per_packet = 0.001 }", |text| {
-            Err(match text.parse() {
-                Ok(Fraction(lost)) => format!(
-                    "does not say how packets are lost: write loss = {{ per_packet = {lost} }} for this share of the packets, or {{ \
-                     per_second = … }} for events a second"
-                ),
-                Err(_) => format!("cannot be {text:?}: write loss = {{ per_packet = 0.001 }}, or leave it out for no loss"),
-            })
-        })
+        text_or_table::<D, Loss, LossKeys>(deserializer, EXPECTED_LOSS, |text| Err(no_loss(text)))
+    }
+}
+
+const EXPECTED_LOSS: &str = "a loss process such as { per_packet = 0.001 }";
+
+/// Why a text or a bare number is no loss process.
+fn no_loss(text: &str) -> String {
+    match text.parse() {
+        Ok(Fraction(lost)) => format!(
+            "does not say how packets are lost: write loss = {{ per_packet = {lost} }} for this share of the packets, or {{ \
+             per_second = … }} for events a second"
+        ),
+        Err(_) => format!("cannot be {text:?}: write loss = {{ per_packet = 0.001 }}, or leave it out for no loss"),
     }
 }
 

@@ -7,8 +7,8 @@ use crate::{
     packet::{CE, ECT, HEADER_BYTES, PacketKind, SimPacket, wire_bytes_of},
     router::{self, LinkRouter},
 };
-use link::{DirectionSpec, LinkDirection, Time};
-use scenario::{LinkChange, Loss, ParallelNetwork, Purpose, QueueKind, Scenario, stream};
+use link::{DirectionSpec, LinkDirection, LinkStreams, Time};
+use scenario::{LinkChange, Loss, ParallelNetwork, QueueKind, Scenario};
 use units::{Bytes, PKT, QueueSize, Rate, Span};
 
 /// Where a packet goes that a channel has delivered.
@@ -95,11 +95,10 @@ impl SimNetwork {
             ];
             // Acknowledgements get no feedback from routers.
             let routers = [router::for_queue(link.queue.kind, link.rate), None];
-            for ((next_hop, is_towards_receiver), router) in hops.into_iter().zip([true, false]).zip(routers) {
+            for ((next_hop, is_reverse), router) in hops.into_iter().zip([false, true]).zip(routers) {
                 let limit = scenario.queue_size(index);
-                let rng = stream(seed, Purpose::Losses, index as u64);
-                let spec = DirectionSpec::of_link(link, limit, is_towards_receiver);
-                let direction = LinkDirection::new(spec, rng).with_tap(router);
+                let spec = DirectionSpec::of_link(link, limit, LinkStreams { seed, link: index as u64, is_reverse });
+                let direction = LinkDirection::new(spec).with_tap(router);
                 channels.push(LinkChannel { is_first: index == 0, ..LinkChannel::new(direction, next_hop, limit, link.queue.kind) });
             }
         }
@@ -113,10 +112,11 @@ impl SimNetwork {
             let rate = wire_rate(network.rate, mss);
             let limit = network.queue.size_for(rate, network.delay * 2);
             [(NextHop::Receiver, network.loss), (NextHop::Sender, None)].map(|(next_hop, loss)| {
-                let direction = LinkDirection::new(
-                    DirectionSpec { loss, ..DirectionSpec::lossless(rate, limit, network.delay) },
-                    stream(seed, Purpose::Losses, index),
-                )
+                let direction = LinkDirection::new(DirectionSpec {
+                    loss,
+                    streams: LinkStreams { seed, link: index, is_reverse: false },
+                    ..DirectionSpec::lossless(rate, limit, network.delay)
+                })
                 .with_tap(None);
                 LinkChannel::new(direction, next_hop, limit, network.queue.kind)
             })
@@ -154,9 +154,7 @@ impl SimNetwork {
         // TCP itself bounds the backlog, and a drop would only cause a retransmission. The limit is
         // that of the proxy's own shaper: half a second at the capacity, at least 4 MiB.
         let limit = QueueSize::Bytes(Bytes((capacity.bits_per_s() / 16).max(4 << 20)));
-        // A shaper loses nothing, so its random stream is never used.
-        let direction =
-            LinkDirection::new(DirectionSpec::lossless(capacity, limit, Span::ZERO), stream(0, Purpose::Losses, 0)).with_tap(None);
+        let direction = LinkDirection::new(DirectionSpec::lossless(capacity, limit, Span::ZERO)).with_tap(None);
         let next_hop = NextHop::Channel(forward(link));
         self.channels.push(LinkChannel {
             direction,

@@ -110,7 +110,7 @@ fn check_legs(scenario: &Scenario) -> Result<(), EngineError> {
         return EngineError::cannot("theory", "control", "its rates rise linearly and are halved by a loss: \"reno\"");
     }
     for leg in scenario.legs() {
-        let losses: Vec<&Loss> = scenario.links[leg.first..leg.end].iter().filter_map(|link| link.loss.as_ref()).collect();
+        let losses: Vec<&Loss> = scenario.links[leg.first..leg.end].iter().filter_map(|link| link.loss.forward.as_ref()).collect();
         match losses[..] {
             [Loss::PerPacket(_) | Loss::PerSecond(_)] => {}
             [Loss::Gilbert(_)] => {
@@ -130,7 +130,7 @@ fn check_legs(scenario: &Scenario) -> Result<(), EngineError> {
 
 /// A leg in the equations, and the rate of its bottleneck, packets/s.
 fn leg(scenario: &Scenario, leg: scenario::LegLinks) -> Result<(Aimd, f64), TheoryError> {
-    let losses = scenario.links[leg.first..leg.end].iter().find_map(|link| match link.loss {
+    let losses = scenario.links[leg.first..leg.end].iter().find_map(|link| match link.loss.forward {
         Some(Loss::PerPacket(rate)) => Some(LossRate::PerPacket(rate)),
         Some(Loss::PerSecond(rate)) => Some(LossRate::PerSecond(rate)),
         _ => None,

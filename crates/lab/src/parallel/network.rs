@@ -15,11 +15,11 @@ use crate::{
 };
 use bond::{BondSettings, PresharedKey};
 use intercept::{Destinations, LegProfile, Policy, Prefix};
-use link::DirectionSpec;
+use link::{DirectionSpec, LinkStreams};
 use proxy::{BondConfig, BondNetwork, FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
-use scenario::{LinkChanges, Opens, Parallel, Purpose, stream};
+use scenario::{LinkChanges, Opens, Parallel};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::{Duration, Instant},
@@ -111,9 +111,15 @@ impl ParallelNetworks {
             let rate = wire_rate(network.rate);
             let back = DirectionSpec::lossless(rate, network.queue.size_for(rate, network.delay * 2), network.delay);
             LinkSpec {
-                directions: [DirectionSpec { loss: network.loss, ..back.clone() }, back],
+                directions: [
+                    DirectionSpec {
+                        loss: network.loss,
+                        streams: LinkStreams { seed, link: index as u64, is_reverse: false },
+                        ..back.clone()
+                    },
+                    back,
+                ],
                 changes: LinkChanges::default(),
-                loss_rng: stream(seed, Purpose::Losses, index as u64),
                 ends: [left, right],
                 hosts: [0, 1],
             }
