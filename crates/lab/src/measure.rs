@@ -225,6 +225,7 @@ fn link_outcome(scenario: &Scenario, index: usize, report: &LinkReport) -> LinkO
         packets: report.counts.arrived,
         queue_drops: report.counts.queue_drops,
         losses: report.counts.losses,
+        duplicates: report.counts.duplicates,
         loss_asked: link::asked_loss(link),
         queue_max_bytes: report.counts.max_queued.0,
     }
