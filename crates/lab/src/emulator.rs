@@ -6,9 +6,9 @@
 //! the other device when it is due. The stages compute with exact times, so a late wake-up delays a
 //! packet but does not lower the rate. How late packets are written is measured and reported.
 
-use crate::{LabError, capture::Capture, sys};
+use crate::{LabError, capture::Capture, ip_packet, sys};
 use hdrhistogram::Histogram;
-use link::{DirectionSpec, LinkCounts, LinkDirection, LinkPacket, LinkStage, Time, Transmission};
+use link::{DirectionSpec, Ecn, LinkCounts, LinkDirection, LinkPacket, LinkStage, Time, Transmission};
 use rand::RngExt as _;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -173,7 +173,7 @@ impl Drop for Emulator {
 }
 
 /// A packet and its buffer.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct EmulatedPacket {
     bytes: Box<[u8; MAX_PACKET]>,
     length: u32,
@@ -186,6 +186,22 @@ impl LinkPacket for EmulatedPacket {
     }
     fn extra_delay(&self) -> Span {
         self.extra
+    }
+    fn ecn(&self) -> Ecn {
+        ip_packet::ecn(self.contents())
+    }
+    fn mark_congestion(&mut self) {
+        let length = self.length as usize;
+        ip_packet::mark_congestion(&mut self.bytes[..length]);
+    }
+    fn flow(&self) -> u64 {
+        ip_packet::flow(self.contents())
+    }
+}
+
+impl EmulatedPacket {
+    fn contents(&self) -> &[u8] {
+        &self.bytes[..self.length as usize]
     }
 }
 
@@ -271,7 +287,7 @@ impl EmulatorThread {
                 let mut now = self.now();
                 while let Some((due, packet)) = self.links[index].directions[direction].ready(now) {
                     let link = &mut self.links[index];
-                    let bytes = &packet.bytes[..packet.length as usize];
+                    let bytes = packet.contents();
                     // The host's backlog is full: a loss outside of the link, which makes the run
                     // invalid.
                     if rustix::io::write(&link.ends[1 - direction], bytes).is_err() {
@@ -354,7 +370,7 @@ impl EmulatorThread {
                         }
                     };
                     let now = self.now();
-                    if !is_unicast(&bytes[..length]) {
+                    if !ip_packet::is_unicast(&bytes[..length]) {
                         self.free_buffers.push(bytes);
                         continue;
                     }
@@ -385,30 +401,8 @@ impl EmulatorThread {
             return Span::ZERO;
         }
         let of = |port: u16| self.settings.access_delays.get(&port).copied();
-        tcp_ports(packet).and_then(|[source, destination]| of(destination).or_else(|| of(source))).unwrap_or(Span::ZERO)
+        ip_packet::tcp_ports(packet).and_then(|[source, destination]| of(destination).or_else(|| of(source))).unwrap_or(Span::ZERO)
     }
-}
-
-/// Whether a packet is unicast. Others are the kernel's own (neighbour discovery, group
-/// membership): passed on, they would shift every later draw of a loss process.
-fn is_unicast(packet: &[u8]) -> bool {
-    match packet.first().map(|byte| byte >> 4) {
-        Some(4) => packet.get(16).is_some_and(|byte| *byte < 224),
-        Some(6) => packet.get(24).is_some_and(|byte| *byte != 0xff),
-        _ => false,
-    }
-}
-
-/// Source and destination port of a TCP packet; `None` for other packets.
-fn tcp_ports(packet: &[u8]) -> Option<[u16; 2]> {
-    const TCP: u8 = 6;
-    let start = match packet.first()? >> 4 {
-        4 if packet.get(9)? == &TCP => usize::from(packet[0] & 0xf) * 4,
-        6 if packet.get(6)? == &TCP => 40,
-        _ => return None,
-    };
-    let ports = packet.get(start..start + 4)?;
-    Some([u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])])
 }
 
 /// Measures the rate at which bytes leave a queue, over times in which it is never empty.
@@ -446,21 +440,6 @@ impl RateMeter {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ports_are_found_in_both_families() {
-        let mut v4 = vec![0x46; 28];
-        v4[9] = 6;
-        v4[24..28].copy_from_slice(&[0x30, 0x39, 0, 80]);
-        assert_eq!(tcp_ports(&v4), Some([12345, 80]));
-        let mut v6 = vec![0x60; 44];
-        v6[6] = 6;
-        v6[40..44].copy_from_slice(&[0, 80, 0x30, 0x39]);
-        assert_eq!(tcp_ports(&v6), Some([80, 12345]));
-        assert_eq!(tcp_ports(&v6[..42]), None, "cut short");
-        v6[6] = 17;
-        assert_eq!(tcp_ports(&v6), None, "not TCP");
-    }
 
     #[test]
     fn a_rate_is_measured_only_while_packets_are_queued() {

@@ -13,6 +13,7 @@ mod controllers;
 mod emulator;
 mod error;
 mod host;
+mod ip_packet;
 mod keep_cpus_awake;
 mod measure;
 mod network;

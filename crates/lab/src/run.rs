@@ -50,8 +50,8 @@ impl Engine for Lab {
             parallel::can_answer(&parallel)?;
         }
         for (index, link) in (1..).zip(&scenario.links) {
-            if link.queue.kind != QueueKind::Droptail {
-                let why = "its links have drop-tail queues only; the simulator has AQM and router-assisted queues: --on sim";
+            if matches!(link.queue.kind, QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp) {
+                let why = "its links have no routers that tell senders what to send; the simulator has them: --on sim";
                 return EngineError::cannot("lab", format!("link[{index}].queue.kind"), why);
             }
             if link.demand.is_some() {

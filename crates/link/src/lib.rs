@@ -7,10 +7,12 @@
 //! stages. A stage reports the exact time at which each packet left it, so a caller that polls late
 //! loses neither rate nor order. The caller chooses the packet type ([`LinkPacket`]).
 
+mod aqm;
 mod delay;
 mod disorder;
 mod link_direction;
 mod loss_process;
+mod managed_queue;
 mod outages;
 mod random;
 mod shaper;
@@ -25,6 +27,6 @@ pub use link_direction::{DirectionSpec, LinkCounts, LinkDirection};
 pub use loss_process::{LossProcess, asked_loss, mean_loss};
 pub use random::LinkStreams;
 pub use shaper::Shaper;
-pub use stage::{LinkPacket, LinkStage, QueueTap};
+pub use stage::{Ecn, LinkPacket, LinkStage, QueueTap};
 pub use time::Time;
 pub use transmitter::Transmission;

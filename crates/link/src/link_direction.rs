@@ -1,9 +1,11 @@
 //! One direction of a link: queue and rate, then loss, then delay.
 
 use crate::{
+    aqm,
     delay::Delay,
     disorder::{Disorder, DisorderSpec, ExtraDelay},
     loss_process::LossProcess,
+    managed_queue::ManagedQueue,
     outages::OutageProcess,
     random::LinkStreams,
     shaper::Shaper,
@@ -13,7 +15,8 @@ use crate::{
 };
 use rand::RngExt as _;
 use rand_pcg::Pcg64;
-use scenario::{Link, Loss, Outages, Purpose};
+use scenario::{Loss, Outages, Purpose, QueueKind, QueueParameters, Scenario};
+use std::fmt;
 use units::{Bytes, QueueSize, Rate, Span};
 
 /// One direction of a link. A lost packet occupies the transmitter like any other and is discarded
@@ -30,6 +33,8 @@ use units::{Bytes, QueueSize, Rate, Span};
 #[derive(Debug)]
 pub struct LinkDirection<P, T = ()> {
     shaper: Shaper<P>,
+    /// In place of the shaper, if the queue is under active management.
+    managed: Option<ManagedQueue<P>>,
     tap: T,
     losses: LossProcess,
     /// Probability that a bit is received wrongly, and what draws it.
@@ -74,13 +79,25 @@ pub struct LinkCounts {
     pub max_queued: Bytes,
 }
 
+/// What a queue has counted.
+struct QueueCounts {
+    arrived: u64,
+    drops: u64,
+    /// Packets and bytes.
+    departed: (u64, Bytes),
+    taken: (u64, Bytes),
+    max_queued: Bytes,
+}
+
 /// What one direction of a link does to packets.
 #[derive(Debug, Clone)]
 pub struct DirectionSpec {
     /// When packets leave.
     pub transmission: Transmission,
-    /// The limit of the drop-tail queue.
+    /// The limit of the queue.
     pub limit: QueueSize,
+    /// The discipline of the queue, and its parameters.
+    pub discipline: (QueueKind, QueueParameters),
     /// Propagation delay.
     pub delay: Span,
     /// Random losses after the transmission.
@@ -98,9 +115,10 @@ pub struct DirectionSpec {
 }
 
 impl DirectionSpec {
-    /// The direction of a scenario's link to which `streams` belongs.
-    pub fn of_link(link: &Link, limit: QueueSize, streams: LinkStreams) -> Self {
-        let is_reverse = streams.is_reverse;
+    /// A direction of link `index` of a scenario: that of the data, or the reverse.
+    pub fn of_link(scenario: &Scenario, index: usize, seed: u64, is_reverse: bool) -> Self {
+        let (link, limit) = (&scenario.links[index], scenario.queue_size(index));
+        let streams = LinkStreams { seed, link: index as u64, is_reverse };
         let transmission = match &link.trace {
             None => Transmission::Rate(link.rate),
             Some(trace) => Transmission::Trace(if is_reverse { &trace.up } else { &trace.down }.trace().clone()),
@@ -108,6 +126,7 @@ impl DirectionSpec {
         DirectionSpec {
             transmission,
             limit,
+            discipline: (link.queue.kind, scenario.queue_parameters(index)),
             delay: link.delay,
             loss: if is_reverse { link.loss.reverse } else { link.loss.forward },
             bit_errors: link.bit_errors.map_or(0.0, |probability| probability.0),
@@ -123,6 +142,7 @@ impl DirectionSpec {
         DirectionSpec {
             transmission: Transmission::Rate(rate),
             limit,
+            discipline: (QueueKind::Droptail, QueueParameters::default()),
             delay,
             loss: None,
             bit_errors: 0.0,
@@ -136,8 +156,14 @@ impl DirectionSpec {
 
 impl<P: LinkPacket> LinkDirection<P> {
     /// An empty link.
-    pub fn new(spec: DirectionSpec) -> Self {
+    pub fn new(spec: DirectionSpec) -> Self
+    where
+        P: fmt::Debug + 'static,
+    {
         let streams = spec.streams;
+        let (kind, parameters) = spec.discipline;
+        let discipline = aqm::discipline(kind, spec.limit, parameters, streams.of_direction(Purpose::Queue));
+        let managed = discipline.map(|discipline| ManagedQueue::new(spec.transmission.clone(), discipline));
         let has_constant_delay = !spec.varies_delay && spec.disorder.is_none();
         LinkDirection {
             shaper: Shaper::new(spec.transmission, spec.limit),
@@ -148,7 +174,8 @@ impl<P: LinkPacket> LinkDirection<P> {
             disorder: (!spec.disorder.is_none()).then(|| Disorder::new(spec.disorder, streams)),
             delay: Delay::new(spec.delay),
             has_constant_delay,
-            is_eager: !has_constant_delay,
+            is_eager: !has_constant_delay || managed.is_some(),
+            managed,
             queue_drops: 0,
             lost: 0,
             lost_bytes: 0,
@@ -161,9 +188,10 @@ impl<P: LinkPacket> LinkDirection<P> {
     /// The same link, which is empty, with a tap at its queue.
     pub fn with_tap<T: QueueTap<P>>(self, tap: T) -> LinkDirection<P, T> {
         let is_eager = self.is_eager || tap.is_attached();
-        let LinkDirection { shaper, tap: (), losses, bit_errors, outages, disorder, delay, has_constant_delay, .. } = self;
+        let LinkDirection { shaper, managed, tap: (), losses, bit_errors, outages, disorder, delay, has_constant_delay, .. } = self;
         LinkDirection {
             shaper,
+            managed,
             tap,
             losses,
             bit_errors,
@@ -191,18 +219,34 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
 
     /// The counters as of the last poll.
     pub fn counts(&self) -> LinkCounts {
-        let (departed, departed_bytes) = self.shaper.departed();
-        // A packet that was taken from the shaper and is neither lost nor in flight was delivered.
+        let of_queue = match &self.managed {
+            None => QueueCounts {
+                arrived: self.shaper.accepted() + self.queue_drops,
+                drops: self.queue_drops,
+                departed: self.shaper.departed(),
+                taken: (self.shaper.taken(), Bytes(self.shaper.taken_bytes())),
+                max_queued: self.shaper.max_queued(),
+            },
+            Some(queue) => QueueCounts {
+                arrived: queue.arrived(),
+                drops: queue.drops(),
+                departed: queue.taken(),
+                taken: queue.taken(),
+                max_queued: queue.max_queued(),
+            },
+        };
+        let (taken, Bytes(taken_bytes)) = of_queue.taken;
+        // A packet that was taken from the queue and is neither lost nor in flight was delivered.
         LinkCounts {
-            arrived: self.shaper.accepted() + self.queue_drops,
-            queue_drops: self.queue_drops,
-            departed,
-            departed_bytes,
+            arrived: of_queue.arrived,
+            queue_drops: of_queue.drops,
+            departed: of_queue.departed.0,
+            departed_bytes: of_queue.departed.1,
             losses: self.lost,
             duplicates: self.duplicates,
-            delivered: self.shaper.taken() + self.duplicates - self.lost - self.delay.len() as u64,
-            delivered_bytes: Bytes(self.shaper.taken_bytes() + self.duplicate_bytes - self.lost_bytes - self.delayed_bytes),
-            max_queued: self.shaper.max_queued(),
+            delivered: taken + self.duplicates - self.lost - self.delay.len() as u64,
+            delivered_bytes: Bytes(taken_bytes + self.duplicate_bytes - self.lost_bytes - self.delayed_bytes),
+            max_queued: of_queue.max_queued,
         }
     }
 
@@ -217,7 +261,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
         if self.is_eager {
             self.advance(now);
         }
-        self.shaper.departed_by(now).1
+        self.managed.as_ref().map_or_else(|| self.shaper.departed_by(now).1, |queue| queue.taken().1)
     }
 
     /// Bytes in the queue at `now`, without the packet in transmission.
@@ -226,18 +270,29 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
             // The tap sees each departure together with the queue length at that time.
             self.advance(now);
         }
-        self.shaper.queued(now)
+        self.queue_length(now)
+    }
+
+    /// [`queued`](Self::queued), where departures until `now` have been handled.
+    fn queue_length(&mut self, now: Time) -> Bytes {
+        self.managed.as_ref().map_or_else(|| self.shaper.queued(now), ManagedQueue::queued)
+    }
+
+    /// When the queue changes next, as far as is known.
+    #[inline]
+    fn next_departure(&self) -> Option<Time> {
+        self.managed.as_ref().map_or_else(|| self.shaper.next_wakeup(), ManagedQueue::next_wakeup)
     }
 
     /// For how long the transmitter has been busy from time zero until `now`.
     pub fn busy_time(&self, now: Time) -> Span {
-        self.shaper.busy_time(now)
+        self.managed.as_ref().map_or_else(|| self.shaper.busy_time(now), |queue| queue.busy_time(now))
     }
 
     /// Packets in the queue, in transmission and in flight, including packets that will be lost
     /// when their transmission ends.
     pub fn len(&self) -> usize {
-        self.shaper.len() + self.delay.len()
+        self.managed.as_ref().map_or_else(|| self.shaper.len(), ManagedQueue::len) + self.delay.len()
     }
 
     /// Whether no packet is inside.
@@ -250,7 +305,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     /// transmissions.
     #[inline]
     pub fn next_delivery(&self) -> Option<Time> {
-        let departs = self.shaper.next_wakeup();
+        let departs = self.next_departure();
         let undelayed = if self.has_constant_delay { departs.map(|departs| departs + self.delay.base_delay()) } else { departs };
         if self.delay.is_empty() {
             return undelayed;
@@ -265,7 +320,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     /// they arrive.
     ///
     /// # Errors
-    /// Returns the packet if the queue has no room for it.
+    /// Returns the packet if a drop-tail queue has no room for it. Other disciplines keep what they drop.
     #[inline]
     pub fn enqueue_lazy(&mut self, now: Time, packet: P) -> Result<(), P> {
         if !self.is_eager {
@@ -273,8 +328,15 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
         }
         self.advance(now);
         self.tap.packet_arrived(now, &packet);
-        let accepted = self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1);
-        self.tap.queue_changed(self.shaper.queued(now));
+        let accepted = match &mut self.managed {
+            None => self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1),
+            Some(queue) => {
+                queue.enqueue(now, packet);
+                Ok(())
+            }
+        };
+        let length = self.queue_length(now);
+        self.tap.queue_changed(length);
         accepted
     }
 
@@ -385,6 +447,9 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     pub fn start(&mut self, now: Time, origin: Time) {
         self.advance(now);
         self.shaper.start_trace(origin);
+        if let Some(queue) = &mut self.managed {
+            queue.start_trace(origin);
+        }
         if let Some(outages) = &mut self.outages {
             outages.start(origin);
         }
@@ -411,17 +476,29 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     pub fn set_rate(&mut self, now: Time, rate: Rate) {
         self.advance(now);
         self.shaper.set_rate(now, rate);
+        if let Some(queue) = &mut self.managed {
+            queue.set_rate(now, rate);
+        }
     }
 
     /// Moves the packets whose transmission has ended by `now` to the delay stage.
     fn advance(&mut self, now: Time) {
-        while let Some(at) = self.shaper.next_wakeup().filter(|at| *at <= now) {
-            let Some((departed, mut packet)) = self.shaper.ready(at) else { break };
+        while let Some((departed, mut packet)) = self.take_departed(now) {
             self.tap.packet_departed(departed, &mut packet);
-            self.tap.queue_changed(self.shaper.queued(departed));
+            let length = self.queue_length(departed);
+            self.tap.queue_changed(length);
             if !self.is_lost(departed, &packet) {
                 self.put_in_flight(departed, packet);
             }
+        }
+    }
+
+    /// Takes the next packet whose transmission has ended by `now`.
+    #[inline]
+    fn take_departed(&mut self, now: Time) -> Option<(Time, P)> {
+        match &mut self.managed {
+            None => self.shaper.ready(now),
+            Some(queue) => queue.ready(now),
         }
     }
 }
@@ -438,7 +515,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkStage<P> for LinkDirection<P, T> {
     }
 
     fn next_wakeup(&self) -> Option<Time> {
-        self.shaper.next_wakeup().into_iter().chain(self.delay.next_wakeup()).min()
+        self.next_departure().into_iter().chain(self.delay.next_wakeup()).min()
     }
 }
 

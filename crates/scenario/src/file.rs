@@ -481,7 +481,7 @@ mod tests {
           10 | rate  = "10Mbot"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "dealy = \"400ms\"")), @r#"
-        wrong.toml:11: link[2].dealy: is not a key here: did you mean delay? The keys are rate, delay, queue, loss, changes, steps, repeat, trace, demand
+        wrong.toml:11: link[2].dealy: is not a key here: did you mean delay? The keys are rate, delay, queue, loss, bit_errors, outages, jitter, reordering, duplication, changes, steps, repeat, trace, demand
           11 | dealy = "400ms"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "")), @"
@@ -497,7 +497,7 @@ mod tests {
           13 | loss  = { per_packet = 1.01 }
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("kind = \"droptail\"", "kind = \"red\"")), @r#"
-        wrong.toml:12: link[2].queue.kind: cannot be "red": it can be droptail, ecn, xcp, vcp or mpcp
+        wrong.toml:12: link[2].queue.kind: cannot be "red": it can be droptail, ecn, codel, fq_codel, pie, dualpi2, xcp, vcp or mpcp
           12 | queue = { limit = "1BDP", kind = "red" }
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("\"control.proxy\" = \"cubic\"", "\"split.3.buffer\" = \"1MB\"")), @r#"

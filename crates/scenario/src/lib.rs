@@ -38,7 +38,8 @@ pub use foreground_arrivals::{ForegroundArrivals, MmppPhases, StreamLoad};
 pub use fraction::Fraction;
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
 pub use links::{
-    Gilbert, Jitter, Link, LinkChange, LinkChanges, LinkReordering, Loss, Losses, Outages, Queue, QueueKind, RateDemand, StepsFile,
+    Gilbert, Jitter, Link, LinkChange, LinkChanges, LinkReordering, Loss, Losses, Outages, Queue, QueueKind, QueueParameters, RateDemand,
+    StepsFile,
 };
 pub use model::{Interval, LegLinks, Scenario};
 pub use networks::{Bond, Foreground, ParallelNetwork, TransferScheduler};

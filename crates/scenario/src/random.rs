@@ -34,6 +34,8 @@ pub enum Purpose {
     Jitter,
     /// Duplicates on a link.
     Duplicates,
+    /// Drops of a queue under active management.
+    Queue,
 }
 
 /// The generator for `purpose` and `index` (the number of the flow group, of the link …) under `seed`.

@@ -4,12 +4,12 @@
 use crate::{
     event_queue::{EventKey, EventQueue, NEVER, Timer},
     link_monitor::MonitoredLink,
-    packet::{CE, ECT, HEADER_BYTES, PacketKind, SimPacket, wire_bytes_of},
+    packet::{HEADER_BYTES, PacketKind, SimPacket, wire_bytes_of},
     router::{self, LinkRouter},
 };
 use link::{DirectionSpec, LinkDirection, LinkStreams, Time};
-use scenario::{LinkChange, Loss, ParallelNetwork, QueueKind, Scenario};
-use units::{Bytes, PKT, QueueSize, Rate, Span};
+use scenario::{LinkChange, Loss, ParallelNetwork, Scenario};
+use units::{Bytes, QueueSize, Rate, Span};
 
 /// Where a packet goes that a channel has delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,20 +30,14 @@ pub(crate) struct LinkChannel {
     next_hop: NextHop,
     /// Whether it belongs to the scenario's first link, on which flows have extra delays.
     is_first: bool,
-    /// ECN: packets that arrive while the queue is longer than this are marked, bytes.
-    mark_threshold: Option<u64>,
     /// The monitor that observes what enters the link, or what leaves the shaper.
     monitor: Option<usize>,
     is_shaper: bool,
 }
 
 impl LinkChannel {
-    fn new(direction: LinkDirection<SimPacket, Option<Box<LinkRouter>>>, next_hop: NextHop, limit: QueueSize, kind: QueueKind) -> Self {
-        let mark_threshold = (kind == QueueKind::Ecn).then(|| match limit {
-            QueueSize::Bytes(bytes) => (bytes.0 / MARK_DIVISOR).max(3 * PKT.0),
-            QueueSize::Packets(count) => (count / MARK_DIVISOR).max(3) * PKT.0,
-        });
-        LinkChannel { direction, next_hop, is_first: false, mark_threshold, monitor: None, is_shaper: false }
+    fn new(direction: LinkDirection<SimPacket, Option<Box<LinkRouter>>>, next_hop: NextHop) -> Self {
+        LinkChannel { direction, next_hop, is_first: false, monitor: None, is_shaper: false }
     }
 }
 
@@ -76,11 +70,6 @@ pub(crate) fn backward(link: usize) -> usize {
     2 * link + 1
 }
 
-/// The marking threshold of an ECN queue is its limit divided by this, and at least three packets.
-/// DCTCP needs a seventh of a bandwidth-delay product to keep the link busy (Alizadeh et al., SIGCOMM 2010), and
-/// the limit is one BDP unless the scenario sets another.
-const MARK_DIVISOR: u64 = 5;
-
 impl SimNetwork {
     /// The links of a series scenario. The channels of link k are 2k and 2k + 1; shapers follow.
     pub(crate) fn for_series(scenario: &Scenario, seed: u64) -> Self {
@@ -96,10 +85,8 @@ impl SimNetwork {
             // Acknowledgements get no feedback from routers.
             let routers = [router::for_queue(link.queue.kind, link.rate), None];
             for ((next_hop, is_reverse), router) in hops.into_iter().zip([false, true]).zip(routers) {
-                let limit = scenario.queue_size(index);
-                let spec = DirectionSpec::of_link(link, limit, LinkStreams { seed, link: index as u64, is_reverse });
-                let direction = LinkDirection::new(spec).with_tap(router);
-                channels.push(LinkChannel { is_first: index == 0, ..LinkChannel::new(direction, next_hop, limit, link.queue.kind) });
+                let direction = LinkDirection::new(DirectionSpec::of_link(scenario, index, seed, is_reverse)).with_tap(router);
+                channels.push(LinkChannel { is_first: index == 0, ..LinkChannel::new(direction, next_hop) });
             }
         }
         SimNetwork::from_channels(channels)
@@ -114,11 +101,12 @@ impl SimNetwork {
             [(NextHop::Receiver, network.loss), (NextHop::Sender, None)].map(|(next_hop, loss)| {
                 let direction = LinkDirection::new(DirectionSpec {
                     loss,
-                    streams: LinkStreams { seed, link: index, is_reverse: false },
+                    discipline: (network.queue.kind, network.queue.parameters_for(rate, network.delay * 2)),
+                    streams: LinkStreams { seed, link: index, is_reverse: next_hop == NextHop::Sender },
                     ..DirectionSpec::lossless(rate, limit, network.delay)
                 })
                 .with_tap(None);
-                LinkChannel::new(direction, next_hop, limit, network.queue.kind)
+                LinkChannel::new(direction, next_hop)
             })
         });
         SimNetwork::from_channels(channels.collect())
@@ -156,14 +144,7 @@ impl SimNetwork {
         let limit = QueueSize::Bytes(Bytes((capacity.bits_per_s() / 16).max(4 << 20)));
         let direction = LinkDirection::new(DirectionSpec::lossless(capacity, limit, Span::ZERO)).with_tap(None);
         let next_hop = NextHop::Channel(forward(link));
-        self.channels.push(LinkChannel {
-            direction,
-            next_hop,
-            is_first: false,
-            mark_threshold: None,
-            monitor: Some(monitor),
-            is_shaper: true,
-        });
+        self.channels.push(LinkChannel { direction, next_hop, is_first: false, monitor: Some(monitor), is_shaper: true });
         self.next_deliveries.push(NEVER);
         (self.channels.len() - 1, monitor)
     }
@@ -228,7 +209,7 @@ impl SimNetwork {
     /// Sends a packet into a channel; returns false if the queue dropped it.
     pub(crate) fn send(&mut self, channel: usize, mut packet: SimPacket) -> bool {
         let to = &mut self.channels[channel];
-        if to.monitor.is_some() || to.mark_threshold.is_some() {
+        if to.monitor.is_some() {
             self.on_enqueue(channel, &mut packet);
         }
         let to = &mut self.channels[channel];
@@ -243,17 +224,11 @@ impl SimNetwork {
         taken
     }
 
-    /// A packet enters a channel that is monitored or marks.
+    /// A packet enters a channel that is monitored.
     fn on_enqueue(&mut self, channel: usize, packet: &mut SimPacket) {
         let to = &mut self.channels[channel];
         if let (Some(monitor), false) = (to.monitor, to.is_shaper) {
             self.monitors[monitor].on_enqueue(self.now / 1000, wire_bytes_of(packet), is_foreign(&self.uses_share, packet));
-        }
-        if let Some(above) = to.mark_threshold
-            && packet.has_flag(ECT)
-            && to.direction.queued(Time(self.now)).0 > above
-        {
-            packet.flags |= CE;
         }
     }
 

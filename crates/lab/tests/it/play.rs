@@ -232,3 +232,26 @@ fn varying_links_carry_what_their_files_say() {
         assert!(outcome.utilization > 0.5 && outcome.utilization < 1.005, "{link}: {}", outcome.utilization);
     }
 }
+
+#[test]
+fn managed_queues_hold_the_delay_of_the_kernels_tcp() {
+    const TEST: &str = "managed_queues_hold_the_delay_of_the_kernels_tcp";
+    if common::skip(TEST) {
+        return;
+    }
+    let run = "name = \"x\"\nduration = \"6s\"\n[control]\nsender = \"cubic\"\n[[flow]]\n[[link]]\nrate = \"20Mbit\"\ndelay = \"10ms\"\n";
+    let queueing_ms = |queue: &str| -> Option<(f64, Outcome)> {
+        let outcome = play(TEST, &format!("{run}queue = {queue}\n"))?;
+        Some((outcome.flows[0].legs[0].mean_rtt_s * 1e3 - 20.0, outcome))
+    };
+    let Some((droptail, _)) = queueing_ms("\"300kB\"") else { return };
+    assert!(droptail > 40.0, "{droptail} ms");
+    for kind in ["codel", "fq_codel", "pie", "dualpi2"] {
+        let Some((managed, outcome)) = queueing_ms(&format!("{{ kind = \"{kind}\" }}")) else { return };
+        assert!(managed < 30.0 && outcome.utilization > 0.85, "{kind}: {managed} ms, {}", outcome.utilization);
+    }
+    // The kernel answers marks, so that next to nothing is sent again.
+    let Some((managed, outcome)) = queueing_ms("{ kind = \"fq_codel\", ecn = true }") else { return };
+    assert!(managed < 30.0 && outcome.utilization > 0.85, "{managed} ms, {}", outcome.utilization);
+    assert!(outcome.flows[0].legs[0].retransmits <= 2, "{}", outcome.flows[0].legs[0].retransmits);
+}

@@ -14,7 +14,7 @@ use crate::{
     sender::{CongestionControl, SenderConfig, TcpSender},
     settings::TcpSettings,
 };
-use scenario::{FlowSpec, LegLinks, QueueKind, Scenario, SplitMode};
+use scenario::{FlowSpec, LegLinks, Scenario, SplitMode};
 use units::{Rate, Span};
 
 impl<'a> SeriesSimulation<'a> {
@@ -102,8 +102,7 @@ impl<'a> SeriesSimulation<'a> {
         let shaper = split_before.and_then(|split| self.shapers[split]);
         let channels = [shaper.unwrap_or(forward(leg.first)), backward(leg.end - 1)];
         // A controller that routers send feedback to does not react to marks.
-        let ecn =
-            control.native().is_some() && self.scenario.links[leg.first..leg.end].iter().any(|link| link.queue.kind == QueueKind::Ecn);
+        let ecn = control.native().is_some() && self.scenario.links[leg.first..leg.end].iter().any(|link| link.queue.marks());
         let config = SenderConfig {
             connection,
             channel: channels[0],

@@ -7,6 +7,7 @@ mod golden;
 mod one_leg;
 mod parallel;
 mod properties;
+mod queues;
 mod semi;
 mod sources;
 mod split;
