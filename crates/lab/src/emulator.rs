@@ -6,18 +6,19 @@
 //! the other device when it is due. The stages compute with exact times, so a late wake-up delays a
 //! packet but does not lower the rate. How late packets are written is measured and reported.
 
-use crate::{LabError, capture::Capture, sys};
+use crate::{LabError, capture::Capture, ip_packet, sys};
 use hdrhistogram::Histogram;
-use link::{LinkCounts, LinkDirection, LinkPacket, LinkStage, Time};
+use link::{DirectionSpec, Ecn, LinkCounts, LinkDirection, LinkPacket, LinkStage, Time, Transmission};
 use rand::RngExt as _;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::OwnedFd,
     io::Errno,
 };
-use scenario::{Loss, RateChange};
+use scenario::{LinkChanges, Loss};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
+    iter::Peekable,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -25,7 +26,7 @@ use std::{
     thread,
     time::Instant,
 };
-use units::{PKT, QueueSize, Rate, Span};
+use units::{PKT, Rate, Span};
 
 /// Size of a packet buffer, bytes: the MTU of the TUN devices, rounded up.
 const MAX_PACKET: usize = 1536;
@@ -42,13 +43,10 @@ const LONGEST_SLEEP: Span = Span(50_000_000);
 /// A link to emulate.
 #[derive(Debug)]
 pub(crate) struct LinkSpec {
-    pub(crate) rate: Rate,
-    /// Later rates, in order; their times count from the start of the run.
-    pub(crate) changes: Vec<RateChange>,
-    pub(crate) delay: Span,
-    pub(crate) limit: QueueSize,
-    pub(crate) loss: Option<Loss>,
-    pub(crate) loss_rng: rand_pcg::Pcg64,
+    /// In the direction of the data, and in the opposite direction.
+    pub(crate) directions: [DirectionSpec; 2],
+    /// Changes, in order; their times count from the start of the run.
+    pub(crate) changes: LinkChanges,
     /// The TUN devices on the sender's and on the receiver's side.
     pub(crate) ends: [OwnedFd; 2],
     /// The hosts of these devices, by index.
@@ -175,6 +173,7 @@ impl Drop for Emulator {
 }
 
 /// A packet and its buffer.
+#[derive(Debug, Clone)]
 struct EmulatedPacket {
     bytes: Box<[u8; MAX_PACKET]>,
     length: u32,
@@ -188,6 +187,22 @@ impl LinkPacket for EmulatedPacket {
     fn extra_delay(&self) -> Span {
         self.extra
     }
+    fn ecn(&self) -> Ecn {
+        ip_packet::ecn(self.contents())
+    }
+    fn mark_congestion(&mut self) {
+        let length = self.length as usize;
+        ip_packet::mark_congestion(&mut self.bytes[..length]);
+    }
+    fn flow(&self) -> u64 {
+        ip_packet::flow(self.contents())
+    }
+}
+
+impl EmulatedPacket {
+    fn contents(&self) -> &[u8] {
+        &self.bytes[..self.length as usize]
+    }
 }
 
 /// The state of a link.
@@ -196,10 +211,12 @@ struct EmulatedLink {
     hosts: [usize; 2],
     /// In the direction of the data, and in the opposite direction.
     directions: [LinkDirection<EmulatedPacket>; 2],
-    /// The configured rate at present.
-    asked: Rate,
-    /// Later rates.
-    changes: VecDeque<RateChange>,
+    /// The configured rate at present; absent with a trace.
+    asked: Option<Rate>,
+    /// Whether its clock has started.
+    has_begun: bool,
+    /// What is to change.
+    changes: Peekable<LinkChanges>,
     rate_meter: RateMeter,
     late: Histogram<u64>,
     refused: u64,
@@ -222,12 +239,13 @@ impl EmulatorThread {
         let link = |spec: LinkSpec| EmulatedLink {
             ends: spec.ends,
             hosts: spec.hosts,
-            directions: [
-                LinkDirection::new(spec.rate, spec.limit, spec.delay, spec.loss, spec.loss_rng.clone()),
-                LinkDirection::new(spec.rate, spec.limit, spec.delay, None, spec.loss_rng),
-            ],
-            asked: spec.rate,
-            changes: spec.changes.into(),
+            asked: match spec.directions[0].transmission {
+                Transmission::Rate(rate) => Some(rate),
+                Transmission::Trace(_) => None,
+            },
+            directions: spec.directions.map(LinkDirection::new),
+            has_begun: false,
+            changes: spec.changes.peekable(),
             rate_meter: RateMeter::default(),
             // From a nanosecond to a minute, with three significant digits.
             late: Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order"),
@@ -264,12 +282,12 @@ impl EmulatorThread {
     fn deliver(&mut self) -> Option<Time> {
         let mut next: Option<Time> = None;
         for index in 0..self.links.len() {
-            next = next.into_iter().chain(self.apply_rate_changes(index)).min();
+            next = next.into_iter().chain(self.apply_changes(index)).min();
             for direction in 0..2 {
                 let mut now = self.now();
                 while let Some((due, packet)) = self.links[index].directions[direction].ready(now) {
                     let link = &mut self.links[index];
-                    let bytes = &packet.bytes[..packet.length as usize];
+                    let bytes = packet.contents();
                     // The host's backlog is full: a loss outside of the link, which makes the run
                     // invalid.
                     if rustix::io::write(&link.ends[1 - direction], bytes).is_err() {
@@ -287,28 +305,41 @@ impl EmulatorThread {
             let now = self.now();
             let link = &mut self.links[index];
             let (queued, left) = (link.directions[0].queued(now).0, link.directions[0].counts().departed_bytes.0);
-            link.rate_meter.sample(now, left, queued > 0, link.asked);
+            if let Some(asked) = link.asked {
+                link.rate_meter.sample(now, left, queued > 0, asked);
+            }
             self.gauges[index].queued.store(queued, Relaxed);
             self.gauges[index].left_bytes.store(left, Relaxed);
         }
         next
     }
 
-    /// Applies the rate changes of a link that are due. Returns when the next one is.
-    fn apply_rate_changes(&mut self, index: usize) -> Option<Time> {
+    /// Starts the clock of a link with the run, and applies the changes that are due. Returns
+    /// when the next one is.
+    fn apply_changes(&mut self, index: usize) -> Option<Time> {
         let began = self.began.load(Relaxed);
         let now = self.now();
         let link = &mut self.links[index];
-        while let Some(change) = link.changes.front() {
+        if began <= now.0 && !link.has_begun {
+            link.has_begun = true;
+            link.directions.iter_mut().for_each(|direction| direction.start(now, Time(began)));
+        }
+        while let Some(change) = link.changes.peek() {
             let at = Time(began) + change.at;
             if at > now {
                 return Some(at);
             }
-            for direction in &mut link.directions {
-                direction.set_rate(now, change.rate);
+            if let Some(rate) = change.rate {
+                link.directions.iter_mut().for_each(|direction| direction.set_rate(now, rate));
+                link.asked = Some(rate);
             }
-            link.asked = change.rate;
-            link.changes.pop_front();
+            if let Some(delay) = change.delay {
+                link.directions.iter_mut().for_each(|direction| direction.set_delay(now, delay));
+            }
+            if let Some(loss) = change.loss {
+                link.directions[0].set_loss(now, Some(Loss::PerPacket(loss.0)));
+            }
+            link.changes.next();
         }
         None
     }
@@ -339,7 +370,7 @@ impl EmulatorThread {
                         }
                     };
                     let now = self.now();
-                    if !is_unicast(&bytes[..length]) {
+                    if !ip_packet::is_unicast(&bytes[..length]) {
                         self.free_buffers.push(bytes);
                         continue;
                     }
@@ -370,30 +401,8 @@ impl EmulatorThread {
             return Span::ZERO;
         }
         let of = |port: u16| self.settings.access_delays.get(&port).copied();
-        tcp_ports(packet).and_then(|[source, destination]| of(destination).or_else(|| of(source))).unwrap_or(Span::ZERO)
+        ip_packet::tcp_ports(packet).and_then(|[source, destination]| of(destination).or_else(|| of(source))).unwrap_or(Span::ZERO)
     }
-}
-
-/// Whether a packet is unicast. Others are the kernel's own (neighbour discovery, group
-/// membership): passed on, they would shift every later draw of a loss process.
-fn is_unicast(packet: &[u8]) -> bool {
-    match packet.first().map(|byte| byte >> 4) {
-        Some(4) => packet.get(16).is_some_and(|byte| *byte < 224),
-        Some(6) => packet.get(24).is_some_and(|byte| *byte != 0xff),
-        _ => false,
-    }
-}
-
-/// Source and destination port of a TCP packet; `None` for other packets.
-fn tcp_ports(packet: &[u8]) -> Option<[u16; 2]> {
-    const TCP: u8 = 6;
-    let start = match packet.first()? >> 4 {
-        4 if packet.get(9)? == &TCP => usize::from(packet[0] & 0xf) * 4,
-        6 if packet.get(6)? == &TCP => 40,
-        _ => return None,
-    };
-    let ports = packet.get(start..start + 4)?;
-    Some([u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])])
 }
 
 /// Measures the rate at which bytes leave a queue, over times in which it is never empty.
@@ -431,21 +440,6 @@ impl RateMeter {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ports_are_found_in_both_families() {
-        let mut v4 = vec![0x46; 28];
-        v4[9] = 6;
-        v4[24..28].copy_from_slice(&[0x30, 0x39, 0, 80]);
-        assert_eq!(tcp_ports(&v4), Some([12345, 80]));
-        let mut v6 = vec![0x60; 44];
-        v6[6] = 6;
-        v6[40..44].copy_from_slice(&[0, 80, 0x30, 0x39]);
-        assert_eq!(tcp_ports(&v6), Some([80, 12345]));
-        assert_eq!(tcp_ports(&v6[..42]), None, "cut short");
-        v6[6] = 17;
-        assert_eq!(tcp_ports(&v6), None, "not TCP");
-    }
 
     #[test]
     fn a_rate_is_measured_only_while_packets_are_queued() {

@@ -15,6 +15,7 @@ use crate::{
 };
 use intercept::{LegProfile, LegRule, LinkView, Policy, Prefix, ReceiveCounters};
 use kernel::Controller;
+use link::DirectionSpec;
 use proxy::{FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand_pcg::Pcg64;
 use rustix::fd::OwnedFd;
@@ -110,10 +111,14 @@ impl SeriesNetwork {
                 host.publish()?;
             }
         }
-        let buffers = socket_memory(scenario);
+        let mut settings = settings(&socket_memory(scenario)).to_vec();
+        if scenario.links.iter().any(|link| link.queue.marks()) {
+            // Ask for ECN: the kernel's default only accepts it.
+            settings.push(("ipv4/tcp_ecn", "1".into()));
+        }
         let mut ends = Vec::new();
         for (index, host) in hosts.iter().enumerate() {
-            ends.push(set_up(host, index, count, &buffers, scenario.tcp.initial_window)?);
+            ends.push(set_up(host, index, count, &settings, scenario.tcp.initial_window)?);
         }
         let links = link_specs(scenario, seed, ends);
         let (capture, capture_writer) = Capture::of_hosts(options.capture.as_deref(), &hosts)?;
@@ -343,8 +348,14 @@ pub(crate) fn settings(memory: &str) -> [(&'static str, String); 8] {
 /// Makes a host's devices and configures the host. Returns the devices towards the sender and
 /// towards the receiver. `window` is the initial congestion window of its connections, in segments:
 /// an attribute of routes, and the kernel's own default if absent.
-fn set_up(host: &Host, index: usize, links: usize, memory: &str, window: Option<u32>) -> Result<[Option<OwnedFd>; 2], LabError> {
-    host.sysctl(&settings(memory))?;
+fn set_up(
+    host: &Host,
+    index: usize,
+    links: usize,
+    settings: &[(&'static str, String)],
+    window: Option<u32>,
+) -> Result<[Option<OwnedFd>; 2], LabError> {
+    host.sysctl(settings)?;
     host.sysctl(&[("ipv4/ip_forward", "1".into()), ("ipv6/conf/all/forwarding", "1".into())])?;
     let open = |link: usize| -> Result<OwnedFd, LabError> {
         let device = format!("link{}", link + 1);
@@ -389,15 +400,9 @@ fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]
     let mut specs = Vec::new();
     for (index, link) in scenario.links.iter().enumerate() {
         let (Some(left), Some(right)) = (ends[index][1].take(), ends[index + 1][0].take()) else { continue };
-        let limit = scenario.queue_size(index);
-        let loss_rng = stream(seed, Purpose::Losses, index as u64);
         specs.push(LinkSpec {
-            rate: link.rate,
-            changes: link.changes.clone(),
-            delay: link.delay,
-            limit,
-            loss: link.loss,
-            loss_rng,
+            directions: [false, true].map(|is_reverse| DirectionSpec::of_link(scenario, index, seed, is_reverse)),
+            changes: link.all_changes(),
             ends: [left, right],
             hosts: [index, index + 1],
         });

@@ -9,7 +9,7 @@ use crate::{
     workload::{self, RunContext, Workload},
 };
 use outcome::{Engine, EngineError, Outcome, Progress};
-use scenario::{Backpressure, Explicit, QueueKind, RateChange, Scenario, SplitMode, Tcp};
+use scenario::{Backpressure, Explicit, QueueKind, Scenario, SplitMode, Tcp};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},
@@ -50,17 +50,13 @@ impl Engine for Lab {
             parallel::can_answer(&parallel)?;
         }
         for (index, link) in (1..).zip(&scenario.links) {
-            if link.queue.kind != QueueKind::Droptail {
-                let why = "its links have drop-tail queues only; the simulator has AQM and router-assisted queues: --on sim";
+            if matches!(link.queue.kind, QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp) {
+                let why = "its links have no routers that tell senders what to send; the simulator has them: --on sim";
                 return EngineError::cannot("lab", format!("link[{index}].queue.kind"), why);
             }
             if link.demand.is_some() {
                 let why = "the rates of its links follow time alone; the simulator has rates that follow demand: --on sim";
                 return EngineError::cannot("lab", format!("link[{index}].demand"), why);
-            }
-            if link.ack_loss.is_some() {
-                let why = "its links lose packets in the direction of the data only; the simulator loses acknowledgements too: --on sim";
-                return EngineError::cannot("lab", format!("link[{index}].ack_loss"), why);
             }
         }
         if !scenario.agents.is_empty() {
@@ -190,7 +186,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     })?;
     let context = Arc::new(RunContext::new(seed, &controllers.sender));
     network.start_clock();
-    let mut rate_changes = rate_changes(scenario).into_iter().peekable();
+    let mut rate_changes: Vec<_> = scenario.links.iter().map(|link| link.all_changes().peekable()).collect();
     let mut workload = Workload::start(&network, context.clone(), &specs, &scenario.cross)?;
     let mut recorder = Recorder::new(scenario, &specs);
 
@@ -200,8 +196,12 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let cancelled = loop {
         recorder.sample(&context, &workload.flows, &network);
         let elapsed = context.began.elapsed();
-        while let Some((index, change)) = rate_changes.next_if(|(_, change)| change.at.duration() <= elapsed) {
-            network.update_link_rate(scenario, index, change.rate)?;
+        for (index, changes) in rate_changes.iter_mut().enumerate() {
+            while let Some(change) = changes.next_if(|change| change.at.duration() <= elapsed) {
+                if let Some(rate) = change.rate {
+                    network.update_link_rate(scenario, index, rate)?;
+                }
+            }
         }
         progress.at(progress_of(&workload, elapsed, duration), "running");
         if (ends_by_itself && workload.is_done()) || duration.is_some_and(|duration| elapsed >= duration) {
@@ -234,14 +234,6 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     }
     let records = ended.lock().map(|mut records| std::mem::take(&mut *records)).unwrap_or_default();
     Ok(measure::outcome(scenario, seed, recorder, &flows, records, &links, end_s))
-}
-
-/// The rate changes of all links, each with the index of its link (from 0), in order of time.
-fn rate_changes(scenario: &Scenario) -> Vec<(usize, RateChange)> {
-    let all = scenario.links.iter().enumerate().flat_map(|(index, link)| link.changes.iter().map(move |change| (index, *change)));
-    let mut all: Vec<(usize, RateChange)> = all.collect();
-    all.sort_by_key(|(_, change)| change.at);
-    all
 }
 
 /// Completed share of a run, estimated from elapsed time and from the bytes read.

@@ -251,7 +251,8 @@ pub struct LinkOutcome {
     pub link: usize,
     /// The rate that was asked.
     pub rate_bps: f64,
-    /// The rate that was delivered while the link had a queue, for at least 0.1 s; null: it never had.
+    /// The rate that was delivered while the link had a queue, for at least 0.1 s; null: it never had,
+    /// or the link follows a trace.
     pub delivered_rate_bps: Option<f64>,
     /// The one-way delay that was asked.
     pub delay_s: f64,
@@ -264,12 +265,19 @@ pub struct LinkOutcome {
     pub packets: u64,
     /// Packets that the queue dropped.
     pub queue_drops: u64,
-    /// Packets that the loss process dropped.
+    /// Packets that were lost behind the queue: by a loss process, a bit error or an outage.
     pub losses: u64,
+    /// Packets that arrived twice.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub duplicates: u64,
     /// Share of packets that was to be lost; null: the loss process is not a share of packets.
     pub loss_asked: Option<f64>,
     /// Largest length of the queue.
     pub queue_max_bytes: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// One of the networks in parallel.

@@ -5,7 +5,7 @@ use crate::{
     agent::Agent,
     control::{Control, ControllerSetting, bare},
     flows::{FlowGroup, FlowSpec, Opens},
-    links::Link,
+    links::{Link, QueueParameters},
     networks::{Bond, Foreground, ParallelNetwork},
     random::{Purpose, stream},
     sources::Cross,
@@ -191,6 +191,12 @@ impl Scenario {
     pub fn queue_size(&self, index: usize) -> QueueSize {
         let link = &self.links[index];
         link.queue.size_for(link.rate, self.base_rtt(self.leg_of_link(index)))
+    }
+
+    /// The parameters of the discipline of the queue of link `index`.
+    pub fn queue_parameters(&self, index: usize) -> QueueParameters {
+        let link = &self.links[index];
+        link.queue.parameters_for(link.rate, self.base_rtt(self.leg_of_link(index)))
     }
 
     /// Payload that split `index` holds at most in each direction of a connection; none: no limit.

@@ -25,7 +25,17 @@ pub enum Purpose {
     /// Reordering on a link.
     Detours,
     /// Losses on a link against the direction of the data.
-    AckLosses,
+    ReverseLosses,
+    /// Bit errors on a link.
+    BitErrors,
+    /// Outages of a link.
+    Outages,
+    /// Jitter on a link.
+    Jitter,
+    /// Duplicates on a link.
+    Duplicates,
+    /// Drops of a queue under active management.
+    Queue,
 }
 
 /// The generator for `purpose` and `index` (the number of the flow group, of the link …) under `seed`.

@@ -155,9 +155,9 @@ fn can_answer_agents(scenario: &Scenario) -> Result<(), EngineError> {
 /// Refuses scenarios with parallel networks that the simulator has no answer to.
 fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(), EngineError> {
     for (index, network) in (1..).zip(parallel.networks) {
-        if !matches!(network.queue.kind, QueueKind::Droptail | QueueKind::Ecn) {
+        if matches!(network.queue.kind, QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp) {
             let key = format!("network[{index}].queue.kind");
-            return EngineError::cannot("sim", key, "parallel networks have no such routers: use \"droptail\" or \"ecn\"");
+            return EngineError::cannot("sim", key, "parallel networks have no such routers: use \"droptail\" or another queue");
         }
     }
     if Explicit::named(scenario.control.sender_name()).is_some() {

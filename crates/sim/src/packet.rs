@@ -1,7 +1,7 @@
 //! A simulated packet: the fields of its TCP header and the place of its payload in the stream,
 //! without the payload itself.
 
-use link::LinkPacket as _;
+use link::{Ecn, LinkPacket as _};
 use units::Span;
 
 /// Size of the IPv4 and TCP headers with the timestamp option (RFC 7323), bytes.
@@ -230,6 +230,22 @@ impl link::LinkPacket for SimPacket {
 
     fn extra_delay(&self) -> Span {
         Span(self.extra_delay_ns)
+    }
+
+    fn ecn(&self) -> Ecn {
+        match (self.has_flag(CE), self.has_flag(ECT)) {
+            (true, _) => Ecn::Ce,
+            (false, true) => Ecn::Ect0,
+            (false, false) => Ecn::NotEct,
+        }
+    }
+
+    fn mark_congestion(&mut self) {
+        self.flags |= CE;
+    }
+
+    fn flow(&self) -> u64 {
+        self.connection.into()
     }
 }
 

@@ -8,16 +8,31 @@ use lab::Lab;
 use outcome::{Engine, EngineError, Outcome};
 use scenario::{Scenario, ScenarioFile};
 use std::{
-    sync::PoisonError,
+    io::{self, BufRead},
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
 /// How long to repeat runs on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A scenario whose links may follow [`TRACE`] and [`STEPS`].
 fn scenario(text: &str) -> Scenario {
-    ScenarioFile::parse(text, "test").unwrap().variants(&[]).unwrap().remove(0).scenario
+    let open = |name: &str| -> io::Result<Box<dyn BufRead>> {
+        Ok(Box::new(io::Cursor::new(match name {
+            "trace" => TRACE.iter().map(|at| format!("{at}\n")).collect(),
+            _ => STEPS.to_owned(),
+        })))
+    };
+    ScenarioFile::parse_with(text, "test", Arc::new(open)).unwrap().variants(&[]).unwrap().remove(0).scenario
 }
+
+/// Delivery opportunities, ms: bursts, a gap of 150 ms, a packet every 5 ms. 4 Mbit/s on average.
+const TRACE: [u32; 40] = [
+    5, 5, 5, 5, 5, 5, 20, 20, 20, 20, 20, 20, 40, 40, 40, 40, 40, 40, 40, 190, 195, 200, 205, 210, 215, 220, 225, 230, 235, 240, 245, 250,
+    250, 250, 250, 250, 250, 250, 250, 250,
+];
+const STEPS: &str = "time,rate,delay\n0s,8Mbit,5ms\n200ms,2Mbit,\n400ms,,30ms\n";
 
 /// Plays until a run is valid. Returns `None` and reports the test as skipped if none is.
 fn play(test: &str, text: &str) -> Option<Outcome> {
@@ -198,4 +213,45 @@ fn a_link_carries_less_from_then_on_and_an_application_sends_what_it_offers() {
     };
     assert!((1_700_000..=2_050_000).contains(&offered.flows[0].bytes), "{}", offered.flows[0].bytes);
     assert!(offered.jain.is_some_and(|jain| jain < 0.99) && offered.queue_bytes.is_some());
+}
+
+#[test]
+fn varying_links_carry_what_their_files_say() {
+    const TEST: &str = "varying_links_carry_what_their_files_say";
+    if common::skip(TEST) {
+        return;
+    }
+    let run = "name = \"x\"\nduration = \"4s\"\n[[flow]]\n[[link]]\ndelay = \"5ms\"\nqueue = \"60kB\"\n";
+    let saturated = "[[cross]]\nlink = 1\nrate = \"12Mbit\"\n";
+    for link in ["trace = { down = \"trace\", up = \"trace\" }\n", "rate = \"1Mbit\"\nsteps = \"steps\"\nrepeat = \"600ms\"\n"] {
+        let Some(outcome) = play(TEST, &format!("{run}{link}{saturated}")) else { return };
+        // The bytes that left, beside those of the file from the same first to the same last sample. An
+        // opportunity or a change at either end may lie on the other side of the sample.
+        assert!((outcome.utilization - 1.0).abs() < 0.01, "{link}: {}", outcome.utilization);
+        let Some(outcome) = play(TEST, &format!("{run}{link}")) else { return };
+        assert!(outcome.utilization > 0.5 && outcome.utilization < 1.005, "{link}: {}", outcome.utilization);
+    }
+}
+
+#[test]
+fn managed_queues_hold_the_delay_of_the_kernels_tcp() {
+    const TEST: &str = "managed_queues_hold_the_delay_of_the_kernels_tcp";
+    if common::skip(TEST) {
+        return;
+    }
+    let run = "name = \"x\"\nduration = \"6s\"\n[control]\nsender = \"cubic\"\n[[flow]]\n[[link]]\nrate = \"20Mbit\"\ndelay = \"10ms\"\n";
+    let queueing_ms = |queue: &str| -> Option<(f64, Outcome)> {
+        let outcome = play(TEST, &format!("{run}queue = {queue}\n"))?;
+        Some((outcome.flows[0].legs[0].mean_rtt_s * 1e3 - 20.0, outcome))
+    };
+    let Some((droptail, _)) = queueing_ms("\"300kB\"") else { return };
+    assert!(droptail > 40.0, "{droptail} ms");
+    for kind in ["codel", "fq_codel", "pie", "dualpi2"] {
+        let Some((managed, outcome)) = queueing_ms(&format!("{{ kind = \"{kind}\" }}")) else { return };
+        assert!(managed < 30.0 && outcome.utilization > 0.85, "{kind}: {managed} ms, {}", outcome.utilization);
+    }
+    // The kernel answers marks, so that next to nothing is sent again.
+    let Some((managed, outcome)) = queueing_ms("{ kind = \"fq_codel\", ecn = true }") else { return };
+    assert!(managed < 30.0 && outcome.utilization > 0.85, "{managed} ms, {}", outcome.utilization);
+    assert!(outcome.flows[0].legs[0].retransmits <= 2, "{}", outcome.flows[0].legs[0].retransmits);
 }

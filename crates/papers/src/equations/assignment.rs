@@ -80,7 +80,8 @@ impl Cell {
     }
 
     fn rows(&self) -> Vec<ComputedRow> {
-        let split = self.row("split as a fluid (CAN)", self.split).claimed("the fluid split is optimal (Remark 1)", self.is_split_optimal());
+        let split =
+            self.row("split as a fluid (CAN)", self.split).claimed("the fluid split is optimal (Remark 1)", self.is_split_optimal());
         let note = if self.is_split_optimal() {
             String::new()
         } else {

@@ -182,14 +182,15 @@ fn link_outcome(simulation: &mut SeriesSimulation<'_>, index: usize) -> LinkOutc
     LinkOutcome {
         link: index + 1,
         rate_bps: rate,
-        delivered_rate_bps: (counts.max_queued.0 > 0).then_some(rate),
+        delivered_rate_bps: (counts.max_queued.0 > 0 && link.trace.is_none()).then_some(rate),
         delay_s: link.delay.secs(),
         delivered_delay_s: (counts.delivered > 0).then(|| link.delay.secs()),
         late_p99_s: 0.0,
         packets: counts.arrived,
         queue_drops: counts.queue_drops,
         losses: counts.losses,
-        loss_asked: link.loss.map_or(Some(0.0), link::mean_loss),
+        duplicates: counts.duplicates,
+        loss_asked: link::asked_loss(link),
         queue_max_bytes: counts.max_queued.0,
     }
 }

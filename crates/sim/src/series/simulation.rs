@@ -12,8 +12,9 @@ use crate::{
     run_counters::RunCounters,
 };
 use outcome::Progress;
-use scenario::{FlowSpec, Opens, Scenario, SplitMode};
-use units::{Rate, Span};
+use scenario::{FlowSpec, LinkChanges, Opens, Scenario, SplitMode};
+use std::iter::Peekable;
+use units::Rate;
 
 /// How long to wait, after the last byte has arrived, for the senders to learn of it, ns.
 const CONFIRMATION_LIMIT: u64 = 600_000_000_000;
@@ -37,13 +38,13 @@ pub(crate) struct SeriesFlow {
     pub(crate) acked: Option<u64>,
 }
 
-/// A change of the rate of a link.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LinkRateChange {
-    /// Index of the link, from 0.
+/// A link that changes during the run.
+#[derive(Debug)]
+pub(super) struct VaryingLink {
+    /// Its index, from 0.
     pub(super) link: usize,
-    pub(super) at: Span,
-    pub(super) rate: Rate,
+    /// What is to come.
+    pub(super) changes: Peekable<LinkChanges>,
 }
 
 /// The state of a run.
@@ -67,7 +68,7 @@ pub(crate) struct SeriesSimulation<'a> {
     pub(super) monitors: Vec<Option<usize>>,
     pub(super) applications: Vec<SourceApplication>,
     pub(super) cross_traffic: Vec<CrossTrafficSource>,
-    pub(super) rate_changes: Vec<LinkRateChange>,
+    pub(super) varying_links: Vec<VaryingLink>,
     /// Indices of the links with a rate that adapts to demand.
     pub(super) demand_links: Vec<usize>,
     /// A flow has no end, so the run lasts until its time limit.
@@ -405,8 +406,8 @@ impl SeriesSimulation<'_> {
     fn handle_event(&mut self, at: u64, key: EventKey) {
         let target = key.target as usize;
         match key.kind {
-            ScheduledEventKind::RateChange => match target.checked_sub(self.rate_changes.len()) {
-                None => self.change_rate(target),
+            ScheduledEventKind::RateChange => match target.checked_sub(self.varying_links.len()) {
+                None => self.change_link(target, key),
                 Some(number) => self.follow_demand(number, key),
             },
             // Samples are taken by `ObservedRun`. There is no bond.
@@ -464,10 +465,23 @@ impl SeriesSimulation<'_> {
         self.net.events.schedule(key, self.net.now + demand.every.0);
     }
 
+    /// Changes a link, and schedules its next change.
+    fn change_link(&mut self, number: usize, key: EventKey) {
+        let VaryingLink { link, changes } = &mut self.varying_links[number];
+        let link = *link;
+        let Some(change) = changes.next() else { return };
+        if let Some(next) = changes.peek() {
+            self.net.events.schedule(key, next.at.0);
+        }
+        self.net.change_link(link, &change);
+        if let Some(rate) = change.rate {
+            self.change_rate(link, rate);
+        }
+    }
+
     /// Changes the rate of a link. The proxy before it learns of that unless its capacity is
     /// configured.
-    fn change_rate(&mut self, number: usize) {
-        let LinkRateChange { link, rate, .. } = self.rate_changes[number];
+    fn change_rate(&mut self, link: usize, rate: Rate) {
         self.net.set_rate(forward(link), rate);
         self.net.set_rate(backward(link), rate);
         for (index, split) in self.scenario.splits.iter().enumerate() {

@@ -86,7 +86,7 @@ fn agents_are_no_place_for_controllers_that_need_feedback() {
 #[test]
 fn lost_acknowledgements_are_lost_against_the_direction_of_the_data() {
     let none = run(&wireless("", ""));
-    let lost = run(&wireless("ack_loss = { per_packet = 0.3 }\n", ""));
+    let lost = run(&wireless("loss.reverse = { per_packet = 0.3 }\n", ""));
     // Cumulative acknowledgements hardly need each other.
     assert_eq!(lost.links[1].losses, 0);
     assert!(lost.flows[0].end_s > none.flows[0].end_s && lost.goodput_bps > 0.5 * none.goodput_bps);
@@ -95,8 +95,8 @@ fn lost_acknowledgements_are_lost_against_the_direction_of_the_data() {
 /// A lossy wireless link and an agent: the keys of the link, the cache in packets, the controller.
 fn any_agent() -> impl Strategy<Value = (String, u64)> {
     let loss = prop_oneof![
-        (0.0..0.3f64).prop_map(|p| format!("{{ per_packet = {p:.4} }}")),
-        Just("{ gilbert = { good_to_bad = 0.01, bad_to_good = 0.2 } }".to_string()),
+        (0.0..0.3f64).prop_map(|p| format!("loss.per_packet = {p:.4}")),
+        Just("loss.gilbert = { good_to_bad = 0.01, bad_to_good = 0.2 }".to_string()),
     ];
     let ends = (prop::sample::select(vec!["reno", "cubic", "vegas", "dctcp"]), any::<bool>(), 0.0..0.2f64);
     let sizes = (1u32..60, 2u32..80, 1u64..200, 1u32..400_000, 1u32..4);
@@ -104,8 +104,8 @@ fn any_agent() -> impl Strategy<Value = (String, u64)> {
         let agent = if is_snoop { format!("kind = \"snoop\"\ncache = \"{cache}pkt\"\n") } else { "kind = \"loss-notice\"\n".into() };
         let text = format!(
             "duration = \"24h\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"20ms\"\nqueue = \"{queue}pkt\"\n\
-             [[link]]\nrate = \"8Mbit\"\ndelay = \"{delay}ms\"\nqueue.limit = \"{queue}pkt\"\nqueue.kind = \"ecn\"\nloss = {loss}\n\
-             ack_loss = {{ per_packet = {acks:.4} }}\n[[agent]]\nafter = 1\n{agent}[control]\nsender = \"{control}\"\n\
+             [[link]]\nrate = \"8Mbit\"\ndelay = \"{delay}ms\"\nqueue.limit = \"{queue}pkt\"\nqueue.kind = \"ecn\"\n{loss}\n\
+             loss.reverse = {{ per_packet = {acks:.4} }}\n[[agent]]\nafter = 1\n{agent}[control]\nsender = \"{control}\"\n\
              [[flow]]\ncount = {count}\nbytes = \"{bytes}B\"\nfast_open = {fast_open}\n"
         );
         (text, cache * 1500)
