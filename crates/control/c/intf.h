@@ -19,6 +19,7 @@
 #define TD_INTF_H
 
 typedef unsigned char u8;
+typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
@@ -41,13 +42,22 @@ struct td_flow {
 	u32 prior_cwnd;	/* cwnd before the last reduction */
 	u32 weight;	/* weight of its share of the capacity; 0 counts as 1 */
 	u32 header;	/* IP and TCP headers of a segment, bytes */
+	u32 ca_state;	/* enum td_ca_state; for controllers that want rate samples, as the next five */
+	u32 delivered;	/* segments delivered so far, modulo 2^32 */
+	u32 lost;	/* segments marked lost so far, modulo 2^32 */
+	u32 marked;	/* segments so far that were delivered by ACKs with an ECN echo, modulo 2^32 */
+	u32 app_limited; /* 1: within the last round trip there was no data to send */
+	u32 pacing_wait_us; /* time until pacing permits the next segment */
 	u32 reserved;
 	u64 sent;	/* payload bytes sent so far, retransmissions included */
 	/* Set by the controller. */
 	u32 cwnd;
 	u32 ssthresh;
-	u64 pacing_rate; /* payload bytes/s; 0: TCP's own pacing */
+	u64 pacing_rate; /* payload bytes/s; 0: TCP's own pacing. With rate samples it comes in as it is. */
 };
+
+/* TCP's congestion state, as in Linux. */
+enum td_ca_state { TD_CA_OPEN, TD_CA_DISORDER, TD_CA_CWR, TD_CA_RECOVERY, TD_CA_LOSS };
 
 enum td_event_kind {
 	TD_INIT,	/* the flow starts, or switches to this controller */
@@ -66,6 +76,8 @@ enum td_event_flag {
 	TD_ECN_ECHO = 2,	/* the ACK echoes a CE mark */
 	TD_NO_MORE_DATA = 4,	/* the application has closed its sending side */
 	TD_DELAYED_ACK = 8,	/* the receiver may have delayed the ACK (RFC 1122 §4.2.3.2): it is for one segment, in order */
+	TD_APP_LIMITED = 16,	/* the rate sample is limited by the application */
+	TD_LONE_RUNT = 32,	/* the ACK is for a lone segment that is not full: the receiver has probably delayed it */
 };
 
 /* An event. */
@@ -77,6 +89,13 @@ struct td_event {
 	u32 marked;	/* of those, segments with a CE mark, if the receiver reports it */
 	u32 rtt_us;	/* RTT sample; 0: none */
 	u32 lost;	/* segments newly marked lost */
+	/* The rate sample of an ACK (draft-ietf-ccwg-bbr §4.1), for controllers that want it. */
+	u32 interval_us; /* time over which it was measured; 0: no sample */
+	u32 sampled;	/* segments delivered since its segment was sent; 0: the ACK delivered nothing */
+	u32 prior_delivered; /* `delivered` of the flow when its segment was sent */
+	u32 prior_in_flight; /* segments in flight before the ACK */
+	u32 random;	/* a random number, new at each event */
+	u32 reserved;
 };
 
 /*
@@ -143,16 +162,22 @@ struct td_link {
 
 /* Size of a controller's state of a flow: the 104 bytes of ICSK_CA_PRIV_SIZE less 8 for the hooks. */
 #define TD_STATE_BYTES 96
+/* The same for a controller that wants more, which the kernel keeps in a map of sockets. */
+#define TD_STORAGE_BYTES 640
 
 /*
  * td_NAME_WANTS: which optional events a controller needs, whether it needs ECN, and whether flows
- * have weights.
+ * have weights. With TD_WANTS_RATE it owns the window, does not know the link, and is told what
+ * Linux tells a controller with cong_control: rate samples, the congestion state, the expired
+ * timer (TD_TIMEOUT, when cwnd has been reset) and spurious losses (TD_UNDO).
  */
 #define TD_WANTS_SAMPLE 1
 #define TD_WANTS_RESTART 2
 #define TD_WANTS_RECOVERED 4
 #define TD_WANTS_ECN 8
 #define TD_WANTS_WEIGHT 16
+#define TD_WANTS_RATE 32
+#define TD_WANTS_STORAGE 64
 
 /*
  * A controller's tunables are u32, listed once as `#define td_NAME_TUNABLES(T) T(name, default,
@@ -165,7 +190,9 @@ struct td_link {
 	struct td_##name##_tunables {                                                           \
 		td_##name##_TUNABLES(TD_TUNABLE_FIELD)                                          \
 	};                                                                                      \
-	_Static_assert(sizeof(struct td_##name##_state) <= TD_STATE_BYTES, "too much state")
+	_Static_assert(sizeof(struct td_##name##_state) <=                                      \
+			       (td_##name##_WANTS & TD_WANTS_STORAGE ? TD_STORAGE_BYTES : TD_STATE_BYTES), \
+		       "too much state")
 
 TD_INLINE u32 td_min(u32 a, u32 b) { return a < b ? a : b; }
 TD_INLINE u32 td_max(u32 a, u32 b) { return a > b ? a : b; }
@@ -177,6 +204,12 @@ TD_INLINE u64 td_sub_sat(u64 a, u64 b) { return a > b ? a - b : 0; }
 TD_INLINE u64 td_div(u64 a, u64 b) { return b ? a / b : 0; }
 /* Whether sequence number a is before b, modulo 2^32 (RFC 9293 §3.4). */
 TD_INLINE int td_before(u32 a, u32 b) { return (u32)(a - b) > 0x7fffffffU; }
+
+/*
+ * Between the steps of a long computation: what follows reads its state anew. The BPF verifier would
+ * otherwise follow every combination of the values that it knows from the branches before.
+ */
+#define td_step_ends() __asm__ volatile("" : : : "memory")
 
 /* Whether a round trip has ended: all data sent before the end of the last one is acknowledged. `end` is kept by the caller. */
 TD_INLINE int td_round_ended(const struct td_flow *f, u32 *end)

@@ -16,6 +16,8 @@ struct td_native {
 	u32 tunable_count;
 	u32 owns_window;
 	u32 wants;
+	u32 state_bytes;
+	u32 reserved;
 };
 
 #define TUNABLE(name, value, low, high, text)                                             \
@@ -30,14 +32,15 @@ struct td_native {
 TD_CONTROLLERS(NATIVE)
 
 #define ENTRY(name, owns_window, text) \
-	{ #name, text, step_##name, tunables_##name, sizeof(tunables_##name) / sizeof(struct td_tunable), owns_window, td_##name##_WANTS },
+	{ #name, text, step_##name, tunables_##name, sizeof(tunables_##name) / sizeof(struct td_tunable), owns_window, td_##name##_WANTS, \
+	  sizeof(struct td_##name##_state), 0 },
 const struct td_native td_natives[] = { TD_CONTROLLERS(ENTRY) };
 const u32 td_native_count = sizeof(td_natives) / sizeof(td_natives[0]);
 
 /* The layout in C, for a test that compares it with the one in Rust. */
 const u32 td_layout[] = {
 	sizeof(struct td_flow), offsetof(struct td_flow, sent), offsetof(struct td_flow, cwnd), offsetof(struct td_flow, pacing_rate),
-	sizeof(struct td_event), offsetof(struct td_event, kind), offsetof(struct td_event, lost),
+	sizeof(struct td_event), offsetof(struct td_event, kind), offsetof(struct td_event, lost), offsetof(struct td_event, random),
 	sizeof(struct td_link), offsetof(struct td_link, overhead), offsetof(struct td_link, egress), offsetof(struct td_link, measured_us),
 	offsetof(struct td_link, xcp), offsetof(struct td_link, mpcp), offsetof(struct td_link, share),
 };

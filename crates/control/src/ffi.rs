@@ -1,7 +1,6 @@
 //! Foreign-function interface: the structs of `c/intf.h` and the table of `c/native.c`.
 #![allow(unsafe_code)]
 
-use crate::STATE_WORDS;
 use std::{
     ffi::{CStr, c_char},
     ptr, slice,
@@ -34,6 +33,19 @@ pub struct FlowState {
     pub weight: u32,
     /// IP and TCP headers of a segment, bytes.
     pub header: u32,
+    /// TCP's congestion state: 0 open, 1 disorder, 2 CWR, 3 recovery, 4 loss. For controllers that
+    /// [want rate samples](crate::Controller::wants_rate_samples), as the next five.
+    pub ca_state: u32,
+    /// Segments delivered so far, modulo 2³².
+    pub delivered: u32,
+    /// Segments marked lost so far, modulo 2³².
+    pub lost: u32,
+    /// Segments so far that were delivered by ACKs with an ECN echo, modulo 2³².
+    pub marked: u32,
+    /// 1: within the last round trip there was no data to send.
+    pub app_limited: u32,
+    /// Time until pacing permits the next segment, µs.
+    pub pacing_wait_us: u32,
     /// Padding.
     pub reserved: u32,
     /// Payload bytes sent so far, retransmissions included.
@@ -42,7 +54,8 @@ pub struct FlowState {
     pub cwnd: u32,
     /// Decision: slow start threshold, segments.
     pub ssthresh: u32,
-    /// Decision: pacing rate, payload bytes/s; 0: TCP's own pacing.
+    /// Decision: pacing rate, payload bytes/s; 0: TCP's own pacing. A controller that wants rate
+    /// samples is told the current one.
     pub pacing_rate: u64,
 }
 
@@ -80,7 +93,7 @@ pub struct Event {
     /// Its kind.
     pub kind: EventKind,
     /// [`crate::CWND_LIMITED`], [`crate::ECN_ECHO`], [`crate::NO_MORE_DATA`],
-    /// [`crate::DELAYED_ACK`].
+    /// [`crate::DELAYED_ACK`], [`crate::APP_LIMITED`], [`crate::LONE_RUNT`].
     pub flags: u32,
     /// Segments newly acknowledged or SACKed.
     pub acked: u32,
@@ -90,6 +103,18 @@ pub struct Event {
     pub rtt_us: u32,
     /// Segments newly marked lost.
     pub lost: u32,
+    /// Rate sample: the time over which it was measured, µs; 0: none.
+    pub interval_us: u32,
+    /// Rate sample: segments delivered since its segment was sent; 0: the ACK delivered nothing.
+    pub sampled: u32,
+    /// Rate sample: [`FlowState::delivered`] when its segment was sent.
+    pub prior_delivered: u32,
+    /// Segments in flight before the ACK.
+    pub prior_in_flight: u32,
+    /// A random number, new at each event.
+    pub random: u32,
+    /// Padding.
+    pub reserved: u32,
 }
 
 /// The record of one egress link, shared by its flows (`struct td_link`): its configuration, the
@@ -220,6 +245,8 @@ pub(crate) struct Native {
     tunable_count: u32,
     owns_window: u32,
     wants: u32,
+    state_bytes: u32,
+    reserved: u32,
 }
 
 /// `struct td_tunable`.
@@ -266,6 +293,11 @@ impl Native {
         self.wants
     }
 
+    /// Size of its state, in 64-bit words.
+    pub(crate) fn state_words(&self) -> usize {
+        self.state_bytes.div_ceil(8) as usize
+    }
+
     pub(crate) fn tunables(&self) -> &'static [RawTunable] {
         // SAFETY: the table is constant and has that many entries.
         unsafe { slice::from_raw_parts(self.tunables, self.tunable_count as usize) }
@@ -274,19 +306,13 @@ impl Native {
     /// Calls the controller.
     ///
     /// # Panics
-    /// If there is not one value for each tunable.
+    /// If there is not one value for each tunable, or the state is too short.
     #[inline]
-    pub(crate) fn step(
-        &self,
-        flow: &mut FlowState,
-        words: &mut [u64; STATE_WORDS],
-        link: Option<&mut LinkRecord>,
-        event: &Event,
-        tunables: &[u32],
-    ) {
+    pub(crate) fn step(&self, flow: &mut FlowState, words: &mut [u64], link: Option<&mut LinkRecord>, event: &Event, tunables: &[u32]) {
         assert_eq!(tunables.len(), self.tunable_count as usize, "tunables of {}", self.name());
+        assert!(words.len() >= self.state_words(), "state of {}", self.name());
         let link = link.map_or(ptr::null_mut(), ptr::from_mut);
-        // SAFETY: the structs have the layout of C (tested below), the state has the largest size,
+        // SAFETY: the structs have the layout of C (tested below), the state has its size,
         // and each tunable has a value.
         unsafe { (self.step)(flow, words.as_mut_ptr(), link, event, tunables.as_ptr()) }
     }
@@ -324,6 +350,7 @@ mod tests {
             size_of::<Event>(),
             offset_of!(Event, kind),
             offset_of!(Event, lost),
+            offset_of!(Event, random),
             size_of::<LinkRecord>(),
             offset_of!(LinkRecord, overhead),
             offset_of!(LinkRecord, egress),

@@ -37,9 +37,14 @@ pub const NO_MORE_DATA: u32 = 4;
 /// [`Event::flags`]: the receiver may have delayed the ACK (RFC 1122 §4.2.3.2): it is for one
 /// segment, in order.
 pub const DELAYED_ACK: u32 = 8;
-/// Size of a controller's state of a flow, in 64-bit words: what Linux grants
-/// (`ICSK_CA_PRIV_SIZE`), less one word for the BPF hooks.
-pub const STATE_WORDS: usize = 12;
+/// [`Event::flags`]: the rate sample is limited by the application.
+pub const APP_LIMITED: u32 = 16;
+/// [`Event::flags`]: the ACK is for a lone segment that is not full, which the receiver has probably
+/// delayed.
+pub const LONE_RUNT: u32 = 32;
+/// The largest size of a controller's state of a flow, in 64-bit words. Most need no more than what
+/// Linux grants in a socket (`ICSK_CA_PRIV_SIZE`, 13 words) less one for the BPF hooks.
+pub const MOST_STATE_WORDS: usize = 80;
 
 /// A congestion controller.
 #[derive(Clone, Copy)]
@@ -49,7 +54,7 @@ pub struct Controller(&'static ffi::Native);
 #[derive(Debug, Clone)]
 pub struct ControllerState {
     controller: Controller,
-    words: [u64; STATE_WORDS],
+    words: Box<[u64]>,
     tunables: tunable::Values,
 }
 
@@ -83,7 +88,19 @@ impl Controller {
 
     /// Whether it allocates the configured capacity of a link. While that is unknown it is NewReno.
     pub fn needs_capacity(self) -> bool {
-        self.owns_window()
+        self.owns_window() && !self.wants_rate_samples()
+    }
+
+    /// Whether it needs delivery rate samples, TCP's congestion state, timeouts and undone losses;
+    /// it then owns the window without knowing the link.
+    pub fn wants_rate_samples(self) -> bool {
+        const RATE: u32 = 32; // TD_WANTS_RATE
+        self.0.wants() & RATE != 0
+    }
+
+    /// Size of its state of a flow, in 64-bit words: at most [`MOST_STATE_WORDS`].
+    pub fn state_words(self) -> usize {
+        self.0.state_words()
     }
 
     /// Whether it needs [`EventKind::Sample`] events.
@@ -153,7 +170,7 @@ impl ControllerState {
     }
 
     /// The controller's own state, as it is stored in a kernel socket too.
-    pub fn words(&self) -> &[u64; STATE_WORDS] {
+    pub fn words(&self) -> &[u64] {
         &self.words
     }
 }

@@ -1,6 +1,6 @@
 //! The parameters of controllers, and a controller with values of its own.
 
-use crate::{Controller, ControllerState, Event, EventKind, FlowState, LinkRecord, STATE_WORDS};
+use crate::{Controller, ControllerState, Event, EventKind, FlowState, LinkRecord};
 use std::{fmt, ops::RangeInclusive};
 
 /// The largest number of tunables of a controller.
@@ -74,7 +74,8 @@ impl TunedController {
 
     /// Starts on a flow at time `now_us` (µs).
     pub fn begin(&self, flow: &mut FlowState, link: Option<&mut LinkRecord>, now_us: u64) -> ControllerState {
-        let mut state = ControllerState { controller: self.controller, words: [0; STATE_WORDS], tunables: self.values };
+        let mut state =
+            ControllerState { controller: self.controller, words: vec![0; self.controller.state_words()].into(), tunables: self.values };
         state.step(flow, link, &Event { now_us, kind: EventKind::Init, ..Event::default() });
         state
     }

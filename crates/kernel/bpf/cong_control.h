@@ -3,6 +3,7 @@
  * of every ACK, and neither recovery nor TCP's own pacing changes its decisions. Included with
  * TD_NAME defined.
  */
+#include "cong_control_call.h"
 #include "link_records.h"
 
 /* State of these hooks, behind the controller's state of the socket. */
@@ -115,23 +116,11 @@ void BPF_PROG(td_release, struct sock *sk)
 	td_dispatch(sk, &e);
 }
 
-/* Set by user space: number of arguments of this kernel's cong_control, 2 or (from Linux 6.10 on) 4. */
-const volatile u32 td_cong_control_arguments SEC(".rodata.arguments") = 4;
-
-/* Loads an argument. In assembly, as the compiler would merge two loads into one at a computed offset. */
-#define TD_ARG(arguments, number)                                                                                                \
-	({                                                                                                                            \
-		void *argument;                                                                                                       \
-		asm volatile("%0 = *(u64 *)(%1 + 8 * " #number ")" : "=r"(argument) : "r"(arguments));                                \
-		argument;                                                                                                             \
-	})
-
 SEC("struct_ops")
 int td_cong_control(u64 *arguments)
 {
 	struct sock *sk = TD_ARG(arguments, 0);
-	/* The rate sample is the last argument. The verifier knows the constant and checks only that branch. */
-	const struct rate_sample *rs = td_cong_control_arguments == 2 ? TD_ARG(arguments, 1) : TD_ARG(arguments, 3);
+	const struct rate_sample *rs = TD_RATE_SAMPLE(arguments);
 	/* Receivers acknowledge at once out of order and at every second segment. */
 	u32 delayed_ack = rs->acked_sacked <= 1 && !td_tcp(sk)->sacked_out ? TD_DELAYED_ACK : 0;
 	struct td_event e = {

@@ -32,7 +32,9 @@ TD_INLINE const struct TD_CAT(TD_STEP, _tunables) *td_tunables(void)
 	return tunables;
 }
 
-#if TD_OWNS_WINDOW
+#if TD_WANTS_OF(TD_WANTS_RATE)
+#include "rate_control.h"
+#elif TD_OWNS_WINDOW
 #include "cong_control.h"
 #else
 #include "cong_avoid.h"
@@ -44,7 +46,7 @@ TD_INLINE const struct TD_CAT(TD_STEP, _tunables) *td_tunables(void)
  */
 struct {
 	struct td_flow flow;
-	u64 state[TD_STATE_BYTES / 8];
+	u64 state[TD_STORAGE_BYTES / 8];
 	struct td_link link;
 	struct td_event event;
 	u32 has_link;

@@ -62,7 +62,7 @@ struct dst_entry {
 struct sock {
 	struct sock_common __sk_common;
 	struct dst_entry *sk_dst_cache;
-	unsigned long sk_pacing_rate;
+	unsigned long sk_pacing_rate, sk_max_pacing_rate;
 	__u32 sk_pacing_status;
 	__u8 sk_shutdown;
 } KERNEL;
@@ -92,18 +92,24 @@ struct tcp_sock {
 	__u32 mss_cache;
 	__u32 snd_cwnd, snd_ssthresh, prior_cwnd;
 	__u32 packets_out, retrans_out, sacked_out, lost_out, max_packets_out;
-	__u32 srtt_us, delivered, delivered_ce, lost;
+	__u32 srtt_us, delivered, delivered_ce, lost, app_limited;
 	__u64 bytes_sent;
-	__u64 tcp_mstamp;
+	__u64 tcp_mstamp, tcp_wstamp_ns, tcp_clock_cache;
 	struct minmax rtt_min;
 	__u8 is_cwnd_limited : 1;
 } KERNEL;
 
 struct rate_sample {
+	__u64 prior_mstamp;
+	__u32 prior_delivered;
 	int delivered;
+	long interval_us;
 	long rtt_us;
 	int losses;
 	__u32 acked_sacked;
+	__u32 prior_in_flight;
+	bool is_app_limited;
+	bool is_ack_delayed;
 } KERNEL;
 
 struct ack_sample {
@@ -137,6 +143,8 @@ struct tcp_congestion_ops {
 	__u32 (*undo_cwnd)(struct sock *sk);
 	void (*init)(struct sock *sk);
 	void (*release)(struct sock *sk);
+	__u32 (*min_tso_segs)(struct sock *sk);
+	__u32 (*sndbuf_expand)(struct sock *sk);
 	char name[16];
 	__u32 flags;
 };

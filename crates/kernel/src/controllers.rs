@@ -201,7 +201,7 @@ macro_rules! objects {
         }
     };
 }
-objects!("reno", "cubic", "vegas", "hybla", "westwood", "dctcp", "xcp", "xcp_known", "mpcp", "share");
+objects!("reno", "cubic", "vegas", "hybla", "westwood", "dctcp", "bbr", "bbr3", "xcp", "xcp_known", "mpcp", "share");
 
 pub(crate) fn open(controller: Controller) -> Result<OpenObject> {
     sys::redirect_libbpf_log();

@@ -4,16 +4,17 @@ use crate::{
     Error, Result, controllers, shared_maps,
     sys::{self, Plain},
 };
-use control::{Event, FlowState, LinkRecord, STATE_WORDS, TunedController};
+use control::{Controller, Event, FlowState, LinkRecord, MOST_STATE_WORDS, TunedController};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ProgramInput};
 
 /// The BPF build of a controller, to which events are given. Its decisions can be compared with
 /// those of the native build of the same header.
 #[derive(Debug)]
 pub struct Replay {
+    controller: Controller,
     object: Object,
     memory: MapHandle,
-    state: [u64; STATE_WORDS],
+    state: [u64; MOST_STATE_WORDS],
 }
 
 /// The program's variables (`td_replayed`).
@@ -21,7 +22,7 @@ pub struct Replay {
 #[derive(Clone, Copy)]
 struct Memory {
     flow: FlowState,
-    state: [u64; STATE_WORDS],
+    state: [u64; MOST_STATE_WORDS],
     link: LinkRecord,
     event: Event,
     has_link: u32,
@@ -54,7 +55,7 @@ impl Replay {
         })?;
         let bss = object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss")).expect("the object has a .bss");
         let memory = MapHandle::try_from(&bss).map_err(Error::kernel(&attempt))?;
-        Ok(Replay { object, memory, state: [0; STATE_WORDS] })
+        Ok(Replay { controller, object, memory, state: [0; MOST_STATE_WORDS] })
     }
 
     /// Gives it an event, as [`control::ControllerState::step`].
@@ -86,7 +87,7 @@ impl Replay {
     }
 
     /// The controller's own state.
-    pub fn words(&self) -> &[u64; STATE_WORDS] {
-        &self.state
+    pub fn words(&self) -> &[u64] {
+        &self.state[..self.controller.state_words()]
     }
 }

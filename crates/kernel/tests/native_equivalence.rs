@@ -20,6 +20,13 @@ fn step(random: &mut Pcg64Mcg, flow: &mut FlowState, link: &mut LinkRecord, now:
     flow.sent += u64::from(acked * flow.mss);
     flow.unsent = if random.random_bool(0.8) { random.random_range(0..1 << 20) } else { 0 };
     flow.snd_wnd = random.random_range(60_000..6_000_000);
+    let lost = if random.random_bool(0.02) { 3 } else { 0 };
+    flow.delivered = flow.delivered.wrapping_add(acked);
+    flow.lost = flow.lost.wrapping_add(lost);
+    flow.marked = flow.marked.wrapping_add(if random.random_bool(0.005) { acked } else { 0 });
+    flow.ca_state = if random.random_bool(0.9) { flow.ca_state } else { random.random_range(0..5) };
+    flow.app_limited = random.random_range(0..2);
+    flow.pacing_wait_us = random.random_range(0..2_000);
     link.egress += u64::from(acked) * 1514;
     link.foreign += if random.random_bool(0.1) { 1514 } else { 0 };
     link.backlog = random.random_range(0..100_000);
@@ -40,11 +47,27 @@ fn step(random: &mut Pcg64Mcg, flow: &mut FlowState, link: &mut LinkRecord, now:
     if kind == EventKind::Loss {
         flow.prior_cwnd = flow.cwnd;
     }
-    let flags =
-        if random.random_bool(0.8) { control::CWND_LIMITED } else { 0 } | if random.random_bool(0.3) { control::DELAYED_ACK } else { 0 };
+    let flags = if random.random_bool(0.8) { control::CWND_LIMITED } else { 0 }
+        | if random.random_bool(0.3) { control::DELAYED_ACK } else { 0 }
+        | if random.random_bool(0.1) { control::APP_LIMITED } else { 0 }
+        | if random.random_bool(0.1) { control::LONE_RUNT } else { 0 };
     let rtt_us = if random.random_bool(0.9) { flow.srtt_us } else { 0 };
-    let lost = if random.random_bool(0.02) { 3 } else { 0 };
-    Event { now_us: *now, kind, flags, acked, marked: acked / 3, rtt_us, lost }
+    let sampled = if random.random_bool(0.9) { random.random_range(0..400) } else { 0 };
+    Event {
+        now_us: *now,
+        kind,
+        flags,
+        acked,
+        marked: acked / 3,
+        rtt_us,
+        lost,
+        interval_us: if random.random_bool(0.9) { flow.srtt_us } else { 0 },
+        sampled,
+        prior_delivered: flow.delivered.wrapping_sub(sampled),
+        prior_in_flight: flow.in_flight.wrapping_add(acked),
+        random: random.random(),
+        reserved: 0,
+    }
 }
 
 #[test]

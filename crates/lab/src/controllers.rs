@@ -8,6 +8,8 @@ use scenario::{ControllerSetting, Scenario};
 pub(crate) struct LegControllers {
     /// The sender's controller by the name that the kernel knows.
     pub sender: String,
+    /// The same for each group of flows.
+    pub groups: Vec<String>,
     _loaded: Vec<LoadedController>,
 }
 
@@ -15,16 +17,23 @@ impl LegControllers {
     /// Loads Tandem's controllers among those of the legs with all tunables of the scenario, so that a
     /// controller that another program has loaded with other tunables is an error.
     pub(crate) fn load(scenario: &Scenario) -> Result<Self, EngineError> {
-        let settings = scenario.leg_settings();
+        let (settings, groups) = (scenario.leg_settings(), scenario.sender_settings());
         let load = |setting: &ControllerSetting| {
             let ours = kernel::resolve(&setting.name)?;
             Some(load(ours, setting))
         };
-        let loaded: Vec<LoadedController> = settings.iter().filter_map(load).collect::<Result<_, _>>()?;
-        let sender = settings[0].name.as_str();
-        let sender = kernel::resolve(sender).map_or_else(|| sender.to_owned(), |ours| format!("td_{}", ours.name()));
-        Ok(LegControllers { sender, _loaded: loaded })
+        let loaded: Vec<LoadedController> = settings.iter().chain(&groups).filter_map(load).collect::<Result<_, _>>()?;
+        Ok(LegControllers {
+            sender: in_kernel(&settings[0].name),
+            groups: groups.iter().map(|group| in_kernel(&group.name)).collect(),
+            _loaded: loaded,
+        })
     }
+}
+
+/// The name by which the kernel knows a controller.
+fn in_kernel(name: &str) -> String {
+    kernel::resolve(name).map_or_else(|| name.to_owned(), |ours| format!("td_{}", ours.name()))
 }
 
 fn load(ours: Controller, setting: &ControllerSetting) -> Result<LoadedController, EngineError> {
@@ -37,9 +46,14 @@ fn load(ours: Controller, setting: &ControllerSetting) -> Result<LoadedControlle
 /// Refuses tunables that this kernel cannot give to the controllers: those of its own ones, and two sets
 /// for the same controller, which all of its connections share.
 pub(crate) fn check_tunables(scenario: &Scenario) -> Result<(), EngineError> {
-    let settings = scenario.leg_settings();
+    let (legs, mut settings) = (scenario.leg_settings().len(), scenario.leg_settings());
+    settings.extend(scenario.sender_settings());
     for (leg, setting) in settings.iter().enumerate() {
-        let key = if leg == 0 { "control.sender" } else { "control.proxy" };
+        let key = match leg {
+            0 => "control.sender".into(),
+            _ if leg < legs => "control.proxy".into(),
+            _ => format!("flow[{}].control", leg - legs + 1),
+        };
         let Some(ours) = kernel::resolve(&setting.name) else {
             if setting.tunables.is_empty() {
                 continue;

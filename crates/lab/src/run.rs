@@ -27,7 +27,7 @@ const NO_COOKIES: &str =
     "its hosts are new in every run and have no cookies from earlier connections; the simulator assumes that they have: --on sim";
 
 /// Controllers of Linux that Tandem does not bring and that a kernel may lack.
-const LINUX_CONTROLLERS: [&str; 11] = ["bbr", "bic", "cdg", "highspeed", "htcp", "illinois", "lp", "nv", "scalable", "veno", "yeah"];
+const LINUX_CONTROLLERS: [&str; 10] = ["bic", "cdg", "highspeed", "htcp", "illinois", "lp", "nv", "scalable", "veno", "yeah"];
 
 /// The engine that plays scenarios on the real kernel.
 #[derive(Debug, Default, Clone)]
@@ -116,8 +116,11 @@ impl Engine for Lab {
             return EngineError::cannot("lab", "flow.count", format!("it has ports for {MAX_FLOWS} flows only: ask for fewer"));
         }
         let available = intercept::available_controllers();
-        for (leg, name) in scenario.leg_controls().into_iter().enumerate() {
-            let key = if leg == 0 { "control.sender" } else { "control.proxy" };
+        let legs = scenario.leg_controls().into_iter().enumerate();
+        let legs = legs.map(|(leg, name)| (if leg == 0 { "control.sender" } else { "control.proxy" }.to_owned(), leg, name));
+        let senders = scenario.sender_settings();
+        let groups = (1..).zip(&senders).map(|(group, setting)| (format!("flow[{group}].control"), 0, setting.name.as_str()));
+        for (key, leg, name) in legs.chain(groups) {
             if kernel::has_congestion_control(name) {
                 continue;
             }
@@ -143,7 +146,7 @@ impl Engine for Lab {
                 return EngineError::cannot("lab", key, format!("this kernel has no controller {name:?}; it has {}", available.join(", ")));
             }
             return Err(EngineError::WrongScenario {
-                key: key.into(),
+                key,
                 why: format!("there is no controller {name:?}; this kernel has {}", available.join(", ")),
             });
         }
@@ -184,7 +187,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
             records.push((proxy, record));
         }
     })?;
-    let context = Arc::new(RunContext::new(seed, &controllers.sender));
+    let context = Arc::new(RunContext::new(seed, &controllers.groups));
     network.start_clock();
     let mut rate_changes: Vec<_> = scenario.links.iter().map(|link| link.all_changes().peekable()).collect();
     let mut workload = Workload::start(&network, context.clone(), &specs, &scenario.cross)?;

@@ -51,15 +51,15 @@ pub(crate) struct RunContext {
     seed: u64,
     /// The bytes that flows send, repeated cyclically.
     payload: Vec<u8>,
-    /// The sender's congestion controller.
-    control: String,
+    /// The sender's congestion controller of each group of flows.
+    controls: Vec<String>,
 }
 
 impl RunContext {
-    pub(crate) fn new(seed: u64, control: &str) -> Self {
+    pub(crate) fn new(seed: u64, controls: &[String]) -> Self {
         let mut payload = vec![0; 1 << 20];
         stream(seed, Purpose::Payload, 0).fill(&mut payload[..]);
-        RunContext { began: Instant::now(), stop: AtomicBool::new(false), seed, payload, control: control.into() }
+        RunContext { began: Instant::now(), stop: AtomicBool::new(false), seed, payload, controls: controls.to_vec() }
     }
 
     /// Seconds since the start of the run.
@@ -248,7 +248,7 @@ fn socket(context: &RunContext, flow: &Flow, receives: bool) -> io::Result<Socke
             intercept::clamp_window(&socket, window.0 as usize)?;
         }
     } else {
-        socket.set_tcp_congestion(context.control.as_bytes())?;
+        socket.set_tcp_congestion(context.controls[flow.spec.group].as_bytes())?;
         // Send buffers are large enough for the BDP of any path. Without this limit, unlimited
         // flows would fill them with unsent data.
         socket.set_tcp_notsent_lowat(MAX_UNSENT)?;

@@ -241,6 +241,9 @@ impl Scenario {
                 format!("flow[{index}].send_buffer"),
                 "is less than one packet: nothing could be sent".into(),
             )?;
+            if let Some(text) = &flow.control {
+                crate::control::check_text(format!("flow[{index}].control"), text)?;
+            }
         }
         for (index, offer) in self.flows.iter().enumerate().filter_map(|(index, flow)| Some((index, flow.offers?))) {
             need(offer.bytes != Bytes(0).into(), format!("flow[{index}].offers.bytes"), "is 0: it would never send".into())?;
@@ -282,6 +285,9 @@ impl Scenario {
                 let delayed = self.flows.iter().position(|flow| flow.access_delay != crate::Draw::default());
                 let own = "is a delay on the first link, but networks in parallel have no links: give the networks their delays";
                 need(delayed.is_none(), format!("flow[{}].access_delay", delayed.unwrap_or(0)), own.into())?;
+                let controlled = self.flows.iter().position(|flow| flow.control.is_some());
+                let shared = "is of one group, but connections over networks in parallel have one controller: set control.sender";
+                need(controlled.is_none(), format!("flow[{}].control", controlled.unwrap_or(0)), shared.into())?;
                 self.check_flows()
             }
         }

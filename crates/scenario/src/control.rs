@@ -122,13 +122,16 @@ impl Control {
     pub(crate) fn check(&self) -> Result<(), Fault> {
         let texts = std::iter::once(("control.sender".to_owned(), &self.sender));
         for (key, text) in texts.chain(self.proxy.iter().map(|text| ("control.proxy".to_owned(), text))) {
-            let setting: ControllerSetting = text.parse().map_err(|why: String| Fault::new(key.clone(), why))?;
-            if !setting.tunables.is_empty() {
-                check_tunables(key, &setting.name, &setting.tunables)?;
-            }
+            check_text(key, text)?;
         }
         self.tunables.iter().try_for_each(|(name, tunables)| check_tunables(format!("control.tunables.{name}"), name, tunables))
     }
+}
+
+/// Checks the text of a controller, that of `key`.
+pub(crate) fn check_text(key: String, text: &str) -> Result<(), Fault> {
+    let setting: ControllerSetting = text.parse().map_err(|why: String| Fault::new(key.clone(), why))?;
+    if setting.tunables.is_empty() { Ok(()) } else { check_tunables(key, &setting.name, &setting.tunables) }
 }
 
 /// The name in a controller's text.
@@ -185,7 +188,7 @@ mod tests {
         assert!(wrong("reno,beta=3").contains(&format!("control.proxy: reno has no tunable \"beta\"; {list}")), "{}", wrong("reno,beta=3"));
         assert!(wrong("reno,beta_milli=3").contains(&format!("beta_milli of reno cannot be 3; {list}")));
         assert!(wrong("reno,beta_milli").contains("has \"beta_milli\" after the name of a controller: expected TUNABLE=NUMBER"));
-        assert!(wrong("bbr,x=3").contains("only Tandem's controllers have some: reno, cubic"));
+        assert!(wrong("htcp,x=3").contains("only Tandem's controllers have some: reno, cubic"));
         let table = controls("[control.tunables.mpcp]\nlaw = 3\n", &[]).unwrap_err();
         assert!(table.contains("control.tunables.mpcp: law of mpcp cannot be 3; its tunables are law (0 to 2, default 0)"), "{table}");
         assert!(controls("", &["control.tunables.mpcp.law=3"]).unwrap_err().contains("law of mpcp cannot be 3"));

@@ -48,6 +48,10 @@ pub struct FlowGroup {
     /// connection takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offers: Option<Offer>,
+    /// The sender's controller for these connections, written as `control.sender` is. Absent:
+    /// `control.sender`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<String>,
 }
 
 fn one_flow() -> u32 {
@@ -156,6 +160,8 @@ impl Draw {
 pub struct FlowSpec {
     /// Its number over all groups, from 0.
     pub id: u32,
+    /// The index of its group, from 0.
+    pub group: usize,
     /// Payload that it sends; absent: as much as it can.
     pub bytes: Option<Bytes>,
     /// When it starts, from the start of the run.

@@ -103,13 +103,14 @@ impl Scenario {
     /// The connections, numbered over all groups, with random times and sizes drawn from `seed`.
     pub fn flow_specs(&self, seed: u64) -> Vec<FlowSpec> {
         let mut specs = Vec::new();
-        for (group_index, group) in (0..).zip(&self.flows) {
+        for (group_index, group) in (0_u64..).zip(&self.flows) {
             let starts = group.start.draw(group.count, &mut stream(seed, Purpose::Starts, group_index));
             let delays = group.access_delay.draw(group.count, &mut stream(seed, Purpose::AccessDelays, group_index));
             let sizes = &mut stream(seed, Purpose::Sizes, group_index);
             for (start, access_delay) in starts.into_iter().zip(delays) {
                 specs.push(FlowSpec {
                     id: specs.len() as u32,
+                    group: group_index as usize,
                     bytes: group.bytes.map(|law| law.draw(sizes)),
                     start,
                     opens: group.opens,
@@ -156,6 +157,12 @@ impl Scenario {
     /// The controller of each leg with its tunables.
     pub fn leg_settings(&self) -> Vec<ControllerSetting> {
         self.leg_texts().into_iter().map(|text| self.control.setting(text)).collect()
+    }
+
+    /// The sender's controller of each group of flows with its tunables.
+    pub fn sender_settings(&self) -> Vec<ControllerSetting> {
+        let text = |group: &FlowGroup| group.control.clone().unwrap_or_else(|| self.control.sender.clone());
+        self.flows.iter().map(|group| self.control.setting(&text(group))).collect()
     }
 
     fn leg_texts(&self) -> Vec<&str> {

@@ -10,7 +10,7 @@ use crate::{
 };
 use control::Controller;
 use outcome::{Engine, EngineError, Outcome, Progress};
-use scenario::{Buffer, Explicit, FlowGroup, Parallel, QueueKind, Scenario, SplitMode, TransferScheduler};
+use scenario::{Buffer, ControllerSetting, Explicit, FlowGroup, Parallel, QueueKind, Scenario, SplitMode, TransferScheduler};
 use units::Span;
 
 /// Time limit of a run without a duration: a month. It is reached when a flow cannot end, for
@@ -49,6 +49,7 @@ impl Engine for Sim {
             }
         }
         can_answer_agents(scenario)?;
+        group_controls(scenario)?;
         leg_controls(scenario).map(drop)
     }
 
@@ -79,7 +80,7 @@ impl Sim {
                 let simulation = ParallelSimulation::new(scenario, parallel, seed, controller, settings);
                 run_parallel(simulation, scenario, parallel, seed, progress)
             }
-            _ => run_series(scenario, seed, &controls, settings, progress),
+            _ => run_series(scenario, seed, [&controls, &group_controls(scenario)?], settings, progress),
         }
     }
 }
@@ -87,7 +88,7 @@ impl Sim {
 fn run_series(
     scenario: &Scenario,
     seed: u64,
-    controls: &[CongestionControl],
+    controls: [&[CongestionControl]; 2],
     settings: TcpSettings,
     progress: &dyn Progress,
 ) -> Result<(Outcome, RunCounters), EngineError> {
@@ -209,27 +210,39 @@ fn unsupported_flow_key(flow: &FlowGroup) -> Option<(&'static str, &'static str)
 
 /// The congestion control of each leg.
 fn leg_controls(scenario: &Scenario) -> Result<Vec<CongestionControl>, EngineError> {
-    let controls = scenario.leg_settings().into_iter().enumerate().map(|(leg, setting)| {
-        let name = setting.name.as_str();
-        let key = if leg == 0 { "control.sender" } else { "control.proxy" };
-        let wrong = |why: String| Err(EngineError::WrongScenario { key: key.into(), why });
-        match CongestionControl::of(&setting) {
-            Some(control) if leg == 0 && control.needs_capacity() => {
-                let why = format!("{name:?} divides the capacity of a proxy's egress link, which a sender does not know");
-                EngineError::cannot("sim", key, why)
-            }
-            Some(CongestionControl::RouterAssisted(explicit)) if !has_router(scenario, leg, explicit) => {
-                wrong(missing_router(scenario, leg, name, explicit))
-            }
-            Some(control) => Ok(control),
-            None if name == "bbr" => EngineError::cannot("sim", key, "BBR is available in the kernel only: use --on lab"),
-            None => {
-                let all: Vec<&str> = Controller::all().map(Controller::name).chain(Explicit::NAMES).collect();
-                wrong(format!("there is no controller {name:?}; there are {}", all.join(", ")))
-            }
+    let key = |leg| if leg == 0 { "control.sender" } else { "control.proxy" };
+    let settings = scenario.leg_settings().into_iter().enumerate();
+    settings.map(|(leg, setting)| congestion_control(scenario, leg, &setting, key(leg).into())).collect()
+}
+
+/// The sender's congestion control of each group of flows.
+fn group_controls(scenario: &Scenario) -> Result<Vec<CongestionControl>, EngineError> {
+    let key = |group: usize| match scenario.flows[group].control {
+        Some(_) => format!("flow[{}].control", group + 1),
+        None => "control.sender".into(),
+    };
+    let settings = scenario.sender_settings().into_iter().enumerate();
+    settings.map(|(group, setting)| congestion_control(scenario, 0, &setting, key(group))).collect()
+}
+
+/// The congestion control of leg `leg` by its setting, that of `key`.
+fn congestion_control(scenario: &Scenario, leg: usize, setting: &ControllerSetting, key: String) -> Result<CongestionControl, EngineError> {
+    let name = setting.name.as_str();
+    let wrong = |why: String| Err(EngineError::WrongScenario { key: key.clone(), why });
+    match CongestionControl::of(setting) {
+        Some(control) if leg == 0 && control.needs_capacity() => {
+            let why = format!("{name:?} divides the capacity of a proxy's egress link, which a sender does not know");
+            EngineError::cannot("sim", key, why)
         }
-    });
-    controls.collect()
+        Some(CongestionControl::RouterAssisted(explicit)) if !has_router(scenario, leg, explicit) => {
+            wrong(missing_router(scenario, leg, name, explicit))
+        }
+        Some(control) => Ok(control),
+        None => {
+            let all: Vec<&str> = Controller::all().map(Controller::name).chain(Explicit::NAMES).collect();
+            wrong(format!("there is no controller {name:?}; there are {}", all.join(", ")))
+        }
+    }
 }
 
 /// Whether a link of the leg has the routers that this controller needs.

@@ -48,6 +48,8 @@ pub(crate) struct SimNetwork {
     /// The current time, ns since the start of the run.
     pub(crate) now: u64,
     pub(crate) events: EventQueue,
+    /// The state of [`SimNetwork::draw_random`].
+    random_state: u64,
     /// Events that the event loop has processed.
     pub(crate) events_processed: u64,
     pub(crate) monitors: Vec<MonitoredLink>,
@@ -89,7 +91,7 @@ impl SimNetwork {
                 channels.push(LinkChannel { is_first: index == 0, ..LinkChannel::new(direction, next_hop) });
             }
         }
-        SimNetwork::from_channels(channels)
+        SimNetwork::from_channels(channels, seed)
     }
 
     /// The links of parallel networks, for segments of `mss` bytes of payload. The channels of
@@ -109,14 +111,15 @@ impl SimNetwork {
                 LinkChannel::new(direction, next_hop)
             })
         });
-        SimNetwork::from_channels(channels.collect())
+        SimNetwork::from_channels(channels.collect(), seed)
     }
 
-    fn from_channels(channels: Vec<LinkChannel>) -> Self {
+    fn from_channels(channels: Vec<LinkChannel>, seed: u64) -> Self {
         let next_deliveries = vec![NEVER; channels.len()];
         SimNetwork {
             now: 0,
             events: EventQueue::default(),
+            random_state: seed,
             events_processed: 0,
             monitors: Vec::new(),
             channels,
@@ -147,6 +150,15 @@ impl SimNetwork {
         self.channels.push(LinkChannel { direction, next_hop, is_first: false, monitor: Some(monitor), is_shaper: true });
         self.next_deliveries.push(NEVER);
         (self.channels.len() - 1, monitor)
+    }
+
+    /// A random number for a controller (SplitMix64, Steele, Lea, Flood, OOPSLA 2014).
+    pub(crate) fn draw_random(&mut self) -> u32 {
+        self.random_state = self.random_state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random_state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 32) as u32
     }
 
     /// The current time, µs since the start of the run.

@@ -111,7 +111,8 @@ fn check_splits(scenario: &Scenario) -> Result<(), EngineError> {
 
 /// The equations need Reno and one loss process on each leg.
 fn check_legs(scenario: &Scenario) -> Result<(), EngineError> {
-    if scenario.leg_controls().iter().any(|control| *control != "reno") {
+    let senders = scenario.sender_settings();
+    if scenario.leg_controls().into_iter().chain(senders.iter().map(|setting| setting.name.as_str())).any(|control| control != "reno") {
         return EngineError::cannot("theory", "control", "its rates rise linearly and are halved by a loss: \"reno\"");
     }
     for leg in scenario.legs() {

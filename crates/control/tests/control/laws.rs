@@ -321,7 +321,7 @@ proptest! {
             flow.nxt = flow.una.wrapping_add(flow.cwnd.min(1000).wrapping_mul(mss));
             flow.unsent = rtt_us;
             link.egress += u64::from(acked) * u64::from(mss);
-            let event = Event { now_us, kind: KINDS[kind as usize], acked, rtt_us, flags, marked: acked / 2, lost: acked / 3 };
+            let event = Event { now_us, kind: KINDS[kind as usize], acked, rtt_us, flags, marked: acked / 2, lost: acked / 3, ..Event::default() };
             state.step(&mut flow, Some(&mut link), &event);
             prop_assert!(flow.cwnd >= 1, "{controller:?} after {event:?}");
             prop_assert!(flow.ssthresh >= 1, "{controller:?} after {event:?}");

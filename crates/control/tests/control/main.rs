@@ -1,6 +1,8 @@
 //! The native controllers: the laws of each, and flows that share a bottleneck in virtual time.
 
+mod bbr;
 mod bottleneck;
 mod laws;
+mod paced_path;
 mod share;
 mod xcp;

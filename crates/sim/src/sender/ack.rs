@@ -19,6 +19,9 @@ impl TcpSender {
         if self.control_state.is_none() || packet.seq < self.snd_una || packet.seq > self.snd_nxt {
             return;
         }
+        if self.rate.is_some() {
+            self.sample_begins();
+        }
         if self.is_fast_path(packet) {
             self.fast_path_ack(packet, net);
         } else if !self.process_ack(packet, net) {
@@ -59,6 +62,7 @@ impl TcpSender {
         let (mut acked, mut first, mut last) = (0, None, None);
         while let Some(&segment) = self.segments.front().filter(|segment| segment.end() <= packet.seq) {
             self.segments.pop_front();
+            self.sample_acked(&segment);
             first.get_or_insert(segment);
             last = Some(segment);
             acked += 1;
@@ -249,6 +253,9 @@ impl TcpSender {
             }
         }
         self.segments[index].flags = flags | SACKED;
+        if let Some(sampler) = &mut self.rate {
+            sampler.on_sacked(index, &segment);
+        }
         self.sacked_out += 1;
         self.highest_sacked = self.highest_sacked.max(segment.end());
         summary.sacked = true;
@@ -300,6 +307,7 @@ impl TcpSender {
                 break;
             }
             self.segments.pop_front();
+            self.sample_acked(&segment);
             self.acked_segments += 1;
             self.remove_acked(&segment, summary, now);
         }
@@ -407,9 +415,16 @@ impl TcpSender {
     fn notify_ack(&mut self, acked: u32, lost: u32, rtt_us: u32, net: &mut SimNetwork) {
         // Receivers acknowledge out-of-order data and every second segment without delay.
         let held = if acked <= 1 && self.sacked_out == 0 { control::DELAYED_ACK } else { 0 };
-        let flags = self.limited_flag() | held;
         let lost = if self.lost_by_corruption { 0 } else { lost };
-        self.notify_controller(Event { kind: EventKind::Ack, flags, acked, rtt_us, lost, ..Event::default() }, net);
+        let limited = match self.rate {
+            // Slow start is not TCP's own here.
+            Some(_) if !self.is_cwnd_limited => 0,
+            _ => self.limited_flag(),
+        };
+        let flags = limited | held;
+        let mut event = Event { kind: EventKind::Ack, flags, acked, rtt_us, lost, ..Event::default() };
+        self.complete_sample(&mut event, net);
+        self.notify_controller(event, net);
     }
 
     /// Lets the controller grow the window (tcp_cong_avoid).

@@ -191,6 +191,7 @@ impl TcpSender {
         segment.flags |= EVER_RETRANS;
         self.transmit(segment, net);
         self.segments[index] = segment;
+        self.sample_sent(index, net.now);
         self.rack.retransmissions.push_back((self.acked_segments + index as u64, net.now));
         self.counters.retransmits += 1;
     }
@@ -244,6 +245,7 @@ impl TcpSender {
 
     /// The timer has expired.
     pub(crate) fn on_timer(&mut self, net: &mut SimNetwork) {
+        self.check_app_limited();
         match std::mem::replace(&mut self.pending, PendingTimer::Idle) {
             PendingTimer::Idle => {}
             PendingTimer::Rto => self.on_retransmission_timeout(net),

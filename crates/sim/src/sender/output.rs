@@ -101,6 +101,7 @@ impl TcpSender {
         let flags = if self.fin_written && self.snd_nxt + u64::from(len) == self.write_end { LAST } else { 0 };
         let segment = SentSegment { start: self.snd_nxt, sent_ns: net.now, len, flags };
         self.transmit(segment, net);
+        self.sample_sent(self.segments.len(), net.now);
         self.snd_nxt += u64::from(len);
         self.counters.max_unreleased = self.counters.max_unreleased.max(self.snd_nxt - self.released_up_to());
         self.segments.push_back(segment);

@@ -10,10 +10,14 @@ use crate::network::SimNetwork;
 use control::{Event, EventKind};
 
 impl TcpSender {
-    /// Changes the congestion state; tells the controller when a recovery ends.
+    /// Changes the congestion state; tells the controller when a recovery ends, or when the timer
+    /// has expired if it wants rate samples.
     pub(super) fn set_ca_state(&mut self, ca_state: CaState, net: &mut SimNetwork) {
         if ca_state < CaState::Cwr && self.ca_state >= CaState::Cwr && !self.owns_window {
             self.notify_controller(Event { kind: EventKind::Recovered, ..Event::default() }, net);
+        }
+        if ca_state == CaState::Loss && self.rate.is_some() {
+            self.notify_controller(Event { kind: EventKind::Timeout, ..Event::default() }, net);
         }
         self.ca_state = ca_state;
     }
@@ -229,7 +233,7 @@ impl TcpSender {
             self.retransmit_queue.clear();
         }
         if self.prior_ssthresh > 0 {
-            if self.owns_window {
+            if self.owns_window && self.rate.is_none() {
                 self.flow.cwnd = self.flow.cwnd.max(self.flow.prior_cwnd);
             } else {
                 (self.flow.cwnd, _) = self.notify_controller(Event { kind: EventKind::Undo, ..Event::default() }, net);

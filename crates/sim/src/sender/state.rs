@@ -3,6 +3,7 @@
 use super::{
     congestion_control::{CongestionControl, ControlState},
     rack::Rack,
+    rate_sample::RateSampler,
     segment::{LOST, RETRANS, SACKED, SentSegment},
 };
 use crate::{
@@ -96,6 +97,8 @@ pub(crate) struct TcpSender {
     pub(super) paced: bool,
     /// The controller is told what each acknowledgement delivered.
     pub(super) wants_samples: bool,
+    /// Delivery rate samples, if the controller wants them.
+    pub(super) rate: Option<Box<RateSampler>>,
     /// `None` until the connection is established.
     pub(super) control_state: Option<ControlState>,
     /// What controllers see; `cwnd` and `ssthresh` are the sender's own.
@@ -232,6 +235,7 @@ impl TcpSender {
             owns_window: control.owns_window(),
             paced: control.paces(),
             wants_samples: control.native().is_some_and(|controller| controller.wants_samples() && !controller.owns_window()),
+            rate: control.native().filter(|controller| controller.wants_rate_samples()).map(|_| Box::default()),
             control_state: None,
             flow,
             rtt: RttEstimator::new(settings.initial_rto.0 / 1000),
@@ -308,7 +312,7 @@ impl TcpSender {
         self.window_end = self.snd_una + u64::from(window);
         self.flow.cwnd = initial_window;
         self.cwnd_stamp_ns = net.now;
-        self.refresh_flow();
+        self.refresh_flow(net.now);
         let link = self.config.monitor.map(|monitor| &mut net.monitors[monitor].link);
         self.control_state = Some(self.control.begin(&mut self.flow, link, net.now / 1000));
         self.flow.cwnd = self.flow.cwnd.max(1);
@@ -368,6 +372,7 @@ impl TcpSender {
 
     /// The application has written up to byte `end`, which is the end of the stream if `fin`.
     pub(crate) fn write(&mut self, end: u64, fin: bool) {
+        self.check_app_limited();
         self.write_end = self.write_end.max(end);
         self.fin_written |= fin;
     }
@@ -375,6 +380,7 @@ impl TcpSender {
     /// As [`write`](Self::write), but may take back data that was not sent, because another
     /// connection has sent it.
     pub(crate) fn set_write_end(&mut self, end: u64, fin: bool) {
+        self.check_app_limited();
         self.write_end = end.max(self.snd_nxt);
         self.fin_written |= fin;
     }
@@ -425,7 +431,7 @@ impl TcpSender {
     }
 
     /// Updates what controllers see (td_read_socket).
-    fn refresh_flow(&mut self) {
+    fn refresh_flow(&mut self, now: u64) {
         let in_flight = self.in_flight();
         let flow = &mut self.flow;
         flow.srtt_us = self.rtt.srtt_us();
@@ -435,15 +441,28 @@ impl TcpSender {
         flow.unsent = (self.write_end - self.snd_nxt).min(1 << 30) as u32;
         flow.snd_wnd = self.snd_wnd;
         flow.in_flight = in_flight;
+        if let Some(sampler) = &self.rate {
+            flow.ca_state = self.ca_state as u32;
+            flow.delivered = self.delivered as u32;
+            flow.lost = self.lost as u32;
+            flow.marked = self.delivered_marked as u32;
+            flow.app_limited = sampler.is_app_limited().into();
+            flow.pacing_wait_us = (self.next_paced_send_ns.saturating_sub(now) / 1000) as u32;
+        }
     }
 
     /// Notifies the controller of an event. Returns the window and the threshold that it decides
     /// on. They are applied here only for a controller that owns the window; for the others the
     /// caller applies what the event is meant to change.
     pub(super) fn notify_controller(&mut self, mut event: Event, net: &mut SimNetwork) -> (u32, u32) {
-        self.refresh_flow();
+        self.refresh_flow(net.now);
         event.now_us = net.now / 1000;
-        let pacing_rate = std::mem::take(&mut self.flow.pacing_rate);
+        let pacing_rate = self.flow.pacing_rate;
+        if self.rate.is_none() {
+            self.flow.pacing_rate = 0;
+        } else {
+            event.random = net.draw_random();
+        }
         let before = (self.flow.cwnd, self.flow.ssthresh);
         let mut link = None;
         if self.owns_window {
@@ -505,7 +524,8 @@ impl TcpSender {
     pub(super) fn is_consistent(&self) -> bool {
         let count = |is: &dyn Fn(&SentSegment) -> bool| self.segments.iter().filter(|segment| is(segment)).count() as u32;
         self.segments.len() > 100
-            || (self.sacked_out == count(&|segment| segment.has(SACKED))
+            || (self.rate.as_ref().is_none_or(|sampler| sampler.is_consistent(self.segments.len()))
+                && self.sacked_out == count(&|segment| segment.has(SACKED))
                 && self.lost_out == count(&|segment| segment.has(LOST))
                 && self.retrans_out == count(&|segment| segment.has(RETRANS))
                 && count(&|segment| segment.has(SACKED) && segment.has(LOST)) == 0

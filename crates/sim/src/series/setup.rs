@@ -20,8 +20,8 @@ use units::{Rate, Span};
 
 impl<'a> SeriesSimulation<'a> {
     /// The simulation of a scenario at time zero. `controls` has the congestion control of each
-    /// leg.
-    pub(crate) fn new(scenario: &'a Scenario, seed: u64, controls: &[CongestionControl], settings: TcpSettings) -> Self {
+    /// leg, `senders` that of the first leg for each group of flows.
+    pub(crate) fn new(scenario: &'a Scenario, seed: u64, [controls, senders]: [&[CongestionControl]; 2], settings: TcpSettings) -> Self {
         let specs = scenario.flow_specs(seed);
         let legs = scenario.legs().len();
         let split_nodes = (0..scenario.splits.len()).map(|index| {
@@ -49,7 +49,7 @@ impl<'a> SeriesSimulation<'a> {
             unconfirmed_flows: finite_flows,
         };
         simulation.attach_monitors(controls);
-        simulation.create_connections(&specs, controls, settings);
+        simulation.create_connections(&specs, [controls, senders], settings);
         simulation.schedule_first_events();
         simulation
     }
@@ -72,15 +72,16 @@ impl<'a> SeriesSimulation<'a> {
     }
 
     /// Creates the connections of all flows, one for each leg.
-    fn create_connections(&mut self, specs: &[FlowSpec], controls: &[CongestionControl], settings: TcpSettings) {
+    fn create_connections(&mut self, specs: &[FlowSpec], [controls, senders]: [&[CongestionControl]; 2], settings: TcpSettings) {
         let max_window = unlimited_window(self.scenario, specs);
         let legs = self.scenario.legs();
         let any_access_delay = specs.iter().any(|spec| spec.access_delay.0 > 0);
         for spec in specs {
             for (number, leg) in legs.iter().enumerate() {
-                let connection = self.new_connection(spec, number, *leg, controls[number], max_window, settings);
+                let control = if number == 0 { senders[spec.group] } else { controls[number] };
+                let connection = self.new_connection(spec, number, *leg, control, max_window, settings);
                 self.connections.push(connection);
-                self.net.uses_share.push(controls[number].is("share"));
+                self.net.uses_share.push(control.is("share"));
                 if any_access_delay {
                     self.net.access_delays.push(if leg.first == 0 { spec.access_delay.0 } else { 0 });
                 }

@@ -1,6 +1,7 @@
 //! The simulator, from scenario to outcome.
 
 mod agents;
+mod bbr;
 mod common;
 mod explicit;
 mod fast_open;

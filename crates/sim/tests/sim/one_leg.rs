@@ -289,7 +289,6 @@ fn a_run_over_a_link_that_loses_everything_ends() {
 
 #[test]
 fn unsupported_controllers_are_refused_by_key() {
-    assert_eq!(refused(&format!("[control]\nsender = \"bbr\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
     assert_eq!(refused(&format!("[control]\nsender = \"share\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
     assert_eq!(refused(&format!("[control]\nsender = \"nobody\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
 }

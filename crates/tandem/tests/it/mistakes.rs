@@ -160,9 +160,9 @@ fn mistakes_in_set_options() {
 
 #[test]
 fn a_case_that_an_engine_does_not_support_is_named() {
-    let cases = "[[case]]\nname = \"plain\"\n[[case]]\nname = \"with bbr\"\nset = { \"control.proxy\" = \"bbr\" }\n";
+    let cases = "[[case]]\nname = \"plain\"\n[[case]]\nname = \"with share\"\nset = { \"control.sender\" = \"share\" }\n";
     let (text, status) = tandem(&["run"], &format!("{SCENARIO}{cases}"), &["--on", "sim", "--quiet"]);
-    assert!(text.contains("case \"with bbr\": sim cannot answer control.proxy") && status == 3, "{status} {text}");
+    assert!(text.contains("case \"with share\": sim cannot answer control.sender") && status == 3, "{status} {text}");
 }
 
 #[test]
