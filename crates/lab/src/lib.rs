@@ -3,15 +3,16 @@
 //! machine's own network.
 //!
 //! Links in series: `host` makes hosts, `network` joins them, `emulator` carries packets between
-//! them, `workload` runs the endpoints of flows, `run` plays a scenario, and `measure` turns the
-//! samples of a run into an [`Outcome`](outcome::Outcome). `parallel` does the same for networks in
-//! parallel.
+//! them, `workload` runs the endpoints of flows, `fast_open` gives hosts their cookies, `run` plays
+//! a scenario, and `measure` turns the samples of a run into an [`Outcome`](outcome::Outcome).
+//! `parallel` does the same for networks in parallel.
 
 mod calibrate;
 mod capture;
 mod controllers;
 mod emulator;
 mod error;
+mod fast_open;
 mod host;
 mod keep_cpus_awake;
 mod measure;

@@ -18,7 +18,7 @@ use kernel::Controller;
 use proxy::{FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand_pcg::Pcg64;
 use rustix::fd::OwnedFd;
-use scenario::{Purpose, Scenario, stream};
+use scenario::{Opens, Purpose, Scenario, stream};
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -115,6 +115,9 @@ impl SeriesNetwork {
         for (index, host) in hosts.iter().enumerate() {
             ends.push(set_up(host, index, count, &buffers, scenario.tcp.initial_window)?);
         }
+        if uses_fast_open(scenario) {
+            hosts.iter().try_for_each(|host| host.sysctl(&fast_open_settings()))?;
+        }
         let links = link_specs(scenario, seed, ends);
         let (capture, capture_writer) = Capture::of_hosts(options.capture.as_deref(), &hosts)?;
         let access_delays = options.access_delays.clone();
@@ -174,6 +177,26 @@ impl SeriesNetwork {
         }
     }
 
+    /// While `bypassed`, packets cross the links at once, as if there were none.
+    pub(crate) fn bypass_links(&self, bypassed: bool) {
+        if let Some(emulator) = &self.emulator {
+            emulator.bypass_links(bypassed);
+        }
+    }
+
+    /// The host of proxy `number` (from 0).
+    pub(crate) fn proxy_host(&self, number: usize) -> &Host {
+        &self.hosts[self.proxies[number].host]
+    }
+
+    /// The host that opens connections, the host that accepts them, and its IPv4 address.
+    pub(crate) fn ends(&self, opens: Opens) -> (&Host, &Host, IpAddr) {
+        match opens {
+            Opens::Sender => (self.sender(), self.receiver(), self.receiver_addresses()[0]),
+            Opens::Receiver => (self.receiver(), self.sender(), self.sender_addresses()[0]),
+        }
+    }
+
     /// Reconfigures the proxies that send into link `index` (from 0) for its new rate, except those
     /// whose scenario gives them a capacity.
     pub(crate) fn update_link_rate(&mut self, scenario: &Scenario, index: usize, rate: Rate) -> Result<(), LabError> {
@@ -201,11 +224,12 @@ impl SeriesNetwork {
     fn config(&self, scenario: &Scenario, number: usize, rate: Rate) -> ProxyConfig {
         let host = scenario.splits[number].after;
         let control = scenario.leg_controls()[number + 1];
-        let profile = |control: &str| LegProfile { control: Some(control.into()), ..LegProfile::default() };
+        let split = &scenario.splits[number];
+        // The proxy dials one of its legs, and only that one looks at `fast_open`.
+        let profile = |control: &str| LegProfile { control: Some(control.into()), fast_open: split.fast_open, ..LegProfile::default() };
         // Data flow to the receiver, whichever end opens the connection: the leg towards the
         // receiver gets the proxy's controller.
         let to = self.receiver_addresses().map(|address| Prefix(address.into())).into();
-        let split = &scenario.splits[number];
         let mut onward = profile(control);
         if split.shaper || kernel::resolve(control).is_some_and(Controller::needs_capacity) {
             onward.capacity = Some(split.capacity.unwrap_or(rate));
@@ -337,6 +361,24 @@ pub(crate) fn settings(memory: &str) -> [(&'static str, String); 8] {
         ("ipv4/tcp_wmem", format!("4096 {memory}")),
         // No flow may start from the metrics that the kernel saved of an earlier one.
         ("ipv4/tcp_no_metrics_save", "1".into()),
+    ]
+}
+
+/// Whether a connection of the scenario has TCP Fast Open.
+pub(crate) fn uses_fast_open(scenario: &Scenario) -> bool {
+    scenario.flows.iter().any(|flow| flow.fast_open) || scenario.splits.iter().any(|split| split.fast_open)
+}
+
+/// Settings of every host if a connection has TCP Fast Open, to be made before a socket listens.
+fn fast_open_settings() -> [(&'static str, String); 2] {
+    const CLIENT: u32 = 1;
+    const SERVER: u32 = 2;
+    // Listeners need no option of their own, which the proxy's do not have.
+    const EVERY_LISTENER: u32 = 0x400;
+    [
+        ("ipv4/tcp_fastopen", (CLIENT | SERVER | EVERY_LISTENER).to_string()),
+        // A connection that ends badly switches Fast Open off for no later one.
+        ("ipv4/tcp_fastopen_blackhole_timeout_sec", "0".into()),
     ]
 }
 

@@ -3,8 +3,9 @@
 use crate::{
     LabError,
     controllers::{LegControllers, check_tunables},
+    fast_open,
     measure::{self, Recorder},
-    network::{NetworkOptions, SeriesNetwork},
+    network::{NetworkOptions, SeriesNetwork, uses_fast_open},
     parallel,
     workload::{self, RunContext, Workload},
 };
@@ -21,10 +22,6 @@ use std::{
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of flows: each has its own server port.
 const MAX_FLOWS: usize = 20_000;
-
-/// Why the lab does not play Fast Open.
-const NO_COOKIES: &str =
-    "its hosts are new in every run and have no cookies from earlier connections; the simulator assumes that they have: --on sim";
 
 /// Controllers of Linux that Tandem does not bring and that a kernel may lack.
 const LINUX_CONTROLLERS: [&str; 11] = ["bbr", "bic", "cdg", "highspeed", "htcp", "illinois", "lp", "nv", "scalable", "veno", "yeah"];
@@ -74,9 +71,6 @@ impl Engine for Lab {
                     return EngineError::cannot("lab", format!("split[{}].mode", index + 1), why);
                 }
             }
-            if split.fast_open {
-                return EngineError::cannot("lab", format!("split[{}].fast_open", index + 1), NO_COOKIES);
-            }
             if split.backpressure != Backpressure::Window {
                 return EngineError::cannot(
                     "lab",
@@ -100,8 +94,9 @@ impl Engine for Lab {
             return EngineError::cannot("lab", key, "the lab cannot change the kernel's TCP; the simulator can: --on sim");
         }
         for (index, flow) in (1..).zip(&scenario.flows) {
-            if flow.fast_open {
-                return EngineError::cannot("lab", format!("flow[{index}].fast_open"), NO_COOKIES);
+            if flow.fast_open && scenario.parallel().is_some() {
+                let why = "connections over parallel networks do not use TCP Fast Open";
+                return EngineError::cannot("lab", format!("flow[{index}].fast_open"), why);
             }
             if flow.send_buffer.is_some() {
                 let why = "the send buffer of a real socket counts memory, not payload: leave it out, or use the simulator: --on sim";
@@ -180,7 +175,11 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
             records.push((proxy, record));
         }
     })?;
-    let context = Arc::new(RunContext::new(seed, &controllers.sender));
+    let has_fast_open = uses_fast_open(scenario);
+    if has_fast_open {
+        fast_open::give_cookies(&network, scenario)?;
+    }
+    let context = Arc::new(RunContext::new(seed, &controllers.sender, has_fast_open));
     network.start_clock();
     let mut rate_changes = rate_changes(scenario).into_iter().peekable();
     let mut workload = Workload::start(&network, context.clone(), &specs, &scenario.cross)?;

@@ -177,6 +177,8 @@ fn the_lab_names_the_key_that_it_cannot_answer() {
     let error = refuse(format!("{LINKS}[control]\nsender = \"mpcp3-e2e-keep\"\n{flow}"));
     assert!(error.to_string().ends_with("needs router-assisted queues, which the simulator has: --on sim"), "{error}");
     assert_eq!(key(error), "control.sender");
+    let networks = "name = \"x\"\n[bond]\nscheduler = \"score\"\n[[network]]\nrate = \"9Mbit\"\ndelay = \"5ms\"\n";
+    assert_eq!(key(refuse(format!("{networks}{flow}fast_open = true\n"))), "flow[1].fast_open");
     assert_eq!(key(refuse(format!("{LINKS}[tcp]\ninitial_window = 2\nsack = false\n{flow}"))), "tcp.sack");
     let error = refuse(format!("{LINKS}[control]\nsender = \"cubik\"\n{flow}"));
     assert!(matches!(&error, EngineError::WrongScenario { key, .. } if key == "control.sender"), "{error}");
@@ -198,4 +200,30 @@ fn a_link_carries_less_from_then_on_and_an_application_sends_what_it_offers() {
     };
     assert!((1_700_000..=2_050_000).contains(&offered.flows[0].bytes), "{}", offered.flows[0].bytes);
     assert!(offered.jain.is_some_and(|jain| jain < 0.99) && offered.queue_bytes.is_some());
+}
+
+/// The times of the simulator's test of the same name: the near leg of an upload is the sender's
+/// with 20 ms, that of a download the receiver's with 80 ms.
+#[test]
+fn each_leg_saves_its_own_rtt_by_fast_open() {
+    const TEST: &str = "each_leg_saves_its_own_rtt_by_fast_open";
+    if common::skip(TEST) {
+        return;
+    }
+    for (opens, none, near_leg, far_leg, both) in [("sender", 0.15, 0.13, 0.07, 0.05), ("receiver", 0.2, 0.12, 0.18, 0.1)] {
+        for (flow, split, expected) in [(false, false, none), (true, false, near_leg), (false, true, far_leg), (true, true, both)] {
+            let text = format!(
+                "name = \"x\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"12Mbit\"\ndelay = \"40ms\"\n\
+                 [[split]]\nafter = 1\nfast_open = {split}\n[[flow]]\nbytes = \"1400B\"\nopens = \"{opens}\"\nfast_open = {flow}\n"
+            );
+            let mut times: Vec<f64> = Vec::new();
+            while !times.last().is_some_and(|took| (took - expected).abs() < 0.009) {
+                assert!(times.len() < 5, "{opens}, flow {flow}, split {split}: {times:?} s instead of {expected} s");
+                let Some(outcome) = play(TEST, &text) else { return };
+                times.push(outcome.mean_flow_s().unwrap());
+                // The connections that got the cookies crossed no link.
+                assert!(outcome.links.iter().all(|link| link.packets < 12), "{:?}", outcome.links);
+            }
+        }
+    }
 }
