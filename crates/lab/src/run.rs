@@ -23,6 +23,11 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of flows: each has its own server port.
 const MAX_FLOWS: usize = 20_000;
 
+/// Why the lab does not play Semi-Split TCP (`docs/decisions/0047-no-semi-split-in-the-lab.md`).
+const NO_SEMI_SPLIT: &str = "the kernel's sender has one acknowledgement number: if it covers only what was delivered, the near leg's \
+     round trip is that of the whole path, and if selective acknowledgements cover the rest, the sender takes them for revoked and times \
+     out; the simulator has a sender that knows both numbers: --on sim. On the lab, \"stream\" confirms delivery by a clean close";
+
 /// Controllers of Linux that Tandem does not bring and that a kernel may lack.
 const LINUX_CONTROLLERS: [&str; 11] = ["bbr", "bic", "cdg", "highspeed", "htcp", "illinois", "lp", "nv", "scalable", "veno", "yeah"];
 
@@ -67,8 +72,7 @@ impl Engine for Lab {
                     );
                 }
                 SplitMode::Semi => {
-                    let why = "real sockets acknowledge what they receive; the simulator has proxies that acknowledge end to end: --on sim";
-                    return EngineError::cannot("lab", format!("split[{}].mode", index + 1), why);
+                    return EngineError::cannot("lab", format!("split[{}].mode", index + 1), NO_SEMI_SPLIT);
                 }
             }
             if split.backpressure != Backpressure::Window {

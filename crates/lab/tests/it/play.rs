@@ -171,6 +171,9 @@ fn the_lab_names_the_key_that_it_cannot_answer() {
     };
     assert_eq!(key(refuse(format!("{LINKS}queue = {{ kind = \"xcp\" }}\n{flow}"))), "link[2].queue.kind");
     assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nmode = \"store\"\n{flow}"))), "split[1].mode");
+    let error = refuse(format!("{LINKS}[[split]]\nafter = 1\nmode = \"semi\"\n{flow}"));
+    assert!(error.to_string().contains("the kernel's sender has one acknowledgement number"), "{error}");
+    assert_eq!(key(error), "split[1].mode");
     assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nbackpressure = \"fluid\"\n{flow}"))), "split[1].backpressure");
     assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nbuffer = \"2pkt\"\n{flow}"))), "split[1].buffer");
     assert_eq!(key(refuse(format!("{LINKS}[control]\nsender = \"xcp\"\n{flow}"))), "control.sender");
