@@ -11,6 +11,7 @@ use crate::{
     emulator::{Emulator, EmulatorSettings, LinkReport, LinkSpec, Reordering},
     host::{Host, has_ipv6},
     keep_cpus_awake::CpusAwake,
+    other_proxy::{OtherProxy, RunningProgram},
     sys,
 };
 use intercept::{LegProfile, LegRule, LinkView, Policy, Prefix, ReceiveCounters};
@@ -58,13 +59,17 @@ pub struct NetworkOptions {
     pub reordering: Option<Reordering>,
     /// Whether the hosts get names for `ip netns exec`.
     pub published: bool,
+    /// The program that splits connections. Absent: Tandem's proxy.
+    pub other_proxy: Option<OtherProxy>,
 }
 
 /// A proxy and the index of its host.
 #[derive(Debug)]
 struct HostedProxy {
     host: usize,
+    /// Absent if another program splits, and when it is stopped.
     proxy: Option<Proxy>,
+    other: Option<RunningProgram>,
 }
 
 /// The addresses of the two hosts of link `index` (from 0), sender's side first; of each IPv4,
@@ -126,6 +131,12 @@ impl SeriesNetwork {
         let mut network = SeriesNetwork { hosts, proxies: Vec::new(), emulator, capture_writer, _cpus_awake: CpusAwake::keep() };
         for number in 0..scenario.splits.len() {
             let on_end = on_end.clone();
+            if let Some(other) = &options.other_proxy {
+                let host = scenario.splits[number].after;
+                let other = Some(other.start(&network.hosts[host])?);
+                network.proxies.push(HostedProxy { host, proxy: None, other });
+                continue;
+            }
             network.start_proxy(scenario, number, move |record| on_end(number, record))?;
         }
         Ok(network)
@@ -258,7 +269,7 @@ impl SeriesNetwork {
         let proxy = self.hosts[host]
             .enter(|| Proxy::start(config, on_end))?
             .map_err(|why| LabError::Proxy { host: host_name, why: Box::new(why) })?;
-        self.proxies.push(HostedProxy { host, proxy: Some(proxy) });
+        self.proxies.push(HostedProxy { host, proxy: Some(proxy), other: None });
         Ok(())
     }
 
@@ -300,6 +311,7 @@ impl SeriesNetwork {
         for on in &mut self.proxies {
             let proxy = on.proxy.take();
             let _ = self.hosts[on.host].enter(|| drop(proxy));
+            on.other = None;
         }
     }
 }

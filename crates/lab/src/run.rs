@@ -1,7 +1,7 @@
 //! Plays a scenario: builds its network, starts its flows, samples them, and measures.
 
 use crate::{
-    LabError,
+    LabError, OtherProxy,
     controllers::{LegControllers, check_tunables},
     fast_open,
     measure::{self, Recorder},
@@ -36,6 +36,9 @@ const LINUX_CONTROLLERS: [&str; 11] = ["bbr", "bic", "cdg", "highspeed", "htcp",
 pub struct Lab {
     /// Path prefix of the captures, one file for each host: `<prefix><host>.pcapng`.
     pub capture: Option<PathBuf>,
+    /// Splits connections in place of Tandem's proxy. The outcome then has no samples of what the
+    /// proxy holds, nor of its legs.
+    pub other_proxy: Option<OtherProxy>,
 }
 
 impl Engine for Lab {
@@ -50,6 +53,9 @@ impl Engine for Lab {
     fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError> {
         if let Some(parallel) = scenario.parallel() {
             parallel::can_answer(&parallel)?;
+            if self.other_proxy.is_some() {
+                return EngineError::cannot("lab", "network", "another program than Tandem splits connections over links in series only");
+            }
         }
         for (index, link) in (1..).zip(&scenario.links) {
             if link.queue.kind != QueueKind::Droptail {
@@ -74,6 +80,10 @@ impl Engine for Lab {
                 SplitMode::Semi => {
                     return EngineError::cannot("lab", format!("split[{}].mode", index + 1), NO_SEMI_SPLIT);
                 }
+            }
+            if split.fast_open && self.other_proxy.is_some() {
+                let why = "only Tandem's proxy is told to use TCP Fast Open";
+                return EngineError::cannot("lab", format!("split[{}].fast_open", index + 1), why);
             }
             if split.backpressure != Backpressure::Window {
                 return EngineError::cannot(
@@ -167,6 +177,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let delayed = specs.iter().filter(|flow| flow.access_delay.0 > 0);
     let options = NetworkOptions {
         capture: lab.capture.clone(),
+        other_proxy: lab.other_proxy.clone(),
         access_delays: delayed.map(|flow| (workload::port(flow.id), flow.access_delay)).collect(),
         ..NetworkOptions::default()
     };

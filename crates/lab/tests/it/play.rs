@@ -4,11 +4,16 @@
 //! valid, the test is skipped, and says so.
 
 use crate::{ALONE, common};
-use lab::Lab;
+use lab::{Host, Lab, OtherProxy, RunningProgram};
 use outcome::{Engine, EngineError, Outcome};
 use scenario::{Scenario, ScenarioFile};
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::{
-    sync::PoisonError,
+    io::{self, Write as _},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
+    process::Stdio,
+    sync::{Arc, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -21,10 +26,14 @@ fn scenario(text: &str) -> Scenario {
 
 /// Plays until a run is valid. Returns `None` and reports the test as skipped if none is.
 fn play(test: &str, text: &str) -> Option<Outcome> {
+    play_on(&Lab::default(), test, text)
+}
+
+fn play_on(lab: &Lab, test: &str, text: &str) -> Option<Outcome> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let begun = Instant::now();
     loop {
-        let outcome = Lab::default().run(&scenario(text), 1, &()).unwrap();
+        let outcome = lab.run(&scenario(text), 1, &()).unwrap();
         assert!(outcome.flows.iter().all(|flow| flow.error.is_none()), "{:?}", outcome.warnings);
         if outcome.valid {
             return Some(outcome);
@@ -229,4 +238,64 @@ fn each_leg_saves_its_own_rtt_by_fast_open() {
             }
         }
     }
+}
+
+/// Ends its program by closing the listener.
+struct Listening(Arc<Socket>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+/// A proxy that copies bytes, one direction in each of two threads.
+fn copying_proxy(host: &Host) -> io::Result<RunningProgram> {
+    let mut nft = host.command("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn()?;
+    let rules = "table ip other { chain prerouting { type filter hook prerouting priority mangle;\n\
+                 iifname link1 meta l4proto 6 tproxy to :5000 meta mark set 1 accept\n}\n}\n";
+    nft.stdin.take().unwrap().write_all(rules.as_bytes())?;
+    assert!(nft.wait()?.success());
+    host.ip(&["rule add fwmark 1 lookup 100".into(), "route add local default dev lo table 100".into()]).map_err(io::Error::other)?;
+    let listener = host.enter(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_ip_transparent_v4(true)?;
+        socket.bind(&SockAddr::from(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 5000))))?;
+        socket.listen(16)?;
+        io::Result::Ok(socket)
+    });
+    let listener = Arc::new(listener.map_err(io::Error::other)??);
+    let accepting = listener.clone();
+    host.spawn("copy", move || {
+        while let Ok((near, _)) = accepting.accept() {
+            let near = TcpStream::from(near);
+            let far = TcpStream::connect(near.local_addr().unwrap()).unwrap();
+            for (mut from, mut to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)] {
+                thread::spawn(move || {
+                    let _ = io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Write);
+                });
+            }
+        }
+    })
+    .map_err(io::Error::other)?;
+    Ok(Box::new(Listening(listener)))
+}
+
+#[test]
+fn another_program_can_split_in_place_of_the_proxy() {
+    const TEST: &str = "another_program_can_split_in_place_of_the_proxy";
+    if common::skip(TEST) {
+        return;
+    }
+    let lab = Lab { other_proxy: Some(OtherProxy::new(copying_proxy)), ..Lab::default() };
+    let text = format!("{LINKS}[[split]]\nafter = 1\n[[flow]]\ncount = 2\nbytes = \"1MB\"\n");
+    let Some(outcome) = play_on(&lab, TEST, &text) else { return };
+    assert!(outcome.flows.iter().all(|flow| flow.bytes == 1_000_000 && flow.end_s.is_some()), "{outcome:?}");
+    // The sender's round trip is that of the first link, 4 ms, and not that of the path, 24 ms.
+    let near = outcome.flows[0].legs[0].min_rtt_s;
+    assert!((0.004..0.02).contains(&near), "{near}");
+    let fast = format!("{LINKS}[[split]]\nafter = 1\nfast_open = true\n[[flow]]\nbytes = \"1MB\"\n");
+    let error = lab.can_answer(&scenario(&fast)).unwrap_err();
+    assert!(error.to_string().contains("only Tandem's proxy"), "{error}");
 }
