@@ -113,14 +113,14 @@ fn socket() -> io::Result<Socket> {
 }
 
 /// Receives the byte that `client` has sent, and closes the connection.
-fn end(listener: &Socket, client: &Socket) -> io::Result<()> {
+fn end(listener: &Socket, mut client: &Socket) -> io::Result<()> {
     let (accepted, _) = listener.accept()?;
     accepted.set_read_timeout(Some(PATIENCE))?;
     (&accepted).read_exact(&mut [0])?;
     client.shutdown(Shutdown::Write)?;
     (&accepted).read_to_end(&mut Vec::new())?;
     drop(accepted);
-    (&*client).read_to_end(&mut Vec::new()).map(drop)
+    client.read_to_end(&mut Vec::new()).map(drop)
 }
 
 #[cfg(test)]

@@ -6,12 +6,14 @@ use std::{any::Any, fmt, io, sync::Arc};
 /// Keeps a program running until it is dropped.
 pub type RunningProgram = Box<dyn Any + Send + Sync>;
 
+type StartProgram = dyn Fn(&Host) -> io::Result<RunningProgram> + Send + Sync;
+
 /// Starts another proxy program on a host: its firewall rules, its routes, and the program.
 ///
 /// The program must split every connection that crosses the host, whichever end opens it. It must
 /// be ready when the function returns, and end when the returned value is dropped.
 #[derive(Clone)]
-pub struct OtherProxy(Arc<dyn Fn(&Host) -> io::Result<RunningProgram> + Send + Sync>);
+pub struct OtherProxy(Arc<StartProgram>);
 
 impl OtherProxy {
     /// A program that `start` starts.
