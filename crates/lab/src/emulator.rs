@@ -96,11 +96,20 @@ impl Lateness {
 #[derive(Debug)]
 pub(crate) struct Emulator {
     gauges: Arc<[LinkGauge]>,
-    stop: Arc<AtomicBool>,
     epoch: Instant,
-    /// Start of the run, in nanoseconds since `epoch`; `u64::MAX` before.
-    began: Arc<AtomicU64>,
+    control: Arc<EmulatorControl>,
     thread: Option<thread::JoinHandle<Vec<LinkReport>>>,
+}
+
+/// What the owner of an emulator tells its thread.
+#[derive(Debug)]
+struct EmulatorControl {
+    /// Start of the run, in nanoseconds since the epoch; `u64::MAX` before.
+    began: AtomicU64,
+    /// Whether packets cross the links at once, see [`Emulator::bypass_links`].
+    bypassed: AtomicBool,
+    /// Set when the thread is to end.
+    stop: AtomicBool,
 }
 
 /// Parameters of an emulator besides its links.
@@ -132,21 +141,26 @@ impl Emulator {
     /// Starts the emulator's thread.
     pub(crate) fn start(links: Vec<LinkSpec>, settings: EmulatorSettings) -> Result<Self, LabError> {
         let gauges: Arc<[LinkGauge]> = links.iter().map(|_| LinkGauge::default()).collect();
-        let stop = Arc::new(AtomicBool::new(false));
-        let (thread_gauges, thread_stop) = (gauges.clone(), stop.clone());
-        let (epoch, began) = (settings.epoch, Arc::new(AtomicU64::new(u64::MAX)));
-        let thread_began = began.clone();
+        let control = EmulatorControl { began: AtomicU64::new(u64::MAX), bypassed: AtomicBool::new(false), stop: AtomicBool::new(false) };
+        let (epoch, control) = (settings.epoch, Arc::new(control));
+        let (thread_gauges, thread_control) = (gauges.clone(), control.clone());
         let thread = thread::Builder::new()
             .name("emulator".into())
-            .spawn(move || EmulatorThread::new(links, settings, thread_gauges, thread_began).run(&thread_stop))
+            .spawn(move || EmulatorThread::new(links, settings, thread_gauges, thread_control).run())
             .map_err(|why| LabError::System { what: "start the emulator's thread", why })?;
-        Ok(Emulator { gauges, stop, epoch, began, thread: Some(thread) })
+        Ok(Emulator { gauges, epoch, control, thread: Some(thread) })
     }
 
     /// Starts the clock of the run: rate changes of links are due relative to this moment. Before,
     /// none is applied.
     pub(crate) fn start_clock(&self) {
-        self.began.store(self.epoch.elapsed().as_nanos() as u64, Relaxed);
+        self.control.began.store(self.epoch.elapsed().as_nanos() as u64, Relaxed);
+    }
+
+    /// While `bypassed`, packets cross the links at once, without queue, rate, loss and delay. They
+    /// are neither counted nor captured, and draw no random numbers.
+    pub(crate) fn bypass_links(&self, bypassed: bool) {
+        self.control.bypassed.store(bypassed, Relaxed);
     }
 
     pub(crate) fn gauges(&self) -> &[LinkGauge] {
@@ -155,7 +169,7 @@ impl Emulator {
 
     /// Stops the thread, and returns a report for each link.
     pub(crate) fn finish(mut self) -> Result<Vec<LinkReport>, LabError> {
-        self.stop.store(true, Relaxed);
+        self.control.stop.store(true, Relaxed);
         match self.thread.take() {
             Some(thread) => thread.join().map_err(|_| LabError::Panicked),
             None => Ok(Vec::new()),
@@ -165,7 +179,7 @@ impl Emulator {
 
 impl Drop for Emulator {
     fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
+        self.control.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -225,8 +239,7 @@ struct EmulatedLink {
 /// What the emulator's thread works on.
 struct EmulatorThread {
     links: Vec<EmulatedLink>,
-    /// Start of the run, in nanoseconds since the epoch; `u64::MAX` before.
-    began: Arc<AtomicU64>,
+    control: Arc<EmulatorControl>,
     gauges: Arc<[LinkGauge]>,
     settings: EmulatorSettings,
     /// Unused packet buffers. They are boxed so that a packet moves without being copied.
@@ -235,7 +248,7 @@ struct EmulatorThread {
 }
 
 impl EmulatorThread {
-    fn new(links: Vec<LinkSpec>, settings: EmulatorSettings, gauges: Arc<[LinkGauge]>, began: Arc<AtomicU64>) -> Self {
+    fn new(links: Vec<LinkSpec>, settings: EmulatorSettings, gauges: Arc<[LinkGauge]>, control: Arc<EmulatorControl>) -> Self {
         let link = |spec: LinkSpec| EmulatedLink {
             ends: spec.ends,
             hosts: spec.hosts,
@@ -251,18 +264,18 @@ impl EmulatorThread {
             late: Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order"),
             refused: 0,
         };
-        EmulatorThread { links: links.into_iter().map(link).collect(), began, gauges, settings, free_buffers: Vec::new() }
+        EmulatorThread { links: links.into_iter().map(link).collect(), control, gauges, settings, free_buffers: Vec::new() }
     }
 
     fn now(&self) -> Time {
         Time(self.settings.epoch.elapsed().as_nanos() as u64)
     }
 
-    /// Moves packets until `stop` is set.
-    fn run(mut self, stop: &AtomicBool) -> Vec<LinkReport> {
+    /// Moves packets until it is told to stop.
+    fn run(mut self) -> Vec<LinkReport> {
         sys::request_realtime_scheduling();
         let mut readable = vec![[false; 2]; self.links.len()];
-        while !stop.load(Relaxed) {
+        while !self.control.stop.load(Relaxed) {
             let next = self.deliver();
             let wait = next.map_or(LONGEST_SLEEP, |at| at - self.now()).min(LONGEST_SLEEP);
             self.wait(wait, &mut readable);
@@ -317,7 +330,7 @@ impl EmulatorThread {
     /// Starts the clock of a link with the run, and applies the changes that are due. Returns
     /// when the next one is.
     fn apply_changes(&mut self, index: usize) -> Option<Time> {
-        let began = self.began.load(Relaxed);
+        let began = self.control.began.load(Relaxed);
         let now = self.now();
         let link = &mut self.links[index];
         if began <= now.0 && !link.has_begun {
@@ -371,6 +384,12 @@ impl EmulatorThread {
                     };
                     let now = self.now();
                     if !ip_packet::is_unicast(&bytes[..length]) {
+                        self.free_buffers.push(bytes);
+                        continue;
+                    }
+                    if self.control.bypassed.load(Relaxed) {
+                        // A host that does not accept the packet has it retransmitted.
+                        let _ = rustix::io::write(&self.links[index].ends[1 - direction], &bytes[..length]);
                         self.free_buffers.push(bytes);
                         continue;
                     }

@@ -1,10 +1,11 @@
 //! Plays a scenario: builds its network, starts its flows, samples them, and measures.
 
 use crate::{
-    LabError,
+    LabError, OtherProxy,
     controllers::{LegControllers, check_tunables},
+    fast_open,
     measure::{self, Recorder},
-    network::{NetworkOptions, SeriesNetwork},
+    network::{NetworkOptions, SeriesNetwork, uses_fast_open},
     parallel,
     workload::{self, RunContext, Workload},
 };
@@ -22,9 +23,10 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of flows: each has its own server port.
 const MAX_FLOWS: usize = 20_000;
 
-/// Why the lab does not play Fast Open.
-const NO_COOKIES: &str =
-    "its hosts are new in every run and have no cookies from earlier connections; the simulator assumes that they have: --on sim";
+/// Why the lab does not play Semi-Split TCP (`docs/decisions/0047-no-semi-split-in-the-lab.md`).
+const NO_SEMI_SPLIT: &str = "the kernel's sender has one acknowledgement number: if it covers only what was delivered, the near leg's \
+     round trip is that of the whole path, and if selective acknowledgements cover the rest, the sender takes them for revoked and times \
+     out; the simulator has a sender that knows both numbers: --on sim. On the lab, \"stream\" confirms delivery by a clean close";
 
 /// Controllers of Linux that Tandem does not bring and that a kernel may lack.
 const LINUX_CONTROLLERS: [&str; 10] = ["bic", "cdg", "highspeed", "htcp", "illinois", "lp", "nv", "scalable", "veno", "yeah"];
@@ -34,6 +36,9 @@ const LINUX_CONTROLLERS: [&str; 10] = ["bic", "cdg", "highspeed", "htcp", "illin
 pub struct Lab {
     /// Path prefix of the captures, one file for each host: `<prefix><host>.pcapng`.
     pub capture: Option<PathBuf>,
+    /// Splits connections in place of Tandem's proxy. The outcome then has no samples of what the
+    /// proxy holds, nor of its legs.
+    pub other_proxy: Option<OtherProxy>,
 }
 
 impl Engine for Lab {
@@ -48,6 +53,9 @@ impl Engine for Lab {
     fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError> {
         if let Some(parallel) = scenario.parallel() {
             parallel::can_answer(&parallel)?;
+            if self.other_proxy.is_some() {
+                return EngineError::cannot("lab", "network", "another program than Tandem splits connections over links in series only");
+            }
         }
         for (index, link) in (1..).zip(&scenario.links) {
             if matches!(link.queue.kind, QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp) {
@@ -74,12 +82,12 @@ impl Engine for Lab {
                     );
                 }
                 SplitMode::Semi => {
-                    let why = "real sockets acknowledge what they receive; the simulator has proxies that acknowledge end to end: --on sim";
-                    return EngineError::cannot("lab", format!("split[{}].mode", index + 1), why);
+                    return EngineError::cannot("lab", format!("split[{}].mode", index + 1), NO_SEMI_SPLIT);
                 }
             }
-            if split.fast_open {
-                return EngineError::cannot("lab", format!("split[{}].fast_open", index + 1), NO_COOKIES);
+            if split.fast_open && self.other_proxy.is_some() {
+                let why = "only Tandem's proxy is told to use TCP Fast Open";
+                return EngineError::cannot("lab", format!("split[{}].fast_open", index + 1), why);
             }
             if split.backpressure != Backpressure::Window {
                 return EngineError::cannot(
@@ -104,8 +112,9 @@ impl Engine for Lab {
             return EngineError::cannot("lab", key, "the lab cannot change the kernel's TCP; the simulator can: --on sim");
         }
         for (index, flow) in (1..).zip(&scenario.flows) {
-            if flow.fast_open {
-                return EngineError::cannot("lab", format!("flow[{index}].fast_open"), NO_COOKIES);
+            if flow.fast_open && scenario.parallel().is_some() {
+                let why = "connections over parallel networks do not use TCP Fast Open";
+                return EngineError::cannot("lab", format!("flow[{index}].fast_open"), why);
             }
             if flow.send_buffer.is_some() {
                 let why = "the send buffer of a real socket counts memory, not payload: leave it out, or use the simulator: --on sim";
@@ -175,6 +184,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let delayed = specs.iter().filter(|flow| flow.access_delay.0 > 0);
     let options = NetworkOptions {
         capture: lab.capture.clone(),
+        other_proxy: lab.other_proxy.clone(),
         access_delays: delayed.map(|flow| (workload::port(flow.id), flow.access_delay)).collect(),
         ..NetworkOptions::default()
     };
@@ -187,7 +197,11 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
             records.push((proxy, record));
         }
     })?;
-    let context = Arc::new(RunContext::new(seed, &controllers.groups));
+    let has_fast_open = uses_fast_open(scenario);
+    if has_fast_open {
+        fast_open::give_cookies(&network, scenario)?;
+    }
+    let context = Arc::new(RunContext::new(seed, &controllers.groups, has_fast_open));
     network.start_clock();
     let mut rate_changes: Vec<_> = scenario.links.iter().map(|link| link.all_changes().peekable()).collect();
     let mut workload = Workload::start(&network, context.clone(), &specs, &scenario.cross)?;

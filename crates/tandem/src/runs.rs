@@ -54,7 +54,7 @@ impl EngineName {
             EngineName::Sim => Box::new(sim::Sim::default()),
             EngineName::Theory => Box::new(theory::Theory),
             EngineName::Bound => Box::new(bound::FairShareBound),
-            EngineName::Lab => Box::new(lab::Lab { capture }),
+            EngineName::Lab => Box::new(lab::Lab { capture, ..lab::Lab::default() }),
         }
     }
 }
