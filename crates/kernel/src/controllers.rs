@@ -84,7 +84,7 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<LoadedController> 
                     .map_err(Error::system(format!("replace td_{}, which a killed process left in the kernel", controller.name())))?;
                 continue;
             }
-            if controller.owns_window() {
+            if controller.needs_capacity() {
                 shared_maps::check_layout()?;
             }
             let current = current_tunables(controller);

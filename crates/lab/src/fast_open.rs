@@ -154,7 +154,7 @@ mod tests {
             network.hosts().iter().map(|host| [ACTIVE, "TCPFastOpenPassive"].map(|name| of(host, name))).collect()
         };
         let before = counts();
-        let context = Arc::new(RunContext::new(1, "reno", used));
+        let context = Arc::new(RunContext::new(1, &["reno".into()], used));
         let mut workload = Workload::start(&network, context.clone(), &scenario.flow_specs(1), &[]).unwrap();
         let flow = workload.flows[0].clone();
         let begun = Instant::now();
