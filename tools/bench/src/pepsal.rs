@@ -334,7 +334,7 @@ mod tests {
             let scenario = contestant.scenario(0.01).unwrap();
             assert_eq!(scenario.splits.len(), 1, "{contestant:?}");
             assert_eq!((scenario.links[1].rate, scenario.links[1].delay), (units::Rate(10_000_000), "400ms".parse().unwrap()));
-            assert!(scenario.links[1].loss.is_some(), "{contestant:?}");
+            assert!(scenario.links[1].loss.forward.is_some(), "{contestant:?}");
         }
     }
 }

@@ -235,7 +235,7 @@ proptest! {
         let limit = if bytes { QueueSize::Bytes(Bytes(4000)) } else { QueueSize::Packets(3) };
         let buffer = Rc::new(());
         let run = |caller: PollingCaller| -> Result<Observed, TestCaseError> {
-            let mut direction: LinkDirection<Numbered> = LinkDirection::new(DirectionSpec { loss: loss, streams: LinkStreams { seed, ..LinkStreams::default() }, ..DirectionSpec::lossless(Rate(5_280_001), limit, Span(5_000_000)) });
+            let mut direction: LinkDirection<Numbered> = LinkDirection::new(DirectionSpec { loss, streams: LinkStreams { seed, ..LinkStreams::default() }, ..DirectionSpec::lossless(Rate(5_280_001), limit, Span(5_000_000)) });
             let (mut now, mut out, mut dropped) = (0, Vec::new(), Vec::new());
             for (number, (gap, size, extra, looks)) in packets.iter().enumerate() {
                 now += gap;

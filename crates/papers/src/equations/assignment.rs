@@ -19,8 +19,8 @@ const RULES: [(AssignmentRule, &str); 6] = [
     (AssignmentRule::Random, "whole files, at random"),
 ];
 
-/// The largest total load, and load of a background, at which the chains are solved: they take hours
-/// where queues are long.
+/// The largest total load, and load of a background, at which the chains are solved. Above
+/// it queues are long, and the chains have more states.
 const MOST_LOAD: [f64; 2] = [0.85, 0.9];
 
 /// The cells of Tables I to III that are solved.
@@ -115,7 +115,7 @@ pub(super) fn table() -> Result<ComputedTable, PaperError> {
          \"Optimal\" holds where neither optimum here is below it, within the errors (±): that of foreground jobs which may leave a part of their \
          fair share of a network to its background, and that of whole files."
             .into(),
-        "The cells of Tables I to III with a total load of at most 0.85: with longer queues the chains take hours. Exponential sizes. The chains are truncated; ± is the change by the last enlargement of the box and the distance of bounds of the \
+        "The cells of Tables I to III with a total load of at most 0.85: heavier ones were not tried. Exponential sizes. The chains are truncated; ± is the change by the last enlargement of the box and the distance of bounds of the \
          truncated chain's mean."
             .into(),
         "Index: the smallest 2a(m + 1) + bn, for m foreground and n background jobs in a network. It is the first step of policy iteration from \

@@ -126,15 +126,16 @@ enum PhaseShare {
 }
 
 impl PhaseShare {
-    /// The row that judges the statement by the shares of a run's phases, %.
-    fn row(self, of: impl Fn(&str) -> Vec<String>, says: &str, mean: &dyn Fn(&dyn Fn(&[f64]) -> f64) -> theory::Mean) -> ComputedRow {
+    /// The row that judges the statement by the shares of each run's phases, %.
+    fn row(self, of: impl Fn(&str) -> Vec<String>, says: &str, runs: &[[f64; 3]]) -> ComputedRow {
+        let over_runs = |share: &dyn Fn(&[f64; 3]) -> f64| over_seeds(&runs.iter().map(share).collect::<Vec<_>>());
         match self {
             PhaseShare::AllOccur => {
-                let least = mean(&|phases| phases.iter().copied().fold(f64::INFINITY, f64::min));
+                let least = over_runs(&|phases| phases.iter().copied().fold(f64::INFINITY, f64::min));
                 ComputedRow::new(of("shortest phase, % of the time"), least, 2).claimed(says, least.mean - least.half > NEGLIGIBLE_PERCENT)
             }
             PhaseShare::Negligible(phase) => {
-                let share = mean(&|phases| phases[phase]);
+                let share = over_runs(&|phases| phases[phase]);
                 let of = of(&format!("phase {}, % of the time", phase + 1));
                 ComputedRow::new(of, share, 2).claimed(says, share.mean + share.half < NEGLIGIBLE_PERCENT)
             }
@@ -174,7 +175,8 @@ pub(super) fn split(seeds: u64) -> Result<ComputedTable, PaperError> {
             }
         }
         if let Some((says, share)) = says_of_phases(setting.0) {
-            rows.push(share.row(of, says, &|of| mean(&|[packets, _]| of(&packets[4..]))));
+            let phases: Vec<[f64; 3]> = runs.iter().map(|[packets, _]| [packets[4], packets[5], packets[6]]).collect();
+            rows.push(share.row(of, says, &phases));
         }
     }
     let notes = vec![format!(

@@ -238,7 +238,7 @@ mod tests {
             let notice = |agent: &mut PathAgent, net: &mut SimNetwork, packet: SimPacket| {
                 agent.pass(backward(1), &packet, net);
                 net.now += 100_000_000;
-                take(net, backward(0)).iter().find_map(|packet| packet.notice()).map(|byte| byte / u64::from(MSS))
+                take(net, backward(0)).iter().find_map(SimPacket::notice).map(|byte| byte / u64::from(MSS))
             };
             // Segment 3 was lost before the agent.
             [0, 1, 2, 4, 5].into_iter().for_each(|number| agent.pass(forward(0), &data(number, 0), &mut net));
