@@ -11,7 +11,7 @@
 
 use link::{LossProcess, Time};
 use outcome::{Engine, EngineError, FlowOutcome, Outcome, Progress};
-use scenario::{FlowSpec, Purpose, Scenario, stream};
+use scenario::{FlowSpec, Link, Purpose, Scenario, stream};
 use std::collections::VecDeque;
 use units::{PKT, Span};
 
@@ -41,6 +41,9 @@ impl Engine for FairShareBound {
         if !scenario.cross.is_empty() {
             return EngineError::cannot("bound", "cross", "it has no traffic but the flows");
         }
+        if !scenario.agents.is_empty() {
+            return EngineError::cannot("bound", "agent", "its senders repair all losses; the simulator has agents: --on sim");
+        }
         if scenario.flows.iter().any(|flow| flow.bytes.is_none()) {
             return EngineError::cannot("bound", "flow.bytes", "it computes when flows end, and a flow without a size does not end");
         }
@@ -66,8 +69,12 @@ impl Engine for FairShareBound {
         if scenario.links.iter().any(|link| !link.changes.is_empty()) {
             return EngineError::cannot("bound", "link.changes", "its links do not change");
         }
+        if let Some(key) = scenario.links.iter().find_map(Link::beyond_rate_and_loss) {
+            let why = "its links have a rate, a delay and losses of data; the simulator has the others: --on sim";
+            return EngineError::cannot("bound", format!("link.{key}"), why);
+        }
         let bottleneck = scenario.bottleneck();
-        if (0..).zip(&scenario.links).any(|(index, link)| index != bottleneck && link.loss.is_some()) {
+        if (0..).zip(&scenario.links).any(|(index, link)| index != bottleneck && link.loss.forward.is_some()) {
             return EngineError::cannot("bound", "link.loss", "it has losses on the slowest link only");
         }
         Ok(())
@@ -138,7 +145,7 @@ impl Bottleneck {
         };
         Bottleneck {
             flows: scenario.flow_specs(seed).into_iter().map(flow).collect(),
-            losses: LossProcess::new(link.loss, stream(seed, Purpose::Losses, index as u64)),
+            losses: LossProcess::new(link.loss.forward, stream(seed, Purpose::Losses, index as u64)),
             rate: link.rate,
             onward: Span(scenario.links[index..].iter().map(|link| link.delay.0).sum()),
             free: Time::default(),

@@ -16,11 +16,11 @@
  * trip. The paper requires pacing, since a window that opens at once is a burst; TCP's own pacing
  * (fq, or the socket's) does that.
  *
- * Linux limits rho to 16 in this power since 3.6. Before that it computed ((1 << rho) 2^frac - 1)
- * in 32 bits, in 1/128 and with the fraction in eighths: `shift32` does that, as on x86, where the
- * shift count is taken modulo 32. From rho = 25 (625 ms) on the product overflows: at 25 to 31 the
- * window opens to Linux's limit of 65535 segments at the first ACK or grows by a remainder; at 32
- * and little more it does not grow at all before the first loss.
+ * Linux 3.4 limits rho to 16 in this power. Up to 2.6.32 at least, and so in 2006, Linux computed
+ * ((1 << rho) 2^frac - 1) in 32 bits, in 1/128 and with the fraction in eighths: `shift32` does
+ * that, as on x86, where the shift count is taken modulo 32. From rho = 25 (625 ms) on the product
+ * overflows: at 25 to 31 the window opens to Linux's limit of 65535 segments at the first ACK or
+ * grows by a remainder; at 32 and little more it does not grow at all before the first loss.
  */
 #ifndef TD_HYBLA_H
 #define TD_HYBLA_H
@@ -38,7 +38,7 @@ struct td_hybla_state {
 	T(max_doublings, 4, 1, 16, "slow start multiplies the window by at most 2 to this, each round trip")  \
 	T(max_initial, 64, 1, 65535, "largest initial window, segments")                            \
 	T(per_ack, 0, 0, 1, "1: growth is per ACK rather than per acknowledged segment, as in Linux")   \
-	T(shift32, 0, 0, 1, "1: 2^rho overflows 32 bits, as in Linux before 3.6; max_doublings has no effect")
+	T(shift32, 0, 0, 1, "1: 2^rho overflows 32 bits, as in Linux 2.6.32; max_doublings has no effect")
 TD_CONTROLLER(hybla);
 
 /* 2^(x/256) in 1/128, with an integer part of at most 24: the product of 2^(1/2), 2^(1/4), ... for the bits of the fraction. */
@@ -58,7 +58,7 @@ TD_INLINE u32 td_exp2(u32 x)
 	return (y << td_min(x >> 8, 24)) >> 9;
 }
 
-/* 2^rho in 1/128 as Linux before 3.6 computed it on x86; rho in 1/256. */
+/* 2^rho in 1/128 as Linux 2.6.32 computed it on x86; rho in 1/256. */
 TD_INLINE u32 td_hybla_shift32(u32 rho)
 {
 	/* 2^(n/8) in 1/128; constants instead of a table, which BPF would put into a map */
@@ -79,7 +79,7 @@ TD_INLINE void td_hybla_update_rho(struct td_flow *f, struct td_hybla_state *s, 
 	s->doubled = t->shift32 ? td_hybla_shift32(s->rho) : td_exp2(td_min(s->rho, td_min(t->max_doublings, 16) << 8));
 }
 
-/* Linux's snd_cwnd_clamp before 3.6, segments. */
+/* The largest window that Linux's Hybla sets (snd_cwnd_clamp in hybla_init), segments. */
 #define TD_HYBLA_CLAMP 65535
 
 TD_INLINE void td_hybla_ack(struct td_flow *f, struct td_hybla_state *s, const struct td_event *e, const struct td_hybla_tunables *t)

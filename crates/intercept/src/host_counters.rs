@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::{fs, io};
 
+const NETSTAT: &str = "/proc/thread-self/net/netstat";
+
 /// How often receive buffers had no room for data that their windows had admitted (TcpExt of
 /// `/proc/net/netstat`): of all sockets in the network namespace, since it was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,20 +23,30 @@ impl ReceiveCounters {
     /// # Errors
     /// `/proc` is not mounted.
     pub fn read() -> io::Result<Self> {
-        fs::read_to_string("/proc/thread-self/net/netstat").map(|text| Self::parse(&text))
+        fs::read_to_string(NETSTAT).map(|text| Self::parse(&text))
     }
 
-    /// The file has pairs of lines: names, then numbers.
     fn parse(text: &str) -> Self {
-        let lines: Vec<&str> = text.lines().collect();
-        let value = |name: &str| {
-            let pair = lines.chunks_exact(2).find(|pair| pair[0].starts_with("TcpExt:"))?;
-            let mut columns = pair[0].split_whitespace().zip(pair[1].split_whitespace());
-            columns.find(|(column, _)| *column == name)?.1.parse().ok()
-        };
-        let count = |name| value(name).unwrap_or(0);
+        let count = |name| tcp_count(text, name).unwrap_or(0);
         ReceiveCounters { pruned: count("RcvPruned"), dropped: count("TCPRcvQDrop"), collapsed: count("TCPRcvCollapsed") }
     }
+}
+
+/// A counter of TcpExt in the calling thread's network namespace, by its name in
+/// `/proc/net/netstat`; `None` if this kernel has none of that name.
+///
+/// # Errors
+/// `/proc` is not mounted.
+pub fn tcp_counter(name: &str) -> io::Result<Option<u64>> {
+    fs::read_to_string(NETSTAT).map(|text| tcp_count(&text, name))
+}
+
+/// A counter of TcpExt. The file has pairs of lines: names, then numbers.
+fn tcp_count(text: &str, name: &str) -> Option<u64> {
+    let lines: Vec<&str> = text.lines().collect();
+    let pair = lines.chunks_exact(2).find(|pair| pair[0].starts_with("TcpExt:"))?;
+    let mut columns = pair[0].split_whitespace().zip(pair[1].split_whitespace());
+    columns.find(|(column, _)| *column == name)?.1.parse().ok()
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub use address::{AddressSchema, optional_address, parse_address};
 pub use controllers::{ControllerError, Controllers};
 pub use destinations::{Destinations, canonical};
 pub use egress::{Egress, EgressError, LinkView};
-pub use host_counters::ReceiveCounters;
+pub use host_counters::{ReceiveCounters, tcp_counter};
 pub use interception::{Interception, InterceptionError, OpenError, check_profile};
 pub use leg::{Dscp, LegProfile, Source, acknowledge, available_controllers};
 pub use listen::{Destination, ListenAt};

@@ -6,18 +6,19 @@
 //! the other device when it is due. The stages compute with exact times, so a late wake-up delays a
 //! packet but does not lower the rate. How late packets are written is measured and reported.
 
-use crate::{LabError, capture::Capture, sys};
+use crate::{LabError, capture::Capture, ip_packet, sys};
 use hdrhistogram::Histogram;
-use link::{LinkCounts, LinkDirection, LinkPacket, LinkStage, Time};
+use link::{DirectionSpec, Ecn, LinkCounts, LinkDirection, LinkPacket, LinkStage, Time, Transmission};
 use rand::RngExt as _;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::OwnedFd,
     io::Errno,
 };
-use scenario::{Loss, RateChange};
+use scenario::{LinkChanges, Loss};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
+    iter::Peekable,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -25,7 +26,7 @@ use std::{
     thread,
     time::Instant,
 };
-use units::{PKT, QueueSize, Rate, Span};
+use units::{PKT, Rate, Span};
 
 /// Size of a packet buffer, bytes: the MTU of the TUN devices, rounded up.
 const MAX_PACKET: usize = 1536;
@@ -42,13 +43,10 @@ const LONGEST_SLEEP: Span = Span(50_000_000);
 /// A link to emulate.
 #[derive(Debug)]
 pub(crate) struct LinkSpec {
-    pub(crate) rate: Rate,
-    /// Later rates, in order; their times count from the start of the run.
-    pub(crate) changes: Vec<RateChange>,
-    pub(crate) delay: Span,
-    pub(crate) limit: QueueSize,
-    pub(crate) loss: Option<Loss>,
-    pub(crate) loss_rng: rand_pcg::Pcg64,
+    /// In the direction of the data, and in the opposite direction.
+    pub(crate) directions: [DirectionSpec; 2],
+    /// Changes, in order; their times count from the start of the run.
+    pub(crate) changes: LinkChanges,
     /// The TUN devices on the sender's and on the receiver's side.
     pub(crate) ends: [OwnedFd; 2],
     /// The hosts of these devices, by index.
@@ -98,11 +96,20 @@ impl Lateness {
 #[derive(Debug)]
 pub(crate) struct Emulator {
     gauges: Arc<[LinkGauge]>,
-    stop: Arc<AtomicBool>,
     epoch: Instant,
-    /// Start of the run, in nanoseconds since `epoch`; `u64::MAX` before.
-    began: Arc<AtomicU64>,
+    control: Arc<EmulatorControl>,
     thread: Option<thread::JoinHandle<Vec<LinkReport>>>,
+}
+
+/// What the owner of an emulator tells its thread.
+#[derive(Debug)]
+struct EmulatorControl {
+    /// Start of the run, in nanoseconds since the epoch; `u64::MAX` before.
+    began: AtomicU64,
+    /// Whether packets cross the links at once, see [`Emulator::bypass_links`].
+    bypassed: AtomicBool,
+    /// Set when the thread is to end.
+    stop: AtomicBool,
 }
 
 /// Parameters of an emulator besides its links.
@@ -134,21 +141,26 @@ impl Emulator {
     /// Starts the emulator's thread.
     pub(crate) fn start(links: Vec<LinkSpec>, settings: EmulatorSettings) -> Result<Self, LabError> {
         let gauges: Arc<[LinkGauge]> = links.iter().map(|_| LinkGauge::default()).collect();
-        let stop = Arc::new(AtomicBool::new(false));
-        let (thread_gauges, thread_stop) = (gauges.clone(), stop.clone());
-        let (epoch, began) = (settings.epoch, Arc::new(AtomicU64::new(u64::MAX)));
-        let thread_began = began.clone();
+        let control = EmulatorControl { began: AtomicU64::new(u64::MAX), bypassed: AtomicBool::new(false), stop: AtomicBool::new(false) };
+        let (epoch, control) = (settings.epoch, Arc::new(control));
+        let (thread_gauges, thread_control) = (gauges.clone(), control.clone());
         let thread = thread::Builder::new()
             .name("emulator".into())
-            .spawn(move || EmulatorThread::new(links, settings, thread_gauges, thread_began).run(&thread_stop))
+            .spawn(move || EmulatorThread::new(links, settings, thread_gauges, thread_control).run())
             .map_err(|why| LabError::System { what: "start the emulator's thread", why })?;
-        Ok(Emulator { gauges, stop, epoch, began, thread: Some(thread) })
+        Ok(Emulator { gauges, epoch, control, thread: Some(thread) })
     }
 
     /// Starts the clock of the run: rate changes of links are due relative to this moment. Before,
     /// none is applied.
     pub(crate) fn start_clock(&self) {
-        self.began.store(self.epoch.elapsed().as_nanos() as u64, Relaxed);
+        self.control.began.store(self.epoch.elapsed().as_nanos() as u64, Relaxed);
+    }
+
+    /// While `bypassed`, packets cross the links at once, without queue, rate, loss and delay. They
+    /// are neither counted nor captured, and draw no random numbers.
+    pub(crate) fn bypass_links(&self, bypassed: bool) {
+        self.control.bypassed.store(bypassed, Relaxed);
     }
 
     pub(crate) fn gauges(&self) -> &[LinkGauge] {
@@ -157,7 +169,7 @@ impl Emulator {
 
     /// Stops the thread, and returns a report for each link.
     pub(crate) fn finish(mut self) -> Result<Vec<LinkReport>, LabError> {
-        self.stop.store(true, Relaxed);
+        self.control.stop.store(true, Relaxed);
         match self.thread.take() {
             Some(thread) => thread.join().map_err(|_| LabError::Panicked),
             None => Ok(Vec::new()),
@@ -167,7 +179,7 @@ impl Emulator {
 
 impl Drop for Emulator {
     fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
+        self.control.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -175,6 +187,7 @@ impl Drop for Emulator {
 }
 
 /// A packet and its buffer.
+#[derive(Debug, Clone)]
 struct EmulatedPacket {
     bytes: Box<[u8; MAX_PACKET]>,
     length: u32,
@@ -188,6 +201,22 @@ impl LinkPacket for EmulatedPacket {
     fn extra_delay(&self) -> Span {
         self.extra
     }
+    fn ecn(&self) -> Ecn {
+        ip_packet::ecn(self.contents())
+    }
+    fn mark_congestion(&mut self) {
+        let length = self.length as usize;
+        ip_packet::mark_congestion(&mut self.bytes[..length]);
+    }
+    fn flow(&self) -> u64 {
+        ip_packet::flow(self.contents())
+    }
+}
+
+impl EmulatedPacket {
+    fn contents(&self) -> &[u8] {
+        &self.bytes[..self.length as usize]
+    }
 }
 
 /// The state of a link.
@@ -196,10 +225,12 @@ struct EmulatedLink {
     hosts: [usize; 2],
     /// In the direction of the data, and in the opposite direction.
     directions: [LinkDirection<EmulatedPacket>; 2],
-    /// The configured rate at present.
-    asked: Rate,
-    /// Later rates.
-    changes: VecDeque<RateChange>,
+    /// The configured rate at present; absent with a trace.
+    asked: Option<Rate>,
+    /// Whether its clock has started.
+    has_begun: bool,
+    /// What is to change.
+    changes: Peekable<LinkChanges>,
     rate_meter: RateMeter,
     late: Histogram<u64>,
     refused: u64,
@@ -208,8 +239,7 @@ struct EmulatedLink {
 /// What the emulator's thread works on.
 struct EmulatorThread {
     links: Vec<EmulatedLink>,
-    /// Start of the run, in nanoseconds since the epoch; `u64::MAX` before.
-    began: Arc<AtomicU64>,
+    control: Arc<EmulatorControl>,
     gauges: Arc<[LinkGauge]>,
     settings: EmulatorSettings,
     /// Unused packet buffers. They are boxed so that a packet moves without being copied.
@@ -218,33 +248,34 @@ struct EmulatorThread {
 }
 
 impl EmulatorThread {
-    fn new(links: Vec<LinkSpec>, settings: EmulatorSettings, gauges: Arc<[LinkGauge]>, began: Arc<AtomicU64>) -> Self {
+    fn new(links: Vec<LinkSpec>, settings: EmulatorSettings, gauges: Arc<[LinkGauge]>, control: Arc<EmulatorControl>) -> Self {
         let link = |spec: LinkSpec| EmulatedLink {
             ends: spec.ends,
             hosts: spec.hosts,
-            directions: [
-                LinkDirection::new(spec.rate, spec.limit, spec.delay, spec.loss, spec.loss_rng.clone()),
-                LinkDirection::new(spec.rate, spec.limit, spec.delay, None, spec.loss_rng),
-            ],
-            asked: spec.rate,
-            changes: spec.changes.into(),
+            asked: match spec.directions[0].transmission {
+                Transmission::Rate(rate) => Some(rate),
+                Transmission::Trace(_) => None,
+            },
+            directions: spec.directions.map(LinkDirection::new),
+            has_begun: false,
+            changes: spec.changes.peekable(),
             rate_meter: RateMeter::default(),
             // From a nanosecond to a minute, with three significant digits.
             late: Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order"),
             refused: 0,
         };
-        EmulatorThread { links: links.into_iter().map(link).collect(), began, gauges, settings, free_buffers: Vec::new() }
+        EmulatorThread { links: links.into_iter().map(link).collect(), control, gauges, settings, free_buffers: Vec::new() }
     }
 
     fn now(&self) -> Time {
         Time(self.settings.epoch.elapsed().as_nanos() as u64)
     }
 
-    /// Moves packets until `stop` is set.
-    fn run(mut self, stop: &AtomicBool) -> Vec<LinkReport> {
+    /// Moves packets until it is told to stop.
+    fn run(mut self) -> Vec<LinkReport> {
         sys::request_realtime_scheduling();
         let mut readable = vec![[false; 2]; self.links.len()];
-        while !stop.load(Relaxed) {
+        while !self.control.stop.load(Relaxed) {
             let next = self.deliver();
             let wait = next.map_or(LONGEST_SLEEP, |at| at - self.now()).min(LONGEST_SLEEP);
             self.wait(wait, &mut readable);
@@ -264,12 +295,12 @@ impl EmulatorThread {
     fn deliver(&mut self) -> Option<Time> {
         let mut next: Option<Time> = None;
         for index in 0..self.links.len() {
-            next = next.into_iter().chain(self.apply_rate_changes(index)).min();
+            next = next.into_iter().chain(self.apply_changes(index)).min();
             for direction in 0..2 {
                 let mut now = self.now();
                 while let Some((due, packet)) = self.links[index].directions[direction].ready(now) {
                     let link = &mut self.links[index];
-                    let bytes = &packet.bytes[..packet.length as usize];
+                    let bytes = packet.contents();
                     // The host's backlog is full: a loss outside of the link, which makes the run
                     // invalid.
                     if rustix::io::write(&link.ends[1 - direction], bytes).is_err() {
@@ -287,28 +318,41 @@ impl EmulatorThread {
             let now = self.now();
             let link = &mut self.links[index];
             let (queued, left) = (link.directions[0].queued(now).0, link.directions[0].counts().departed_bytes.0);
-            link.rate_meter.sample(now, left, queued > 0, link.asked);
+            if let Some(asked) = link.asked {
+                link.rate_meter.sample(now, left, queued > 0, asked);
+            }
             self.gauges[index].queued.store(queued, Relaxed);
             self.gauges[index].left_bytes.store(left, Relaxed);
         }
         next
     }
 
-    /// Applies the rate changes of a link that are due. Returns when the next one is.
-    fn apply_rate_changes(&mut self, index: usize) -> Option<Time> {
-        let began = self.began.load(Relaxed);
+    /// Starts the clock of a link with the run, and applies the changes that are due. Returns
+    /// when the next one is.
+    fn apply_changes(&mut self, index: usize) -> Option<Time> {
+        let began = self.control.began.load(Relaxed);
         let now = self.now();
         let link = &mut self.links[index];
-        while let Some(change) = link.changes.front() {
+        if began <= now.0 && !link.has_begun {
+            link.has_begun = true;
+            link.directions.iter_mut().for_each(|direction| direction.start(now, Time(began)));
+        }
+        while let Some(change) = link.changes.peek() {
             let at = Time(began) + change.at;
             if at > now {
                 return Some(at);
             }
-            for direction in &mut link.directions {
-                direction.set_rate(now, change.rate);
+            if let Some(rate) = change.rate {
+                link.directions.iter_mut().for_each(|direction| direction.set_rate(now, rate));
+                link.asked = Some(rate);
             }
-            link.asked = change.rate;
-            link.changes.pop_front();
+            if let Some(delay) = change.delay {
+                link.directions.iter_mut().for_each(|direction| direction.set_delay(now, delay));
+            }
+            if let Some(loss) = change.loss {
+                link.directions[0].set_loss(now, Some(Loss::PerPacket(loss.0)));
+            }
+            link.changes.next();
         }
         None
     }
@@ -339,7 +383,13 @@ impl EmulatorThread {
                         }
                     };
                     let now = self.now();
-                    if !is_unicast(&bytes[..length]) {
+                    if !ip_packet::is_unicast(&bytes[..length]) {
+                        self.free_buffers.push(bytes);
+                        continue;
+                    }
+                    if self.control.bypassed.load(Relaxed) {
+                        // A host that does not accept the packet has it retransmitted.
+                        let _ = rustix::io::write(&self.links[index].ends[1 - direction], &bytes[..length]);
                         self.free_buffers.push(bytes);
                         continue;
                     }
@@ -370,30 +420,8 @@ impl EmulatorThread {
             return Span::ZERO;
         }
         let of = |port: u16| self.settings.access_delays.get(&port).copied();
-        tcp_ports(packet).and_then(|[source, destination]| of(destination).or_else(|| of(source))).unwrap_or(Span::ZERO)
+        ip_packet::tcp_ports(packet).and_then(|[source, destination]| of(destination).or_else(|| of(source))).unwrap_or(Span::ZERO)
     }
-}
-
-/// Whether a packet is unicast. Others are the kernel's own (neighbour discovery, group
-/// membership): passed on, they would shift every later draw of a loss process.
-fn is_unicast(packet: &[u8]) -> bool {
-    match packet.first().map(|byte| byte >> 4) {
-        Some(4) => packet.get(16).is_some_and(|byte| *byte < 224),
-        Some(6) => packet.get(24).is_some_and(|byte| *byte != 0xff),
-        _ => false,
-    }
-}
-
-/// Source and destination port of a TCP packet; `None` for other packets.
-fn tcp_ports(packet: &[u8]) -> Option<[u16; 2]> {
-    const TCP: u8 = 6;
-    let start = match packet.first()? >> 4 {
-        4 if packet.get(9)? == &TCP => usize::from(packet[0] & 0xf) * 4,
-        6 if packet.get(6)? == &TCP => 40,
-        _ => return None,
-    };
-    let ports = packet.get(start..start + 4)?;
-    Some([u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])])
 }
 
 /// Measures the rate at which bytes leave a queue, over times in which it is never empty.
@@ -431,21 +459,6 @@ impl RateMeter {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ports_are_found_in_both_families() {
-        let mut v4 = vec![0x46; 28];
-        v4[9] = 6;
-        v4[24..28].copy_from_slice(&[0x30, 0x39, 0, 80]);
-        assert_eq!(tcp_ports(&v4), Some([12345, 80]));
-        let mut v6 = vec![0x60; 44];
-        v6[6] = 6;
-        v6[40..44].copy_from_slice(&[0, 80, 0x30, 0x39]);
-        assert_eq!(tcp_ports(&v6), Some([80, 12345]));
-        assert_eq!(tcp_ports(&v6[..42]), None, "cut short");
-        v6[6] = 17;
-        assert_eq!(tcp_ports(&v6), None, "not TCP");
-    }
 
     #[test]
     fn a_rate_is_measured_only_while_packets_are_queued() {

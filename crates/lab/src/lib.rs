@@ -3,21 +3,26 @@
 //! machine's own network.
 //!
 //! Links in series: `host` makes hosts, `network` joins them, `emulator` carries packets between
-//! them, `workload` runs the endpoints of flows, `run` plays a scenario, and `measure` turns the
-//! samples of a run into an [`Outcome`](outcome::Outcome). `parallel` does the same for networks in
-//! parallel.
+//! them, `workload` runs the endpoints of flows, `fast_open` gives hosts their cookies, `run` plays
+//! a scenario, and `measure` turns the samples of a run into an [`Outcome`](outcome::Outcome).
+//! `parallel` does the same for networks in parallel.
 
 mod calibrate;
 mod capture;
 mod controllers;
 mod emulator;
 mod error;
+mod fast_open;
 mod host;
+mod impairments;
+mod ip_packet;
 mod keep_cpus_awake;
 mod measure;
 mod network;
+mod other_proxy;
 mod parallel;
 mod playable;
+mod probes;
 mod run;
 mod sys;
 mod workload;
@@ -26,7 +31,9 @@ pub use calibrate::{Calibration, calibrate};
 pub use emulator::Reordering;
 pub use error::LabError;
 pub use host::{Host, clear_stale};
+pub use impairments::{ImpairmentMeasurement, measure_impairments};
 pub use network::{NetworkOptions, SeriesNetwork, try_realtime_scheduling, try_tun};
+pub use other_proxy::{OtherProxy, RunningProgram};
 pub use parallel::{BondRoute, ParallelNetworks};
 pub use playable::{Unplayable, playable};
 pub use run::Lab;

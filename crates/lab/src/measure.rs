@@ -225,10 +225,8 @@ fn link_outcome(scenario: &Scenario, index: usize, report: &LinkReport) -> LinkO
         packets: report.counts.arrived,
         queue_drops: report.counts.queue_drops,
         losses: report.counts.losses,
-        loss_asked: match link.loss {
-            None => Some(0.0),
-            Some(loss) => link::mean_loss(loss),
-        },
+        duplicates: report.counts.duplicates,
+        loss_asked: link::asked_loss(link),
         queue_max_bytes: report.counts.max_queued.0,
     }
 }

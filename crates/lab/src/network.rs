@@ -11,14 +11,16 @@ use crate::{
     emulator::{Emulator, EmulatorSettings, LinkReport, LinkSpec, Reordering},
     host::{Host, has_ipv6},
     keep_cpus_awake::CpusAwake,
+    other_proxy::{OtherProxy, RunningProgram},
     sys,
 };
 use intercept::{LegProfile, LegRule, LinkView, Policy, Prefix, ReceiveCounters};
 use kernel::Controller;
+use link::DirectionSpec;
 use proxy::{FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand_pcg::Pcg64;
 use rustix::fd::OwnedFd;
-use scenario::{Purpose, Scenario, stream};
+use scenario::{Opens, Purpose, Scenario, stream};
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -58,13 +60,17 @@ pub struct NetworkOptions {
     pub reordering: Option<Reordering>,
     /// Whether the hosts get names for `ip netns exec`.
     pub published: bool,
+    /// The program that splits connections. Absent: Tandem's proxy.
+    pub other_proxy: Option<OtherProxy>,
 }
 
 /// A proxy and the index of its host.
 #[derive(Debug)]
 struct HostedProxy {
     host: usize,
+    /// Absent if another program splits, and when it is stopped.
     proxy: Option<Proxy>,
+    other: Option<RunningProgram>,
 }
 
 /// The addresses of the two hosts of link `index` (from 0), sender's side first; of each IPv4,
@@ -110,10 +116,17 @@ impl SeriesNetwork {
                 host.publish()?;
             }
         }
-        let buffers = socket_memory(scenario);
+        let mut settings = settings(&socket_memory(scenario)).to_vec();
+        if scenario.links.iter().any(|link| link.queue.marks()) {
+            // Ask for ECN: the kernel's default only accepts it.
+            settings.push(("ipv4/tcp_ecn", "1".into()));
+        }
         let mut ends = Vec::new();
         for (index, host) in hosts.iter().enumerate() {
-            ends.push(set_up(host, index, count, &buffers, scenario.tcp.initial_window)?);
+            ends.push(set_up(host, index, count, &settings, scenario.tcp.initial_window)?);
+        }
+        if uses_fast_open(scenario) {
+            hosts.iter().try_for_each(|host| host.sysctl(&fast_open_settings()))?;
         }
         let links = link_specs(scenario, seed, ends);
         let (capture, capture_writer) = Capture::of_hosts(options.capture.as_deref(), &hosts)?;
@@ -123,6 +136,12 @@ impl SeriesNetwork {
         let mut network = SeriesNetwork { hosts, proxies: Vec::new(), emulator, capture_writer, _cpus_awake: CpusAwake::keep() };
         for number in 0..scenario.splits.len() {
             let on_end = on_end.clone();
+            if let Some(other) = &options.other_proxy {
+                let host = scenario.splits[number].after;
+                let other = Some(other.start(&network.hosts[host])?);
+                network.proxies.push(HostedProxy { host, proxy: None, other });
+                continue;
+            }
             network.start_proxy(scenario, number, move |record| on_end(number, record))?;
         }
         Ok(network)
@@ -174,6 +193,26 @@ impl SeriesNetwork {
         }
     }
 
+    /// While `bypassed`, packets cross the links at once, as if there were none.
+    pub(crate) fn bypass_links(&self, bypassed: bool) {
+        if let Some(emulator) = &self.emulator {
+            emulator.bypass_links(bypassed);
+        }
+    }
+
+    /// The host of proxy `number` (from 0).
+    pub(crate) fn proxy_host(&self, number: usize) -> &Host {
+        &self.hosts[self.proxies[number].host]
+    }
+
+    /// The host that opens connections, the host that accepts them, and its IPv4 address.
+    pub(crate) fn ends(&self, opens: Opens) -> (&Host, &Host, IpAddr) {
+        match opens {
+            Opens::Sender => (self.sender(), self.receiver(), self.receiver_addresses()[0]),
+            Opens::Receiver => (self.receiver(), self.sender(), self.sender_addresses()[0]),
+        }
+    }
+
     /// Reconfigures the proxies that send into link `index` (from 0) for its new rate, except those
     /// whose scenario gives them a capacity.
     pub(crate) fn update_link_rate(&mut self, scenario: &Scenario, index: usize, rate: Rate) -> Result<(), LabError> {
@@ -201,11 +240,12 @@ impl SeriesNetwork {
     fn config(&self, scenario: &Scenario, number: usize, rate: Rate) -> ProxyConfig {
         let host = scenario.splits[number].after;
         let control = scenario.leg_controls()[number + 1];
-        let profile = |control: &str| LegProfile { control: Some(control.into()), ..LegProfile::default() };
+        let split = &scenario.splits[number];
+        // The proxy dials one of its legs, and only that one looks at `fast_open`.
+        let profile = |control: &str| LegProfile { control: Some(control.into()), fast_open: split.fast_open, ..LegProfile::default() };
         // Data flow to the receiver, whichever end opens the connection: the leg towards the
         // receiver gets the proxy's controller.
         let to = self.receiver_addresses().map(|address| Prefix(address.into())).into();
-        let split = &scenario.splits[number];
         let mut onward = profile(control);
         if split.shaper || kernel::resolve(control).is_some_and(Controller::needs_capacity) {
             onward.capacity = Some(split.capacity.unwrap_or(rate));
@@ -234,7 +274,7 @@ impl SeriesNetwork {
         let proxy = self.hosts[host]
             .enter(|| Proxy::start(config, on_end))?
             .map_err(|why| LabError::Proxy { host: host_name, why: Box::new(why) })?;
-        self.proxies.push(HostedProxy { host, proxy: Some(proxy) });
+        self.proxies.push(HostedProxy { host, proxy: Some(proxy), other: None });
         Ok(())
     }
 
@@ -276,6 +316,7 @@ impl SeriesNetwork {
         for on in &mut self.proxies {
             let proxy = on.proxy.take();
             let _ = self.hosts[on.host].enter(|| drop(proxy));
+            on.other = None;
         }
     }
 }
@@ -340,11 +381,35 @@ pub(crate) fn settings(memory: &str) -> [(&'static str, String); 8] {
     ]
 }
 
+/// Whether a connection of the scenario has TCP Fast Open.
+pub(crate) fn uses_fast_open(scenario: &Scenario) -> bool {
+    scenario.flows.iter().any(|flow| flow.fast_open) || scenario.splits.iter().any(|split| split.fast_open)
+}
+
+/// Settings of every host if a connection has TCP Fast Open, to be made before a socket listens.
+fn fast_open_settings() -> [(&'static str, String); 2] {
+    const CLIENT: u32 = 1;
+    const SERVER: u32 = 2;
+    // Listeners need no option of their own, which the proxy's do not have.
+    const EVERY_LISTENER: u32 = 0x400;
+    [
+        ("ipv4/tcp_fastopen", (CLIENT | SERVER | EVERY_LISTENER).to_string()),
+        // A connection that ends badly switches Fast Open off for no later one.
+        ("ipv4/tcp_fastopen_blackhole_timeout_sec", "0".into()),
+    ]
+}
+
 /// Makes a host's devices and configures the host. Returns the devices towards the sender and
 /// towards the receiver. `window` is the initial congestion window of its connections, in segments:
 /// an attribute of routes, and the kernel's own default if absent.
-fn set_up(host: &Host, index: usize, links: usize, memory: &str, window: Option<u32>) -> Result<[Option<OwnedFd>; 2], LabError> {
-    host.sysctl(&settings(memory))?;
+fn set_up(
+    host: &Host,
+    index: usize,
+    links: usize,
+    settings: &[(&'static str, String)],
+    window: Option<u32>,
+) -> Result<[Option<OwnedFd>; 2], LabError> {
+    host.sysctl(settings)?;
     host.sysctl(&[("ipv4/ip_forward", "1".into()), ("ipv6/conf/all/forwarding", "1".into())])?;
     let open = |link: usize| -> Result<OwnedFd, LabError> {
         let device = format!("link{}", link + 1);
@@ -389,15 +454,9 @@ fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]
     let mut specs = Vec::new();
     for (index, link) in scenario.links.iter().enumerate() {
         let (Some(left), Some(right)) = (ends[index][1].take(), ends[index + 1][0].take()) else { continue };
-        let limit = scenario.queue_size(index);
-        let loss_rng = stream(seed, Purpose::Losses, index as u64);
         specs.push(LinkSpec {
-            rate: link.rate,
-            changes: link.changes.clone(),
-            delay: link.delay,
-            limit,
-            loss: link.loss,
-            loss_rng,
+            directions: [false, true].map(|is_reverse| DirectionSpec::of_link(scenario, index, seed, is_reverse)),
+            changes: link.all_changes(),
             ends: [left, right],
             hosts: [index, index + 1],
         });

@@ -1,15 +1,16 @@
 //! Plays a scenario: builds its network, starts its flows, samples them, and measures.
 
 use crate::{
-    LabError,
+    LabError, OtherProxy,
     controllers::{LegControllers, check_tunables},
+    fast_open,
     measure::{self, Recorder},
-    network::{NetworkOptions, SeriesNetwork},
+    network::{NetworkOptions, SeriesNetwork, uses_fast_open},
     parallel,
     workload::{self, RunContext, Workload},
 };
 use outcome::{Engine, EngineError, Outcome, Progress};
-use scenario::{Backpressure, Explicit, QueueKind, RateChange, Scenario, SplitMode, Tcp};
+use scenario::{Backpressure, Explicit, QueueKind, Scenario, SplitMode, Tcp};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},
@@ -22,9 +23,10 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of flows: each has its own server port.
 const MAX_FLOWS: usize = 20_000;
 
-/// Why the lab does not play Fast Open.
-const NO_COOKIES: &str =
-    "its hosts are new in every run and have no cookies from earlier connections; the simulator assumes that they have: --on sim";
+/// Why the lab does not play Semi-Split TCP (`docs/decisions/0047-no-semi-split-in-the-lab.md`).
+const NO_SEMI_SPLIT: &str = "the kernel's sender has one acknowledgement number: if it covers only what was delivered, the near leg's \
+     round trip is that of the whole path, and if selective acknowledgements cover the rest, the sender takes them for revoked and times \
+     out; the simulator has a sender that knows both numbers: --on sim. On the lab, \"stream\" confirms delivery by a clean close";
 
 /// Controllers of Linux that Tandem does not bring and that a kernel may lack.
 const LINUX_CONTROLLERS: [&str; 10] = ["bic", "cdg", "highspeed", "htcp", "illinois", "lp", "nv", "scalable", "veno", "yeah"];
@@ -34,6 +36,9 @@ const LINUX_CONTROLLERS: [&str; 10] = ["bic", "cdg", "highspeed", "htcp", "illin
 pub struct Lab {
     /// Path prefix of the captures, one file for each host: `<prefix><host>.pcapng`.
     pub capture: Option<PathBuf>,
+    /// Splits connections in place of Tandem's proxy. The outcome then has no samples of what the
+    /// proxy holds, nor of its legs.
+    pub other_proxy: Option<OtherProxy>,
 }
 
 impl Engine for Lab {
@@ -48,16 +53,23 @@ impl Engine for Lab {
     fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError> {
         if let Some(parallel) = scenario.parallel() {
             parallel::can_answer(&parallel)?;
+            if self.other_proxy.is_some() {
+                return EngineError::cannot("lab", "network", "another program than Tandem splits connections over links in series only");
+            }
         }
         for (index, link) in (1..).zip(&scenario.links) {
-            if link.queue.kind != QueueKind::Droptail {
-                let why = "its links have drop-tail queues only; the simulator has AQM and router-assisted queues: --on sim";
+            if matches!(link.queue.kind, QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp) {
+                let why = "its links have no routers that tell senders what to send; the simulator has them: --on sim";
                 return EngineError::cannot("lab", format!("link[{index}].queue.kind"), why);
             }
             if link.demand.is_some() {
                 let why = "the rates of its links follow time alone; the simulator has rates that follow demand: --on sim";
                 return EngineError::cannot("lab", format!("link[{index}].demand"), why);
             }
+        }
+        if !scenario.agents.is_empty() {
+            let why = "its hosts forward or split connections; the simulator has agents that repair or report losses: --on sim";
+            return EngineError::cannot("lab", "agent", why);
         }
         for (index, split) in scenario.splits.iter().enumerate() {
             match split.mode {
@@ -70,12 +82,12 @@ impl Engine for Lab {
                     );
                 }
                 SplitMode::Semi => {
-                    let why = "real sockets acknowledge what they receive; the simulator has proxies that acknowledge end to end: --on sim";
-                    return EngineError::cannot("lab", format!("split[{}].mode", index + 1), why);
+                    return EngineError::cannot("lab", format!("split[{}].mode", index + 1), NO_SEMI_SPLIT);
                 }
             }
-            if split.fast_open {
-                return EngineError::cannot("lab", format!("split[{}].fast_open", index + 1), NO_COOKIES);
+            if split.fast_open && self.other_proxy.is_some() {
+                let why = "only Tandem's proxy is told to use TCP Fast Open";
+                return EngineError::cannot("lab", format!("split[{}].fast_open", index + 1), why);
             }
             if split.backpressure != Backpressure::Window {
                 return EngineError::cannot(
@@ -100,8 +112,9 @@ impl Engine for Lab {
             return EngineError::cannot("lab", key, "the lab cannot change the kernel's TCP; the simulator can: --on sim");
         }
         for (index, flow) in (1..).zip(&scenario.flows) {
-            if flow.fast_open {
-                return EngineError::cannot("lab", format!("flow[{index}].fast_open"), NO_COOKIES);
+            if flow.fast_open && scenario.parallel().is_some() {
+                let why = "connections over parallel networks do not use TCP Fast Open";
+                return EngineError::cannot("lab", format!("flow[{index}].fast_open"), why);
             }
             if flow.send_buffer.is_some() {
                 let why = "the send buffer of a real socket counts memory, not payload: leave it out, or use the simulator: --on sim";
@@ -171,6 +184,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let delayed = specs.iter().filter(|flow| flow.access_delay.0 > 0);
     let options = NetworkOptions {
         capture: lab.capture.clone(),
+        other_proxy: lab.other_proxy.clone(),
         access_delays: delayed.map(|flow| (workload::port(flow.id), flow.access_delay)).collect(),
         ..NetworkOptions::default()
     };
@@ -183,9 +197,13 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
             records.push((proxy, record));
         }
     })?;
-    let context = Arc::new(RunContext::new(seed, &controllers.groups));
+    let has_fast_open = uses_fast_open(scenario);
+    if has_fast_open {
+        fast_open::give_cookies(&network, scenario)?;
+    }
+    let context = Arc::new(RunContext::new(seed, &controllers.groups, has_fast_open));
     network.start_clock();
-    let mut rate_changes = rate_changes(scenario).into_iter().peekable();
+    let mut rate_changes: Vec<_> = scenario.links.iter().map(|link| link.all_changes().peekable()).collect();
     let mut workload = Workload::start(&network, context.clone(), &specs, &scenario.cross)?;
     let mut recorder = Recorder::new(scenario, &specs);
 
@@ -195,8 +213,12 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let cancelled = loop {
         recorder.sample(&context, &workload.flows, &network);
         let elapsed = context.began.elapsed();
-        while let Some((index, change)) = rate_changes.next_if(|(_, change)| change.at.duration() <= elapsed) {
-            network.update_link_rate(scenario, index, change.rate)?;
+        for (index, changes) in rate_changes.iter_mut().enumerate() {
+            while let Some(change) = changes.next_if(|change| change.at.duration() <= elapsed) {
+                if let Some(rate) = change.rate {
+                    network.update_link_rate(scenario, index, rate)?;
+                }
+            }
         }
         progress.at(progress_of(&workload, elapsed, duration), "running");
         if (ends_by_itself && workload.is_done()) || duration.is_some_and(|duration| elapsed >= duration) {
@@ -229,14 +251,6 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     }
     let records = ended.lock().map(|mut records| std::mem::take(&mut *records)).unwrap_or_default();
     Ok(measure::outcome(scenario, seed, recorder, &flows, records, &links, end_s))
-}
-
-/// The rate changes of all links, each with the index of its link (from 0), in order of time.
-fn rate_changes(scenario: &Scenario) -> Vec<(usize, RateChange)> {
-    let all = scenario.links.iter().enumerate().flat_map(|(index, link)| link.changes.iter().map(move |change| (index, *change)));
-    let mut all: Vec<(usize, RateChange)> = all.collect();
-    all.sort_by_key(|(_, change)| change.at);
-    all
 }
 
 /// Completed share of a run, estimated from elapsed time and from the bytes read.

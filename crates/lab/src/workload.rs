@@ -22,11 +22,13 @@ use units::{Bytes, Span};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Server port of flow 0; flow `id` has this port plus `id`.
-const FIRST_PORT: u16 = 10_000;
+pub(crate) const FIRST_PORT: u16 = 10_000;
 /// Destination port of cross traffic.
 const CROSS_PORT: u16 = 9;
 /// Maximum number of bytes in a send buffer that have not been sent yet (TCP_NOTSENT_LOWAT).
 const MAX_UNSENT: u32 = 4 << 20;
+/// What the receiver of a download sends, if it sends a request.
+const REQUEST: [u8; 1] = [b'?'];
 /// Bytes of one write or read.
 const CHUNK: usize = 128 * 1024;
 
@@ -53,13 +55,16 @@ pub(crate) struct RunContext {
     payload: Vec<u8>,
     /// The sender's congestion controller of each group of flows.
     controls: Vec<String>,
+    /// Whether the receiver of a download sends a request of one byte, which the sender awaits. A
+    /// SYN with Fast Open is sent with the first data only.
+    requests: bool,
 }
 
 impl RunContext {
-    pub(crate) fn new(seed: u64, controls: &[String]) -> Self {
+    pub(crate) fn new(seed: u64, controls: &[String], requests: bool) -> Self {
         let mut payload = vec![0; 1 << 20];
         stream(seed, Purpose::Payload, 0).fill(&mut payload[..]);
-        RunContext { began: Instant::now(), stop: AtomicBool::new(false), seed, payload, controls: controls.to_vec() }
+        RunContext { began: Instant::now(), stop: AtomicBool::new(false), seed, payload, controls: controls.to_vec(), requests }
     }
 
     /// Seconds since the start of the run.
@@ -175,10 +180,7 @@ impl Workload {
     }
 
     fn add(&mut self, network: &SeriesNetwork, flow: &Arc<Flow>) -> Result<(), LabError> {
-        let (opener, server, address) = match flow.spec.opens {
-            Opens::Sender => (network.sender(), network.receiver(), network.receiver_addresses()[0]),
-            Opens::Receiver => (network.receiver(), network.sender(), network.sender_addresses()[0]),
-        };
+        let (opener, server, address) = network.ends(flow.spec.opens);
         let failed = |why| LabError::System { what: "open a listener for a flow", why };
         // The socket listens before any client connects.
         let listener = self.listener(server, flow, address)?.map_err(failed)?;
@@ -260,8 +262,15 @@ fn socket(context: &RunContext, flow: &Flow, receives: bool) -> io::Result<Socke
 fn open(context: &RunContext, flow: &Flow, to: SocketAddr) {
     let receives = flow.spec.opens == Opens::Receiver;
     let connected = socket(context, flow, receives).and_then(|socket| {
+        if flow.spec.fast_open {
+            // The connect returns at once, and the first write sends the SYN.
+            intercept::sys::set_fast_open_connect(&socket)?;
+        }
         flow.result.lock().expect("no thread panics while it holds a result").started = Some(context.now());
         socket.connect(&SockAddr::from(to))?;
+        if receives && context.requests {
+            (&socket).write_all(&REQUEST)?;
+        }
         Ok(socket)
     });
     match connected {
@@ -294,6 +303,9 @@ fn play(context: &RunContext, flow: &Flow, socket: Socket, sends: bool) {
 /// Writes the flow's bytes, sends a FIN, and waits for the peer's: a clean close means that all
 /// bytes were delivered.
 fn send(context: &RunContext, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
+    if flow.spec.opens == Opens::Receiver && context.requests {
+        socket.read_exact(&mut [0; REQUEST.len()])?;
+    }
     let (mut sum, mut sent) = (Xxh3::new(), 0);
     let most = flow.spec.bytes.map_or(u64::MAX, |bytes| bytes.0);
     let mut offered =

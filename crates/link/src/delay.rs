@@ -1,6 +1,7 @@
-//! Propagation delay: a constant, plus an extra delay of the packet's own flow.
+//! Propagation delay: a constant, plus extra delays of the packet's flow and of the packet itself.
 
 use crate::{
+    disorder::ExtraDelay,
     stage::{LinkPacket, LinkStage},
     time::Time,
     timing_wheel::{DueKey, TimingWheel},
@@ -8,8 +9,8 @@ use crate::{
 use std::collections::VecDeque;
 use units::Span;
 
-/// A delay stage. Packets without an extra delay stay in order and are kept in a FIFO queue; the
-/// others are kept in a timing wheel. Packets that are due at the same time leave in order of
+/// A delay stage. Packets that stay in order are kept in a FIFO queue; those that may overtake others
+/// or be overtaken are kept in a timing wheel. Packets that are due at the same time leave in order of
 /// arrival.
 #[derive(Debug)]
 pub struct Delay<P> {
@@ -32,6 +33,12 @@ impl<P> Delay<P> {
         self.delay
     }
 
+    /// Changes the delay of packets that come from now on. They do not overtake packets that are in
+    /// flight.
+    pub fn set_base_delay(&mut self, delay: Span) {
+        self.delay = delay;
+    }
+
     /// Number of packets in flight.
     pub fn len(&self) -> usize {
         self.in_order.len() + self.delayed.len()
@@ -50,16 +57,27 @@ impl<P> Delay<P> {
     }
 }
 
+impl<P: LinkPacket> Delay<P> {
+    /// Accepts a packet that has an extra delay besides that of its flow.
+    pub(crate) fn put(&mut self, now: Time, extra: ExtraDelay, packet: P) {
+        let of_flow = packet.extra_delay();
+        let due = (now + self.delay + extra.span + of_flow).0;
+        let number = self.next_number;
+        self.next_number += 1;
+        if of_flow == Span::ZERO && extra.keeps_order {
+            // A packet with a smaller delay waits for those that were sent before it.
+            let due = self.in_order.back().map_or(due, |((before, _), _)| due.max(*before));
+            self.in_order.push_back(((due, number), packet));
+        } else {
+            self.delayed.push((due, number), packet);
+        }
+    }
+}
+
 impl<P: LinkPacket> LinkStage<P> for Delay<P> {
     /// Never refuses a packet.
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
-        let extra = packet.extra_delay();
-        let key = ((now + self.delay + extra).0, self.next_number);
-        self.next_number += 1;
-        match extra {
-            Span::ZERO => self.in_order.push_back((key, packet)),
-            _ => self.delayed.push(key, packet),
-        }
+        self.put(now, ExtraDelay::NONE, packet);
         Ok(())
     }
 
@@ -87,7 +105,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    #[derive(Debug)]
+    #[derive(Clone, Debug)]
     struct DelayedPacket(usize, Span);
     impl LinkPacket for DelayedPacket {
         fn wire_bytes(&self) -> u32 {

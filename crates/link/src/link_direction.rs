@@ -1,14 +1,22 @@
 //! One direction of a link: queue and rate, then loss, then delay.
 
 use crate::{
+    aqm,
     delay::Delay,
+    disorder::{Disorder, DisorderSpec, ExtraDelay},
     loss_process::LossProcess,
+    managed_queue::ManagedQueue,
+    outages::OutageProcess,
+    random::LinkStreams,
     shaper::Shaper,
     stage::{LinkPacket, LinkStage, QueueTap},
     time::Time,
+    transmitter::Transmission,
 };
+use rand::RngExt as _;
 use rand_pcg::Pcg64;
-use scenario::Loss;
+use scenario::{Loss, Outages, Purpose, QueueKind, QueueParameters, Scenario};
+use std::fmt;
 use units::{Bytes, QueueSize, Rate, Span};
 
 /// One direction of a link. A lost packet occupies the transmitter like any other and is discarded
@@ -25,11 +33,25 @@ use units::{Bytes, QueueSize, Rate, Span};
 #[derive(Debug)]
 pub struct LinkDirection<P, T = ()> {
     shaper: Shaper<P>,
+    /// In place of the shaper, if the queue is under active management.
+    managed: Option<ManagedQueue<P>>,
     tap: T,
     losses: LossProcess,
+    /// Probability that a bit is received wrongly, and what draws it.
+    bit_errors: Option<(f64, Pcg64)>,
+    outages: Option<OutageProcess>,
+    disorder: Option<Disorder>,
     delay: Delay<P>,
+    /// Whether all packets have the same delay. If not, the time of an arrival is known at the
+    /// departure.
+    has_constant_delay: bool,
+    /// Whether departures are handled when they happen, and not only on arrival.
+    is_eager: bool,
     queue_drops: u64,
+    lost: u64,
     lost_bytes: u64,
+    duplicates: u64,
+    duplicate_bytes: u64,
     /// Bytes in `delay`.
     delayed_bytes: u64,
 }
@@ -47,7 +69,9 @@ pub struct LinkCounts {
     pub departed_bytes: Bytes,
     /// Packets lost after their transmission.
     pub losses: u64,
-    /// Packets delivered at the other end.
+    /// Packets that were duplicated.
+    pub duplicates: u64,
+    /// Packets delivered at the other end, duplicates included.
     pub delivered: u64,
     /// Bytes of the packets in `delivered`.
     pub delivered_bytes: Bytes,
@@ -55,24 +79,134 @@ pub struct LinkCounts {
     pub max_queued: Bytes,
 }
 
+/// What a queue has counted.
+struct QueueCounts {
+    arrived: u64,
+    drops: u64,
+    /// Packets and bytes.
+    departed: (u64, Bytes),
+    taken: (u64, Bytes),
+    max_queued: Bytes,
+}
+
+/// What one direction of a link does to packets.
+#[derive(Debug, Clone)]
+pub struct DirectionSpec {
+    /// When packets leave.
+    pub transmission: Transmission,
+    /// The limit of the queue.
+    pub limit: QueueSize,
+    /// The discipline of the queue, and its parameters.
+    pub discipline: (QueueKind, QueueParameters),
+    /// Propagation delay.
+    pub delay: Span,
+    /// Random losses after the transmission.
+    pub loss: Option<Loss>,
+    /// Probability that a bit is received wrongly; a packet with a wrong bit is lost.
+    pub bit_errors: f64,
+    /// Times in which everything is lost.
+    pub outages: Option<Outages>,
+    /// Jitter, reordering and duplicates.
+    pub disorder: DisorderSpec,
+    /// Whether the delay changes during a run ([`LinkDirection::set_delay`]).
+    pub varies_delay: bool,
+    /// The random streams of all these.
+    pub streams: LinkStreams,
+}
+
+impl DirectionSpec {
+    /// A direction of link `index` of a scenario: that of the data, or the reverse.
+    pub fn of_link(scenario: &Scenario, index: usize, seed: u64, is_reverse: bool) -> Self {
+        let (link, limit) = (&scenario.links[index], scenario.queue_size(index));
+        let streams = LinkStreams { seed, link: index as u64, is_reverse };
+        let transmission = match &link.trace {
+            None => Transmission::Rate(link.rate),
+            Some(trace) => Transmission::Trace(if is_reverse { &trace.up } else { &trace.down }.trace().clone()),
+        };
+        DirectionSpec {
+            transmission,
+            limit,
+            discipline: (link.queue.kind, scenario.queue_parameters(index)),
+            delay: link.delay,
+            loss: if is_reverse { link.loss.reverse } else { link.loss.forward },
+            bit_errors: link.bit_errors.map_or(0.0, |probability| probability.0),
+            outages: link.outages,
+            disorder: DisorderSpec::of_link(link),
+            varies_delay: link.changes.iter().any(|change| change.delay.is_some()),
+            streams,
+        }
+    }
+
+    /// A link of this rate that does nothing but delay.
+    pub fn lossless(rate: Rate, limit: QueueSize, delay: Span) -> Self {
+        DirectionSpec {
+            transmission: Transmission::Rate(rate),
+            limit,
+            discipline: (QueueKind::Droptail, QueueParameters::default()),
+            delay,
+            loss: None,
+            bit_errors: 0.0,
+            outages: None,
+            disorder: DisorderSpec::default(),
+            varies_delay: false,
+            streams: LinkStreams::default(),
+        }
+    }
+}
+
 impl<P: LinkPacket> LinkDirection<P> {
     /// An empty link.
-    pub fn new(rate: Rate, limit: QueueSize, delay: Span, loss: Option<Loss>, rng: Pcg64) -> Self {
+    pub fn new(spec: DirectionSpec) -> Self
+    where
+        P: fmt::Debug + 'static,
+    {
+        let streams = spec.streams;
+        let (kind, parameters) = spec.discipline;
+        let discipline = aqm::discipline(kind, spec.limit, parameters, streams.of_direction(Purpose::Queue));
+        let managed = discipline.map(|discipline| ManagedQueue::new(spec.transmission.clone(), discipline));
+        let has_constant_delay = !spec.varies_delay && spec.disorder.is_none();
         LinkDirection {
-            shaper: Shaper::new(rate, limit),
+            shaper: Shaper::new(spec.transmission, spec.limit),
             tap: (),
-            losses: LossProcess::new(loss, rng),
-            delay: Delay::new(delay),
+            losses: LossProcess::new(spec.loss, streams.losses()),
+            bit_errors: (spec.bit_errors > 0.0).then(|| (spec.bit_errors, streams.of_direction(Purpose::BitErrors))),
+            outages: spec.outages.map(|outages| OutageProcess::new(outages, streams.of_link(Purpose::Outages))),
+            disorder: (!spec.disorder.is_none()).then(|| Disorder::new(spec.disorder, streams)),
+            delay: Delay::new(spec.delay),
+            has_constant_delay,
+            is_eager: !has_constant_delay || managed.is_some(),
+            managed,
             queue_drops: 0,
+            lost: 0,
             lost_bytes: 0,
+            duplicates: 0,
+            duplicate_bytes: 0,
             delayed_bytes: 0,
         }
     }
 
-    /// The same link with a tap at its queue.
+    /// The same link, which is empty, with a tap at its queue.
     pub fn with_tap<T: QueueTap<P>>(self, tap: T) -> LinkDirection<P, T> {
-        let LinkDirection { shaper, tap: (), losses, delay, queue_drops, lost_bytes, delayed_bytes } = self;
-        LinkDirection { shaper, tap, losses, delay, queue_drops, lost_bytes, delayed_bytes }
+        let is_eager = self.is_eager || tap.is_attached();
+        let LinkDirection { shaper, managed, tap: (), losses, bit_errors, outages, disorder, delay, has_constant_delay, .. } = self;
+        LinkDirection {
+            shaper,
+            managed,
+            tap,
+            losses,
+            bit_errors,
+            outages,
+            disorder,
+            delay,
+            has_constant_delay,
+            is_eager,
+            queue_drops: 0,
+            lost: 0,
+            lost_bytes: 0,
+            duplicates: 0,
+            duplicate_bytes: 0,
+            delayed_bytes: 0,
+        }
     }
 }
 
@@ -85,17 +219,34 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
 
     /// The counters as of the last poll.
     pub fn counts(&self) -> LinkCounts {
-        let (departed, departed_bytes) = self.shaper.departed();
-        // A packet that was taken from the shaper and is neither lost nor in flight was delivered.
+        let of_queue = match &self.managed {
+            None => QueueCounts {
+                arrived: self.shaper.accepted() + self.queue_drops,
+                drops: self.queue_drops,
+                departed: self.shaper.departed(),
+                taken: (self.shaper.taken(), Bytes(self.shaper.taken_bytes())),
+                max_queued: self.shaper.max_queued(),
+            },
+            Some(queue) => QueueCounts {
+                arrived: queue.arrived(),
+                drops: queue.drops(),
+                departed: queue.taken(),
+                taken: queue.taken(),
+                max_queued: queue.max_queued(),
+            },
+        };
+        let (taken, Bytes(taken_bytes)) = of_queue.taken;
+        // A packet that was taken from the queue and is neither lost nor in flight was delivered.
         LinkCounts {
-            arrived: self.shaper.accepted() + self.queue_drops,
-            queue_drops: self.queue_drops,
-            departed,
-            departed_bytes,
-            losses: self.losses.lost(),
-            delivered: self.shaper.taken() - self.losses.lost() - self.delay.len() as u64,
-            delivered_bytes: Bytes(self.shaper.taken_bytes() - self.lost_bytes - self.delayed_bytes),
-            max_queued: self.shaper.max_queued(),
+            arrived: of_queue.arrived,
+            queue_drops: of_queue.drops,
+            departed: of_queue.departed.0,
+            departed_bytes: of_queue.departed.1,
+            losses: self.lost,
+            duplicates: self.duplicates,
+            delivered: taken + self.duplicates - self.lost - self.delay.len() as u64,
+            delivered_bytes: Bytes(taken_bytes + self.duplicate_bytes - self.lost_bytes - self.delayed_bytes),
+            max_queued: of_queue.max_queued,
         }
     }
 
@@ -107,30 +258,41 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
 
     /// IP bytes whose transmission has ended by `now`.
     pub fn departed_bytes(&mut self, now: Time) -> Bytes {
-        if self.tap.is_attached() {
+        if self.is_eager {
             self.advance(now);
         }
-        self.shaper.departed_by(now).1
+        self.managed.as_ref().map_or_else(|| self.shaper.departed_by(now).1, |queue| queue.taken().1)
     }
 
     /// Bytes in the queue at `now`, without the packet in transmission.
     pub fn queued(&mut self, now: Time) -> Bytes {
-        if self.tap.is_attached() {
+        if self.is_eager {
             // The tap sees each departure together with the queue length at that time.
             self.advance(now);
         }
-        self.shaper.queued(now)
+        self.queue_length(now)
+    }
+
+    /// [`queued`](Self::queued), where departures until `now` have been handled.
+    fn queue_length(&mut self, now: Time) -> Bytes {
+        self.managed.as_ref().map_or_else(|| self.shaper.queued(now), ManagedQueue::queued)
+    }
+
+    /// When the queue changes next, as far as is known.
+    #[inline]
+    fn next_departure(&self) -> Option<Time> {
+        self.managed.as_ref().map_or_else(|| self.shaper.next_wakeup(), ManagedQueue::next_wakeup)
     }
 
     /// For how long the transmitter has been busy from time zero until `now`.
     pub fn busy_time(&self, now: Time) -> Span {
-        self.shaper.busy_time(now)
+        self.managed.as_ref().map_or_else(|| self.shaper.busy_time(now), |queue| queue.busy_time(now))
     }
 
     /// Packets in the queue, in transmission and in flight, including packets that will be lost
     /// when their transmission ends.
     pub fn len(&self) -> usize {
-        self.shaper.len() + self.delay.len()
+        self.managed.as_ref().map_or_else(|| self.shaper.len(), ManagedQueue::len) + self.delay.len()
     }
 
     /// Whether no packet is inside.
@@ -143,7 +305,8 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     /// transmissions.
     #[inline]
     pub fn next_delivery(&self) -> Option<Time> {
-        let undelayed = self.shaper.next_wakeup().map(|departs| departs + self.delay.base_delay());
+        let departs = self.next_departure();
+        let undelayed = if self.has_constant_delay { departs.map(|departs| departs + self.delay.base_delay()) } else { departs };
         if self.delay.is_empty() {
             return undelayed;
         }
@@ -157,23 +320,30 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     /// they arrive.
     ///
     /// # Errors
-    /// Returns the packet if the queue has no room for it.
+    /// Returns the packet if a drop-tail queue has no room for it. Other disciplines keep what they drop.
     #[inline]
     pub fn enqueue_lazy(&mut self, now: Time, packet: P) -> Result<(), P> {
-        if !self.tap.is_attached() {
+        if !self.is_eager {
             return self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1);
         }
         self.advance(now);
         self.tap.packet_arrived(now, &packet);
-        let accepted = self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1);
-        self.tap.queue_changed(self.shaper.queued(now));
+        let accepted = match &mut self.managed {
+            None => self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1),
+            Some(queue) => {
+                queue.enqueue(now, packet);
+                Ok(())
+            }
+        };
+        let length = self.queue_length(now);
+        self.tap.queue_changed(length);
         accepted
     }
 
     /// [`LinkStage::ready`] of the fast path: a packet is moved once, when it arrives, and a lost one
     /// is discarded only then.
     pub fn poll_arrival(&mut self, now: Time) -> Option<(Time, P)> {
-        if self.tap.is_attached() {
+        if self.is_eager {
             return self.ready(now);
         }
         loop {
@@ -206,7 +376,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     where
         P: Copy,
     {
-        while !self.tap.is_attached() && self.delay.is_empty() {
+        while !self.is_eager && self.delay.is_empty() {
             let Some((departs, packet)) = self.shaper.first() else { return false };
             if departs + self.delay.base_delay() > now {
                 return false;
@@ -226,18 +396,43 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     /// Decides whether a packet whose transmission ended at `departed` is lost.
     #[inline]
     fn is_lost(&mut self, departed: Time, packet: &P) -> bool {
-        let is_lost = self.losses.drops(departed);
+        let mut is_lost = self.losses.drops(departed);
+        if self.bit_errors.is_some() || self.outages.is_some() {
+            is_lost |= self.is_damaged(departed, packet);
+        }
         if is_lost {
+            self.lost += 1;
             self.lost_bytes += u64::from(packet.wire_bytes());
         }
         is_lost
     }
 
+    /// Decides whether a packet has a bit error, or meets an outage.
+    fn is_damaged(&mut self, departed: Time, packet: &P) -> bool {
+        let has_bit_error = self.bit_errors.as_mut().is_some_and(|(probability, rng)| {
+            let bits = 8.0 * f64::from(packet.wire_bytes());
+            rng.random::<f64>() < -(bits * (-*probability).ln_1p()).exp_m1()
+        });
+        has_bit_error | self.outages.as_mut().is_some_and(|outages| outages.is_out(departed))
+    }
+
     /// Passes a transmitted packet to the delay stage.
     fn put_in_flight(&mut self, departed: Time, packet: P) {
-        self.delayed_bytes += u64::from(packet.wire_bytes());
-        // The delay stage never refuses a packet.
-        let _ = self.delay.enqueue(departed, packet);
+        let Some(disorder) = &mut self.disorder else {
+            self.delayed_bytes += u64::from(packet.wire_bytes());
+            return self.delay.put(departed, ExtraDelay::NONE, packet);
+        };
+        let copies = if disorder.is_duplicated() { 2 } else { 1 };
+        let bytes = u64::from(packet.wire_bytes());
+        self.delayed_bytes += copies * bytes;
+        self.duplicates += copies - 1;
+        self.duplicate_bytes += (copies - 1) * bytes;
+        for _ in 1..copies {
+            let extra = disorder.extra_delay();
+            self.delay.put(departed, extra, packet.clone());
+        }
+        let extra = disorder.extra_delay();
+        self.delay.put(departed, extra, packet);
     }
 
     /// Takes the next packet that has passed the delay stage by `now`.
@@ -247,21 +442,63 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
         Some((at, packet))
     }
 
+    /// Starts the clock of traces and outages at `origin`, which has passed by `now`. Packets that are
+    /// inside keep their times.
+    pub fn start(&mut self, now: Time, origin: Time) {
+        self.advance(now);
+        self.shaper.start_trace(origin);
+        if let Some(queue) = &mut self.managed {
+            queue.start_trace(origin);
+        }
+        if let Some(outages) = &mut self.outages {
+            outages.start(origin);
+        }
+    }
+
+    /// Changes the propagation delay of packets whose transmission ends after `now`. They do not
+    /// overtake packets that are in flight.
+    ///
+    /// # Panics
+    /// The link was made without [`DirectionSpec::varies_delay`].
+    pub fn set_delay(&mut self, now: Time, delay: Span) {
+        assert!(!self.has_constant_delay, "a link whose delay changes is made with varies_delay");
+        self.advance(now);
+        self.delay.set_base_delay(delay);
+    }
+
+    /// Changes the losses of packets whose transmission ends after `now`.
+    pub fn set_loss(&mut self, now: Time, loss: Option<Loss>) {
+        self.advance(now);
+        self.losses.set(loss);
+    }
+
     /// Changes the rate at `now`, also for the packets in the queue and in transmission.
     pub fn set_rate(&mut self, now: Time, rate: Rate) {
         self.advance(now);
         self.shaper.set_rate(now, rate);
+        if let Some(queue) = &mut self.managed {
+            queue.set_rate(now, rate);
+        }
     }
 
     /// Moves the packets whose transmission has ended by `now` to the delay stage.
     fn advance(&mut self, now: Time) {
-        while let Some(at) = self.shaper.next_wakeup().filter(|at| *at <= now) {
-            let Some((departed, mut packet)) = self.shaper.ready(at) else { break };
+        while let Some((departed, mut packet)) = self.take_departed(now) {
             self.tap.packet_departed(departed, &mut packet);
-            self.tap.queue_changed(self.shaper.queued(departed));
+            let length = self.queue_length(departed);
+            self.tap.queue_changed(length);
             if !self.is_lost(departed, &packet) {
                 self.put_in_flight(departed, packet);
             }
+        }
+    }
+
+    /// Takes the next packet whose transmission has ended by `now`.
+    #[inline]
+    fn take_departed(&mut self, now: Time) -> Option<(Time, P)> {
+        match &mut self.managed {
+            None => self.shaper.ready(now),
+            Some(queue) => queue.ready(now),
         }
     }
 }
@@ -278,286 +515,9 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkStage<P> for LinkDirection<P, T> {
     }
 
     fn next_wakeup(&self) -> Option<Time> {
-        self.shaper.next_wakeup().into_iter().chain(self.delay.next_wakeup()).min()
+        self.next_departure().into_iter().chain(self.delay.next_wakeup()).min()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use scenario::{Gilbert, Purpose, stream};
-    use std::rc::Rc;
-
-    /// A packet with a number, a size in bytes and an extra delay. The reference count of its
-    /// buffer shows whether the packet still exists.
-    #[derive(Debug)]
-    struct Numbered(usize, u32, Span, #[expect(dead_code, reason = "only held")] Rc<()>);
-
-    /// The delivered packets with their times, and the dropped packets.
-    type Observed = (Vec<(u64, usize)>, Vec<usize>);
-    impl LinkPacket for Numbered {
-        fn wire_bytes(&self) -> u32 {
-            self.1
-        }
-        fn extra_delay(&self) -> Span {
-            self.2
-        }
-    }
-
-    fn drain(direction: &mut LinkDirection<Numbered>, now: Time) -> Vec<(u64, usize)> {
-        std::iter::from_fn(|| direction.ready(now).map(|(at, packet)| (at.0, packet.0))).collect()
-    }
-
-    /// Polls at each wakeup until the link is empty.
-    fn run_out(direction: &mut LinkDirection<Numbered>) -> Vec<(u64, usize)> {
-        let mut out = Vec::new();
-        while let Some(wakeup) = direction.next_wakeup() {
-            out.extend(drain(direction, wakeup));
-        }
-        out
-    }
-
-    #[test]
-    fn a_packet_takes_transmission_then_delay() {
-        let mut direction =
-            LinkDirection::new(Rate(8_000_000), QueueSize::Packets(5), Span(400_000_000), None, stream(1, Purpose::Losses, 0));
-        for (number, extra) in [(0, 0), (1, 1_500_000), (2, 0), (3, 0)] {
-            direction.enqueue(Time(7), Numbered(number, 1000, Span(extra), Rc::default())).unwrap();
-        }
-        // The second takes 1.5 ms more and is overtaken.
-        assert_eq!(run_out(&mut direction), [(401_000_007, 0), (403_000_007, 2), (403_500_007, 1), (404_000_007, 3)]);
-        assert_eq!(direction.busy_time(Time(1_000_000_000)), Span(4_000_000));
-    }
-
-    #[test]
-    fn a_lost_packet_occupies_the_transmitter_and_is_freed() {
-        let mut direction =
-            LinkDirection::new(Rate(8_000_000), QueueSize::Packets(5), Span(0), Some(Loss::PerPacket(1.0)), stream(1, Purpose::Losses, 0));
-        let buffer = Rc::new(());
-        for number in 0..3 {
-            direction.enqueue(Time(0), Numbered(number, 1000, Span::ZERO, buffer.clone())).unwrap();
-        }
-        assert_eq!(direction.len(), 3);
-        assert_eq!(run_out(&mut direction), []);
-        assert_eq!(direction.counts().losses, 3);
-        assert_eq!(direction.counts().departed_bytes, Bytes(3000));
-        assert_eq!(direction.busy_time(Time(9_000_000)), Span(3_000_000));
-        assert_eq!(Rc::strong_count(&buffer), 1);
-    }
-
-    #[test]
-    fn nothing_is_delivered_before_next_delivery() {
-        let mut direction =
-            LinkDirection::new(Rate(8_000_000), QueueSize::Packets(5), Span(400_000_000), None, stream(1, Purpose::Losses, 0));
-        assert_eq!(direction.next_delivery(), None);
-        for (number, extra) in [(0, 1_500_000), (1, 0), (2, 0)] {
-            direction.enqueue(Time(0), Numbered(number, 1000, Span(extra), Rc::default())).unwrap();
-        }
-        let (mut looks, mut out) = (Vec::new(), Vec::new());
-        while let Some(at) = direction.next_delivery() {
-            looks.push(at.0);
-            out.extend(drain(&mut direction, at));
-        }
-        assert_eq!(out, [(402_000_000, 1), (402_500_000, 0), (403_000_000, 2)]);
-        // One poll finds nothing: an extra delay is not known before the departure.
-        assert_eq!(looks, [401_000_000, 402_000_000, 402_500_000, 403_000_000]);
-    }
-
-    /// A tap that adds 1000 to the number of each departing packet and records what it sees.
-    #[derive(Debug, Default)]
-    struct Notes(Vec<(u64, usize, u64)>, u64);
-    impl QueueTap<Numbered> for Notes {
-        fn packet_arrived(&mut self, now: Time, packet: &Numbered) {
-            self.0.push((now.0, packet.0, self.1));
-        }
-        fn packet_departed(&mut self, at: Time, packet: &mut Numbered) {
-            packet.0 += 1000;
-            self.0.push((at.0, packet.0, self.1));
-        }
-        fn queue_changed(&mut self, queued: Bytes) {
-            self.1 = queued.0;
-        }
-    }
-
-    #[test]
-    fn a_tap_sees_events_at_exact_times_however_often_the_caller_polls() {
-        for looks in [false, true] {
-            let direction =
-                LinkDirection::new(Rate(8_000_000), QueueSize::Packets(2), Span(5_000_000), None, stream(1, Purpose::Losses, 0));
-            let mut direction = direction.with_tap(Notes::default());
-            for number in 0..4 {
-                let refused = direction.enqueue(Time(number as u64), Numbered(number, 1000, Span::ZERO, Rc::default())).is_err();
-                assert_eq!(refused, number == 3, "one is in transmission, two wait");
-            }
-            if looks {
-                assert_eq!(direction.queued(Time(1_500_000)), Bytes(1000));
-            }
-            let out: Vec<usize> = std::iter::from_fn(|| direction.ready(Time(90_000_000)).map(|(_, packet)| packet.0)).collect();
-            assert_eq!(out, [1000, 1001, 1002], "a tap may modify departing packets");
-            // Time, packet number, and queue length before the event.
-            let seen =
-                [(0, 0, 0), (1, 1, 0), (2, 2, 1000), (3, 3, 2000), (1_000_000, 1000, 2000), (2_000_000, 1001, 1000), (3_000_000, 1002, 0)];
-            assert_eq!(direction.tap(Time(90_000_000)).0, seen);
-        }
-    }
-
-    #[test]
-    fn an_outage_holds_packets_until_it_ends() {
-        let mut direction =
-            LinkDirection::new(Rate(8_000_000), QueueSize::Packets(5), Span(10_000_000), None, stream(1, Purpose::Losses, 0));
-        for number in 0..3 {
-            direction.enqueue(Time(0), Numbered(number, 1000, Span::ZERO, Rc::default())).unwrap();
-        }
-        direction.set_rate(Time(1_000_000), Rate(0));
-        assert_eq!(drain(&mut direction, Time(60_000_000_000)), [(11_000_000, 0)]);
-        direction.set_rate(Time(60_000_000_000), Rate(4_000_000));
-        let out = run_out(&mut direction);
-        // A rate of zero counts as 1 bit/s, which sent 59.999 bits in a minute.
-        assert_eq!(out, [(60_011_985_000, 1), (60_013_985_000, 2)]);
-    }
-
-    /// How a caller polls.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    enum PollingCaller {
-        /// At each wakeup.
-        EachWakeup,
-        /// At arbitrary times.
-        Arbitrary,
-        /// By the fast path.
-        FastPath,
-    }
-
-    fn any_loss() -> impl Strategy<Value = Option<Loss>> {
-        prop_oneof![
-            Just(None),
-            (0.0..1.0f64).prop_map(|p| Some(Loss::PerPacket(p))),
-            (0.0..2000.0f64).prop_map(|rate| Some(Loss::PerSecond(rate))),
-            (0.0..0.5f64, 0.1..1.0f64).prop_map(|(good_to_bad, bad_to_good)| Some(Loss::Gilbert(Gilbert {
-                good_to_bad,
-                bad_to_good,
-                loss_good: 0.01,
-                loss_bad: 0.9
-            }))),
-        ]
-    }
-
-    /// A packet that can be copied: number, size, extra delay.
-    #[derive(Debug, Clone, Copy, PartialEq)]
-    struct PlainPacket(usize, u32, Span);
-    impl LinkPacket for PlainPacket {
-        fn wire_bytes(&self) -> u32 {
-            self.1
-        }
-        fn extra_delay(&self) -> Span {
-            self.2
-        }
-    }
-
-    proptest! {
-        /// Copying arrivals and moving them yields the same packets and counters, with and without
-        /// extra delays.
-        #[test]
-        fn copying_and_moving_arrivals_are_equivalent(
-            packets in prop::collection::vec((0u64..2_000_000, 40u32..1500, 0u64..20_000_000), 1..200),
-            late: bool,
-            loss in any_loss(),
-            seed: u64,
-        ) {
-            let link = || LinkDirection::<PlainPacket>::new(Rate(5_280_001), QueueSize::Packets(3), Span(5_000_000), loss, stream(seed, Purpose::Losses, 0));
-            let (mut copies, mut moves, mut now) = (link(), link(), 0);
-            let take = |copies: &mut LinkDirection<PlainPacket>, moves: &mut LinkDirection<PlainPacket>, until: u64| -> Result<(), TestCaseError> {
-                while let Some(at) = copies.next_delivery().filter(|at| at.0 <= until) {
-                    prop_assert_eq!(moves.next_delivery(), Some(at));
-                    let mut place = PlainPacket(usize::MAX, 0, Span::ZERO);
-                    while copies.poll_arrival_into(at, &mut place) {
-                        prop_assert_eq!(moves.poll_arrival(at), Some((at, place)));
-                    }
-                    prop_assert_eq!(moves.poll_arrival(at), None);
-                }
-                Ok(())
-            };
-            for (number, (gap, size, extra)) in packets.iter().enumerate() {
-                now += gap;
-                take(&mut copies, &mut moves, now)?;
-                let packet = PlainPacket(number, *size, Span(if late { extra.saturating_sub(10_000_000) } else { 0 }));
-                prop_assert_eq!(copies.enqueue_lazy(Time(now), packet), moves.enqueue_lazy(Time(now), packet));
-                prop_assert_eq!(copies.departed_bytes(Time(now)), moves.departed_bytes(Time(now)));
-            }
-            take(&mut copies, &mut moves, u64::MAX)?;
-            let counts = copies.counts();
-            prop_assert_eq!(counts, moves.counts());
-            prop_assert_eq!(counts.delivered + counts.losses + counts.queue_drops, packets.len() as u64);
-        }
-    }
-
-    proptest! {
-        /// Every packet is accounted for, and how often the caller polls changes neither which packets
-        /// are delivered nor when.
-        #[test]
-        fn every_packet_is_accounted_for(
-            // Gap in ns, size in bytes, extra delay in ns (none for half of them), whether the
-            // arbitrary caller polls.
-            packets in prop::collection::vec((0u64..2_000_000, 40u32..1500, 0u64..20_000_000, any::<bool>()), 1..200),
-            bytes: bool,
-            loss in any_loss(),
-            seed: u64,
-        ) {
-            let limit = if bytes { QueueSize::Bytes(Bytes(4000)) } else { QueueSize::Packets(3) };
-            let buffer = Rc::new(());
-            let run = |caller: PollingCaller| -> Result<Observed, TestCaseError> {
-                let mut direction: LinkDirection<Numbered> = LinkDirection::new(Rate(5_280_001), limit, Span(5_000_000), loss, stream(seed, Purpose::Losses, 0));
-                let (mut now, mut out, mut dropped) = (0, Vec::new(), Vec::new());
-                for (number, (gap, size, extra, looks)) in packets.iter().enumerate() {
-                    now += gap;
-                    match caller {
-                        PollingCaller::EachWakeup => {
-                            while let Some(wakeup) = direction.next_wakeup().filter(|at| at.0 <= now) {
-                                out.extend(drain(&mut direction, wakeup));
-                            }
-                        }
-                        PollingCaller::Arbitrary if *looks => out.extend(drain(&mut direction, Time(now))),
-                        PollingCaller::Arbitrary => {}
-                        PollingCaller::FastPath => {
-                            while let Some(at) = direction.next_delivery().filter(|at| at.0 <= now) {
-                                out.extend(std::iter::from_fn(|| direction.poll_arrival(at).map(|(at, packet)| (at.0, packet.0))));
-                            }
-                            // Reading the counters advances packets inside the link.
-                            if *looks { direction.counts_at(Time(now)); }
-                        }
-                    }
-                    let extra = Span(extra.saturating_sub(10_000_000));
-                    let packet = Numbered(number, *size, extra, buffer.clone());
-                    let refused = match caller {
-                        PollingCaller::FastPath => direction.enqueue_lazy(Time(now), packet).is_err(),
-                        PollingCaller::EachWakeup | PollingCaller::Arbitrary => direction.enqueue(Time(now), packet).is_err(),
-                    };
-                    if refused {
-                        dropped.push(number);
-                    }
-                    let counts = direction.counts();
-                    prop_assert_eq!(counts.arrived, counts.queue_drops + counts.losses + counts.delivered + direction.len() as u64);
-                    prop_assert_eq!(Rc::strong_count(&buffer), 1 + direction.len(), "a packet that is not inside is freed");
-                }
-                out.extend(run_out(&mut direction));
-                let counts = direction.counts();
-                prop_assert!(direction.is_empty() && out.is_sorted_by_key(|(at, _)| *at));
-                prop_assert_eq!(counts.arrived, packets.len() as u64);
-                prop_assert_eq!(counts.queue_drops, dropped.len() as u64);
-                prop_assert_eq!(counts.arrived, counts.queue_drops + counts.departed);
-                prop_assert_eq!(counts.departed, counts.losses + counts.delivered);
-                prop_assert_eq!(counts.delivered, out.len() as u64);
-                prop_assert_eq!(counts.delivered_bytes.0, out.iter().map(|(_, number)| u64::from(packets[*number].1)).sum::<u64>());
-                // The busy time is the transmission time of all bytes, less a fraction of a nanosecond
-                // each time the transmitter becomes idle.
-                let busy = direction.busy_time(Time(u64::MAX)).0;
-                let exact = Rate(5_280_001).time_for(counts.departed_bytes).0;
-                prop_assert!(busy <= exact && exact - busy <= counts.departed, "{} {}", busy, exact);
-                Ok((out, dropped))
-            };
-            let each_wakeup = run(PollingCaller::EachWakeup)?;
-            prop_assert_eq!(&each_wakeup, &run(PollingCaller::Arbitrary)?);
-            prop_assert_eq!(&each_wakeup, &run(PollingCaller::FastPath)?);
-        }
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use crate::time::Time;
 use rand::RngExt;
 use rand_pcg::Pcg64;
-use scenario::{Gilbert, Loss};
+use scenario::{Gilbert, Link, Loss};
 use units::Span;
 
 /// How long an event of the per-second process waits for a packet before it lapses. Without this
@@ -39,18 +39,28 @@ enum LossModel {
     },
 }
 
-impl LossProcess {
-    /// The process that a scenario asks for; `None` loses nothing.
-    pub fn new(loss: Option<Loss>, rng: Pcg64) -> Self {
-        let model = match loss {
+impl LossModel {
+    fn new(loss: Option<Loss>) -> Self {
+        match loss {
             None => LossModel::None,
             Some(Loss::PerPacket(p)) if p <= 0.0 => LossModel::None,
             Some(Loss::PerPacket(p)) => LossModel::PerPacket(p),
             Some(Loss::PerSecond(rate)) if rate <= 0.0 => LossModel::None,
             Some(Loss::PerSecond(rate)) => LossModel::PerSecond { mean_ns: 1e9 / rate, next_event: None },
             Some(Loss::Gilbert(gilbert)) => LossModel::Gilbert { gilbert, in_bad_state: false },
-        };
-        LossProcess { model, rng, lost: 0 }
+        }
+    }
+}
+
+impl LossProcess {
+    /// The process that a scenario asks for; `None` loses nothing.
+    pub fn new(loss: Option<Loss>, rng: Pcg64) -> Self {
+        LossProcess { model: LossModel::new(loss), rng, lost: 0 }
+    }
+
+    /// Changes the process, for packets that come from now on.
+    pub fn set(&mut self, loss: Option<Loss>) {
+        self.model = LossModel::new(loss);
     }
 
     /// Packets lost so far.
@@ -99,6 +109,17 @@ impl LossProcess {
 /// because the last digit of a logarithm differs between machines.
 fn exponential(rng: &mut Pcg64, mean_ns: f64) -> Span {
     Span((-mean_ns * (1.0 - rng.random::<f64>()).ln()).round() as u64)
+}
+
+/// The share of packets that a link loses by its scenario in the direction of the data; `None` if that
+/// depends on their rate, their size or on time.
+pub fn asked_loss(link: &Link) -> Option<f64> {
+    let depends = link.changes.iter().any(|change| change.loss.is_some()) || link.bit_errors.is_some() || link.outages.is_some();
+    match link.loss.forward {
+        _ if depends => None,
+        None => Some(0.0),
+        Some(loss) => mean_loss(loss),
+    }
 }
 
 /// The long-run share of packets that `loss` drops, 0 to 1; `None` for a rate-independent process,

@@ -1,9 +1,10 @@
-//! A drop-tail queue in front of a transmitter with a given rate. What happens to packets after
-//! their transmission is left to other stages.
+//! A drop-tail queue in front of a transmitter. What happens to packets after their transmission is
+//! left to other stages.
 
 use crate::{
     stage::{LinkPacket, LinkStage},
     time::Time,
+    transmitter::{Transmission, Transmitter},
 };
 use std::collections::VecDeque;
 use units::{Bytes, QueueSize, Rate, Span};
@@ -11,16 +12,13 @@ use units::{Bytes, QueueSize, Rate, Span};
 /// A drop-tail queue and its transmitter.
 ///
 /// An arriving packet is dropped if it would have to wait and the queue has no room for it. The
-/// packet in transmission is not in the queue. Transmission of a packet takes `size / rate`, from
-/// the later of its arrival and the departure of the packet before it. Fractions of a nanosecond
-/// are carried over, so the rate is exact in the long run.
+/// packet in transmission is not in the queue.
 ///
 /// The departure time is computed on arrival, so no action is needed at the moment of departure,
-/// and a caller that polls late sees what a punctual caller would have seen. A rate of zero counts
-/// as 1 bit/s: the transmitter stands still in practice and all times stay finite.
+/// and a caller that polls late sees what a punctual caller would have seen.
 #[derive(Debug)]
 pub struct Shaper<P> {
-    rate: Rate,
+    transmitter: Transmitter,
     limit: QueueSize,
     /// Packets that wait, are in transmission, or have departed and were not taken by the caller.
     packets: VecDeque<ShapedPacket<P>>,
@@ -31,14 +29,6 @@ pub struct Shaper<P> {
     started: u64,
     /// Accepted packets that had departed at the last call of [`Shaper::departed_by`].
     departed: u64,
-    /// When the transmitter becomes idle: a time in ns, and a fraction of one in units of 1/`rate`.
-    idle_at: Time,
-    idle_at_fraction: u64,
-    /// Transmission time of the last packet, cached because most packets have the size of the one
-    /// before and a division is saved.
-    last_transmission: TransmissionTime,
-    /// Total time for which the transmitter was idle, up to the last arrival.
-    idle_time: Span,
     max_queued: u64,
 }
 
@@ -54,84 +44,41 @@ struct ShapedPacket<P> {
     packet: P,
 }
 
-/// How long a packet of `bytes` occupies the transmitter: nanoseconds, and a fraction of one in
-/// units of 1/rate.
-#[derive(Debug, Clone, Copy, Default)]
-struct TransmissionTime {
-    bytes: u64,
-    ns: u64,
-    fraction: u64,
-}
-
 impl<P: LinkPacket> Shaper<P> {
     /// An empty queue and an idle transmitter.
-    pub fn new(rate: Rate, limit: QueueSize) -> Self {
+    pub fn new(transmission: Transmission, limit: QueueSize) -> Self {
         Shaper {
-            rate,
+            transmitter: Transmitter::new(transmission),
             limit,
             packets: VecDeque::new(),
             accepted_packets: 0,
             accepted_bytes: 0,
             started: 0,
             departed: 0,
-            idle_at: Time(0),
-            idle_at_fraction: 0,
-            last_transmission: TransmissionTime::default(),
-            idle_time: Span::ZERO,
             max_queued: 0,
         }
     }
 
     /// Changes the rate at `now`. Everything that has not departed by then is sent at the new rate,
     /// including the rest of the packet in transmission, so a stalled transmitter moves again. Takes
-    /// time linear in the number of packets inside, and loses less than a nanosecond.
+    /// time linear in the number of packets inside, and loses less than a nanosecond. A trace has no
+    /// rate, and stays as it is.
     pub fn set_rate(&mut self, now: Time, rate: Rate) {
         self.queued(now);
-        let old_rate = work_per_ns(self.rate);
-        self.rate = rate;
-        self.idle_at_fraction = 0;
-        self.last_transmission = TransmissionTime::default();
-        if self.idle_at <= now {
-            return;
-        }
-        self.idle_at = now;
+        let Transmitter::Rate(transmitter) = &mut self.transmitter else { return };
+        let before = transmitter.set_rate(now, rate);
         let departed = self.packets.partition_point(|shaped| shaped.departs <= now);
-        for index in departed..self.packets.len() {
-            let ShapedPacket { starts, departs, ref packet, .. } = self.packets[index];
-            // The packet in transmission keeps the time at which it left the queue.
-            let (starts, work) = match starts < now {
-                true => (starts, u128::from((departs - now).0) * u128::from(old_rate)),
-                false => (self.idle_at, u128::from(packet.wire_bytes()) * u128::from(WORK_PER_BYTE)),
-            };
-            let new_rate = u128::from(work_per_ns(rate));
-            // The remainder is less than the rate, which has 64 bits.
-            self.occupy(u64::try_from(work / new_rate).unwrap_or(u64::MAX), (work % new_rate) as u64);
-            self.packets[index].starts = starts;
-            self.packets[index].departs = self.idle_at;
+        for shaped in self.packets.range_mut(departed..) {
+            let times = (shaped.starts, shaped.departs);
+            (shaped.starts, shaped.departs) = transmitter.transmit_again(now, before, times, shaped.packet.wire_bytes());
         }
     }
 
-    /// Occupies the transmitter from `idle_at` on for `ns` and `fraction` / `rate` nanoseconds.
-    #[inline]
-    fn occupy(&mut self, ns: u64, fraction: u64) {
-        let rate = work_per_ns(self.rate);
-        // Both fractions are less than the rate, so their sum carries at most one nanosecond.
-        let (sum, overflows) = self.idle_at_fraction.overflowing_add(fraction);
-        let carry = overflows || sum >= rate;
-        self.idle_at_fraction = if carry { sum.wrapping_sub(rate) } else { sum };
-        self.idle_at = self.idle_at + Span(ns.saturating_add(carry.into()));
-    }
-
-    /// The transmission time of a packet of `bytes`.
-    #[inline]
-    fn transmission_time(&mut self, bytes: u64) -> TransmissionTime {
-        if bytes != self.last_transmission.bytes {
-            let rate = work_per_ns(self.rate);
-            // Saturates for packets larger than any that exists.
-            let work = bytes.saturating_mul(WORK_PER_BYTE);
-            self.last_transmission = TransmissionTime { bytes, ns: work / rate, fraction: work % rate };
+    /// Starts a trace at `now`; packets that are inside keep their times. A rate has no start.
+    pub fn start_trace(&mut self, now: Time) {
+        if let Transmitter::Trace(transmitter) = &mut self.transmitter {
+            transmitter.start(now);
         }
-        self.last_transmission
     }
 
     /// Packets accepted so far, without dropped ones.
@@ -179,7 +126,7 @@ impl<P: LinkPacket> Shaper<P> {
 
     /// For how long the transmitter has been busy from time zero until `now`.
     pub fn busy_time(&self, now: Time) -> Span {
-        Span((now.min(self.idle_at) - Time(0)).0.saturating_sub(self.idle_time.0))
+        self.transmitter.busy_time(now)
     }
 
     /// The largest queue length so far, without the packet in transmission.
@@ -223,35 +170,19 @@ impl<P: LinkPacket> Shaper<P> {
     }
 }
 
-/// The work that the transmitter does in a nanosecond, in units of 10⁻⁹ bits: in these units both
-/// the rate and the size of a packet are integers.
-#[inline]
-fn work_per_ns(rate: Rate) -> u64 {
-    rate.bits_per_s().max(1)
-}
-
-/// The work to transmit one byte, in the units of [`work_per_ns`].
-const WORK_PER_BYTE: u64 = 8_000_000_000;
-
 impl<P: LinkPacket> LinkStage<P> for Shaper<P> {
     #[inline(always)]
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
         let size = u64::from(packet.wire_bytes());
-        if self.idle_at > now {
+        if self.transmitter.next_start(now) > now {
             let queued = self.queued(now);
             if !self.has_room(queued, size) {
                 return Err(packet);
             }
             self.max_queued = self.max_queued.max(queued.0 + size);
-        } else if self.idle_at < now {
-            self.idle_time += now - self.idle_at;
-            self.idle_at = now;
-            self.idle_at_fraction = 0;
         }
-        let starts = self.idle_at;
-        let transmission = self.transmission_time(size);
-        self.occupy(transmission.ns, transmission.fraction);
-        self.packets.push_back(ShapedPacket { starts, departs: self.idle_at, bytes_before: self.accepted_bytes, packet });
+        let (starts, departs) = self.transmitter.transmit(now, size);
+        self.packets.push_back(ShapedPacket { starts, departs, bytes_before: self.accepted_bytes, packet });
         self.accepted_packets += 1;
         self.accepted_bytes += size;
         Ok(())
@@ -283,13 +214,17 @@ mod tests {
         }
     }
 
+    fn rate(bits_per_s: u64) -> Transmission {
+        Transmission::Rate(Rate(bits_per_s))
+    }
+
     fn drain(shaper: &mut Shaper<Sized>, now: u64) -> Vec<u64> {
         std::iter::from_fn(|| shaper.ready(Time(now)).map(|(at, _)| at.0)).collect()
     }
 
     #[test]
     fn packets_leave_one_transmission_time_apart() {
-        let mut shaper = Shaper::new(Rate(10_000_000), QueueSize::Packets(10));
+        let mut shaper = Shaper::new(rate(10_000_000), QueueSize::Packets(10));
         for _ in 0..3 {
             shaper.enqueue(Time(0), Sized(1500)).unwrap();
         }
@@ -304,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_exact_and_excludes_the_packet_in_transmission() {
-        let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Packets(2));
+        let mut shaper = Shaper::new(rate(8_000_000), QueueSize::Packets(2));
         let accepted = |shaper: &mut Shaper<Sized>, now| shaper.enqueue(Time(now), Sized(1000)).is_ok();
         // One in transmission, two in the queue; the fourth is dropped.
         assert_eq!([0, 0, 0, 0].map(|now| accepted(&mut shaper, now)), [true, true, true, false]);
@@ -312,7 +247,7 @@ mod tests {
         assert!(accepted(&mut shaper, 1_000_000));
         assert!(!accepted(&mut shaper, 1_999_999));
 
-        let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Bytes(Bytes(2000)));
+        let mut shaper = Shaper::new(rate(8_000_000), QueueSize::Bytes(Bytes(2000)));
         assert_eq!([0, 0, 0, 0].map(|now| accepted(&mut shaper, now)), [true, true, true, false]);
         assert_eq!(shaper.queued(Time(0)), Bytes(2000));
         assert_eq!(shaper.max_queued(), Bytes(2000));
@@ -323,7 +258,7 @@ mod tests {
     fn odd_rates_are_exact_in_the_long_run() {
         const COUNT: u64 = 1_000_000;
         for (rate, size) in [(7, 1), (333_333, 1500), (5_280_000, 1500), (999_999_937, 40), (40_000_000_000, 1)] {
-            let mut shaper = Shaper::new(Rate(rate), QueueSize::Packets(u64::MAX));
+            let mut shaper = Shaper::new(Transmission::Rate(Rate(rate)), QueueSize::Packets(u64::MAX));
             let mut last = 0;
             for _ in 0..COUNT {
                 shaper.enqueue(Time(0), Sized(size)).unwrap();
@@ -341,7 +276,7 @@ mod tests {
     fn a_packet_that_arrives_as_the_transmitter_becomes_idle_keeps_the_fraction() {
         // 1 byte at 3 bit/s takes 2.67 s. Each packet arrives in the nanosecond in which the one
         // before it departs.
-        let mut shaper = Shaper::new(Rate(3), QueueSize::Packets(1));
+        let mut shaper = Shaper::new(rate(3), QueueSize::Packets(1));
         let mut now = 0;
         for _ in 0..300 {
             shaper.enqueue(Time(now), Sized(1)).unwrap();
@@ -353,7 +288,7 @@ mod tests {
 
     #[test]
     fn busy_time_counts_transmissions() {
-        let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Packets(9));
+        let mut shaper = Shaper::new(rate(8_000_000), QueueSize::Packets(9));
         let busy = |shaper: &Shaper<Sized>| [0, 1_500_000, 3_000_000, 9_000_000].map(|now| shaper.busy_time(Time(now)).0);
         assert_eq!(busy(&shaper), [0; 4]);
         shaper.enqueue(Time(1_000_000), Sized(1000)).unwrap();
@@ -366,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_new_rate_applies_to_the_queue_and_the_rest_of_the_transmission() {
-        let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Packets(9));
+        let mut shaper = Shaper::new(rate(8_000_000), QueueSize::Packets(9));
         for _ in 0..4 {
             shaper.enqueue(Time(0), Sized(1000)).unwrap();
         }
@@ -386,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_stalled_transmitter_moves_again() {
-        let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Packets(9));
+        let mut shaper = Shaper::new(rate(8_000_000), QueueSize::Packets(9));
         shaper.set_rate(Time(0), Rate(0));
         shaper.enqueue(Time(0), Sized(1000)).unwrap();
         shaper.enqueue(Time(0), Sized(1000)).unwrap();
@@ -400,7 +335,7 @@ mod tests {
     fn extremes_do_not_overflow() {
         for rate in [0, 1, u64::MAX] {
             for size in [0, 1, u32::MAX] {
-                let mut shaper = Shaper::new(Rate(rate), QueueSize::Bytes(Bytes(u64::MAX)));
+                let mut shaper = Shaper::new(Transmission::Rate(Rate(rate)), QueueSize::Bytes(Bytes(u64::MAX)));
                 for now in [0, 1, u64::MAX - 1, u64::MAX] {
                     for _ in 0..3 {
                         shaper.enqueue(Time(now), Sized(size)).unwrap();
@@ -420,7 +355,7 @@ mod tests {
         #[test]
         fn late_polling_changes_nothing(gaps in prop::collection::vec(0u64..3_000_000, 1..60), looks in prop::collection::vec(any::<bool>(), 60)) {
             let run = |looks: &dyn Fn(usize) -> bool| {
-                let mut shaper = Shaper::new(Rate(7_999_993), QueueSize::Bytes(Bytes(5000)));
+                let mut shaper = Shaper::new(rate(7_999_993), QueueSize::Bytes(Bytes(5000)));
                 let (mut now, mut out, mut dropped) = (0, Vec::new(), Vec::new());
                 for (index, gap) in gaps.iter().enumerate() {
                     now += gap;

@@ -4,13 +4,48 @@ use crate::time::Time;
 use units::{Bytes, Span};
 
 /// What a stage needs to know about a packet.
-pub trait LinkPacket {
+///
+/// It is cloned where a link duplicates it.
+pub trait LinkPacket: Clone {
     /// Size in bytes, IP header included.
     fn wire_bytes(&self) -> u32;
 
     /// Extra one-way delay of the packet's flow on this link.
     fn extra_delay(&self) -> Span {
         Span::ZERO
+    }
+
+    /// What its transport says about congestion marks.
+    fn ecn(&self) -> Ecn {
+        Ecn::NotEct
+    }
+
+    /// Marks it with Congestion Experienced. Only called where [`ecn`](Self::ecn) permits it.
+    fn mark_congestion(&mut self) {}
+
+    /// A number of its flow, for queues that keep flows apart.
+    fn flow(&self) -> u64 {
+        0
+    }
+}
+
+/// The ECN field of a packet (RFC 3168 section 5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ecn {
+    /// The transport does not understand marks.
+    NotEct,
+    /// ECN-capable transport, classic.
+    Ect0,
+    /// ECN-capable transport that reacts to each mark by little: L4S (RFC 9331).
+    Ect1,
+    /// Marked.
+    Ce,
+}
+
+impl Ecn {
+    /// Whether a packet may be marked.
+    pub fn is_capable(self) -> bool {
+        self != Ecn::NotEct
     }
 }
 

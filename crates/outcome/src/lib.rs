@@ -11,8 +11,8 @@ mod sojourns;
 pub use counted_jobs::CountedJobs;
 pub use engine::{Engine, EngineError, Progress};
 pub use outcome::{
-    Dist, FlowOutcome, IntervalOutcome, LegOutcome, LinkOutcome, NUMBERS, NetworkOutcome, OVER_CAN, Outcome, Phases, ProxyOutcome,
-    ReorderOutcome, SOJOURNS, Series, ShaperOutcome, add_ci95, half_width, jain, schema,
+    AgentOutcome, Dist, FlowOutcome, IntervalOutcome, LegOutcome, LinkOutcome, NUMBERS, NetworkOutcome, OVER_CAN, Outcome, Phases,
+    ProxyOutcome, ReorderOutcome, SOJOURNS, Series, ShaperOutcome, add_ci95, half_width, jain, schema,
 };
 pub use samples::{FlowSamples, LegSample, LegSamples, LinkSample, RunSamples};
 pub use sojourns::{Means, Sojourns};

@@ -63,6 +63,9 @@ pub struct Outcome {
     /// The proxy; all connections and proxies together. Absent: nothing is split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxyOutcome>,
+    /// The agents on the path, in the order of the scenario, over all connections.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<AgentOutcome>,
     /// The links: what was asked of each, and what it delivered in the direction of the data.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkOutcome>,
@@ -181,6 +184,21 @@ pub struct ProxyOutcome {
     pub receive_overruns: Option<u64>,
 }
 
+/// What an agent on the path did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AgentOutcome {
+    /// The link after which it stands, from 1.
+    pub after: usize,
+    /// Segments that it sent again.
+    pub local_retransmits: u64,
+    /// Acknowledgements of the receiver that it did not forward.
+    pub suppressed_acks: u64,
+    /// Acknowledgements that it forwarded with a notice of loss.
+    pub loss_notices: u64,
+    /// Most payload that it held of a connection.
+    pub cache_max_bytes: u64,
+}
+
 /// The queue before a proxy's own shaper.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ShaperOutcome {
@@ -233,7 +251,8 @@ pub struct LinkOutcome {
     pub link: usize,
     /// The rate that was asked.
     pub rate_bps: f64,
-    /// The rate that was delivered while the link had a queue, for at least 0.1 s; null: it never had.
+    /// The rate that was delivered while the link had a queue, for at least 0.1 s; null: it never had,
+    /// or the link follows a trace.
     pub delivered_rate_bps: Option<f64>,
     /// The one-way delay that was asked.
     pub delay_s: f64,
@@ -246,12 +265,19 @@ pub struct LinkOutcome {
     pub packets: u64,
     /// Packets that the queue dropped.
     pub queue_drops: u64,
-    /// Packets that the loss process dropped.
+    /// Packets that were lost behind the queue: by a loss process, a bit error or an outage.
     pub losses: u64,
+    /// Packets that arrived twice.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub duplicates: u64,
     /// Share of packets that was to be lost; null: the loss process is not a share of packets.
     pub loss_asked: Option<f64>,
     /// Largest length of the queue.
     pub queue_max_bytes: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// One of the networks in parallel.
@@ -359,6 +385,11 @@ impl Outcome {
         self.proxy.as_ref()?.shaper
     }
 
+    /// The sum of a counter over the agents; none without agents.
+    fn of_agents(&self, counter: impl Fn(&AgentOutcome) -> u64) -> Option<f64> {
+        (!self.agents.is_empty()).then(|| self.agents.iter().map(counter).sum::<u64>() as f64)
+    }
+
     /// The goodput between two times, s: from [`Self::intervals`], else from the series; none if this
     /// outcome has neither.
     pub fn goodput_between(&self, from_s: f64, to_s: f64) -> Option<f64> {
@@ -386,6 +417,9 @@ impl Outcome {
             "converge_s" => self.converge_s,
             "queue_p50_bytes" => self.queue_bytes.map(|queue| queue.p50),
             "retransmits" => Some(self.retransmits() as f64),
+            "local_retransmits" => self.of_agents(|agent| agent.local_retransmits),
+            "suppressed_acks" => self.of_agents(|agent| agent.suppressed_acks),
+            "loss_notices" => self.of_agents(|agent| agent.loss_notices),
             "queue_drops" => Some(self.queue_drops() as f64),
             "queue_max_bytes" => Some(self.queue_max() as f64),
             "phase_free" => self.proxy.as_ref().map(|proxy| proxy.phases.free),
@@ -417,7 +451,7 @@ pub const SOJOURNS: [&str; Scenario::MOST_NETWORKS + 1] = ["sojourn_0_s", "sojou
 pub const OVER_CAN: [&str; Scenario::MOST_NETWORKS + 1] = ["over_can_0", "over_can_1", "over_can_2", "over_can_3", "over_can_4"];
 
 /// The numbers by which outcomes are compared, and which have intervals over seeds.
-pub const NUMBERS: [&str; 29] = [
+pub const NUMBERS: [&str; 32] = [
     "goodput_bps",
     "utilization",
     "completion_s",
@@ -429,6 +463,9 @@ pub const NUMBERS: [&str; 29] = [
     "jain_window",
     "converge_s",
     "retransmits",
+    "local_retransmits",
+    "suppressed_acks",
+    "loss_notices",
     "queue_drops",
     "queue_max_bytes",
     "queue_p50_bytes",
@@ -545,6 +582,7 @@ mod tests {
             converge_s: Some(1.0),
             queue_bytes,
             proxy,
+            agents: vec![AgentOutcome::default()],
             sojourn_s,
             sojourn_over_can,
             ..Outcome::default()

@@ -1,6 +1,7 @@
 //! Tables, figures and lemmas that are answered without a scenario, by equations or by a measurement
 //! of real connections: what the paper prints or says, what comes out here, and whether the two agree.
 
+mod assignment;
 mod can;
 mod delays;
 mod far_tail;
@@ -43,7 +44,7 @@ pub enum Computation {
     Wlan,
     /// Hoekstra's Tables V and VI: the sojourn times with these names.
     CanLab(Vec<String>),
-    /// The CAN model beside the best assignment of whole files.
+    /// The CAN model beside the optimum of fair shares and of whole files.
     Assignment,
     /// Wei's start-up.
     StartUp,
@@ -121,7 +122,7 @@ impl EquationTable {
             Computation::CanTable(number) => can::table(number)?.into(),
             Computation::Wlan => can::wlan()?.into(),
             Computation::CanLab(which) => can::lab(which)?.into(),
-            Computation::Assignment => can::assignment()?.into(),
+            Computation::Assignment => assignment::table()?.into(),
             Computation::StartUp => startup::table()?.into(),
             Computation::Operators => measured::operators()?.into(),
             Computation::Picture => measured::picture()?.into(),

@@ -2,7 +2,11 @@
 //! `papers/PAPER/outcomes/` with the circumstances of the run. Pages and summaries are made of
 //! them, so that nothing has to be run for that.
 
-use crate::{embedded, equations::ComputedTable, error::PaperError};
+use crate::{
+    embedded,
+    equations::{ComputedFigure, ComputedPlot, ComputedTable},
+    error::PaperError,
+};
 use outcome::Outcome;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,6 +19,9 @@ use std::{
 const ZSTD_LEVEL: i32 = 19;
 /// Significant digits of recorded numbers: far more than any interval supports.
 const DIGITS: usize = 7;
+
+/// The most points of a recorded curve: as many as a plot is wide.
+const MAX_POINTS: usize = 600;
 
 /// The engine of a run that computes a table by equations.
 pub const EQUATIONS: &str = "equations";
@@ -30,6 +37,9 @@ pub struct Record {
     /// The table of equations; none for an experiment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub computed: Option<ComputedTable>,
+    /// The plots beside that table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plots: Vec<ComputedPlot>,
 }
 
 /// The circumstances in which an engine played an experiment.
@@ -101,9 +111,17 @@ impl Record {
         self.runs.push(run);
     }
 
-    /// The record of a table of equations.
-    pub fn of_table(run: RecordedRun, table: ComputedTable) -> Self {
-        Record { runs: vec![run], outcomes: Vec::new(), computed: Some(table) }
+    /// The record of a table of equations and its plots.
+    pub fn of_figure(run: RecordedRun, mut figure: ComputedFigure) -> Self {
+        for line in figure.plots.iter_mut().flat_map(|plot| &mut plot.lines) {
+            line.thin_out(MAX_POINTS);
+        }
+        Record { runs: vec![run], outcomes: Vec::new(), computed: Some(figure.table), plots: figure.plots }
+    }
+
+    /// The recorded table and its plots; none for an experiment.
+    pub fn figure(self) -> Option<ComputedFigure> {
+        Some(ComputedFigure { table: self.computed?, plots: self.plots })
     }
 
     /// Drops the outcomes of this engine that are not of these cases: what an earlier state of the

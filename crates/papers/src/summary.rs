@@ -122,11 +122,10 @@ impl ClaimSummary {
 
     /// The verdict on what the paper says of `rows`, or on their printed numbers.
     fn of_rows(says: Option<&str>, rows: &[&ComputedRow]) -> Self {
-        let name = |row: &ComputedRow| row.of.iter().filter(|cell| !cell.is_empty()).map(String::as_str).collect::<Vec<_>>().join(", ");
         let side = |row: &ComputedRow| Some(if row.holds? { Side::For } else { Side::Against });
-        let sides: Vec<_> = rows.iter().map(|row| (name(row), side(row))).collect();
+        let sides: Vec<_> = rows.iter().map(|row| (row.name(), side(row))).collect();
         let says = match rows {
-            [row] => format!("{}: {}", name(row), row.printed.as_deref().unwrap_or_default()),
+            [row] => format!("{}: {}", row.name(), row.printed.as_deref().unwrap_or_default()),
             _ => says.unwrap_or("the printed numbers").to_owned(),
         };
         let summary = ClaimSummary::of(says, &sides);

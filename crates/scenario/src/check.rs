@@ -1,11 +1,13 @@
 //! Checks of a scenario whose values are right by themselves. Each fault names its key.
 
 use crate::{
+    agent::AgentKind,
     control::Control,
     flows::Draw,
     foreground_arrivals::MmppPhases,
+    fraction::Fraction,
     law::{SizeLaw, SpanLaw},
-    links::{Link, Loss, Queue},
+    links::{Link, Loss, NO_RATE, Queue},
     model::{Interval, Scenario},
     networks::{Bond, Foreground, ParallelNetwork, TransferScheduler},
     split::Buffer,
@@ -25,8 +27,65 @@ fn check_demand(path: &str, link: &Link) -> Result<(), Fault> {
     let within = demand.least.0 > 0 && demand.least < link.rate;
     need(within, key("least"), format!("is {}, but must be above 0 and below the link's rate, {}", demand.least, link.rate))?;
     need(demand.every > Span::ZERO, key("every"), "is 0: give the time between two looks at the queue".into())?;
-    let both = "stands beside changes: the rate follows demand or time; leave one of them out";
-    need(link.changes.is_empty(), format!("{path}.demand"), both.into())
+    let both = "stands beside changes of the rate: it follows demand or time; leave one of them out";
+    need(link.changes.iter().all(|change| change.rate.is_none()), format!("{path}.demand"), both.into())
+}
+
+/// Checks the changes of a link, which may come from a file.
+fn check_changes(path: &str, link: &Link) -> Result<(), Fault> {
+    let key = |number: usize, key: &str| match &link.steps {
+        Some(file) => (format!("{path}.steps"), format!("{}: line {}: {key} ", file.name, file.lines[number])),
+        None => (format!("{path}.changes[{number}].{key}"), String::new()),
+    };
+    let need_in = |ok: bool, number: usize, name: &str, what: String| {
+        let (path, place) = key(number, name);
+        need(ok, path, format!("{place}{what}"))
+    };
+    let is_last = |number: usize| link.repeat.is_none() && link.changes[number + 1..].iter().all(|later| later.rate.is_none());
+    for (number, change) in link.changes.iter().enumerate() {
+        let at = if link.steps.is_some() { "time" } else { "at" };
+        let is_nothing = change.rate.is_none() && change.delay.is_none() && change.loss.is_none();
+        need_in(!is_nothing, number, at, "is alone: give a rate, a delay or a loss from then on".into())?;
+        let ends = change.rate.is_some_and(|rate| rate.0 == 0) && is_last(number);
+        need_in(!ends, number, "rate", "is 0, and nothing would ever cross this link again: give a later rate".into())?;
+        let is_later = number == 0 || change.at > link.changes[number - 1].at;
+        need_in(is_later, number, at, format!("is {}, but changes come one after the other", change.at))?;
+        let is_before_repeat = link.repeat.is_none_or(|repeat| change.at < repeat);
+        need_in(
+            is_before_repeat,
+            number,
+            at,
+            format!("is {}, but the changes come again after {}", change.at, link.repeat.unwrap_or_default()),
+        )?;
+        if let Some(Fraction(loss)) = change.loss {
+            need_in((0.0..=1.0).contains(&loss), number, "loss", format!("is {loss}, but a probability lies between 0 and 1"))?;
+        }
+    }
+    let nothing = "is there, but there are no changes to repeat: give changes or steps, or leave it out";
+    need(link.repeat.is_none() || !link.changes.is_empty(), format!("{path}.repeat"), nothing.into())
+}
+
+fn check_impairments(path: &str, link: &Link) -> Result<(), Fault> {
+    let probability = |key: &str, probability: Option<Fraction>| {
+        let Fraction(p) = probability.unwrap_or(Fraction(0.0));
+        need((0.0..=1.0).contains(&p), format!("{path}.{key}"), format!("is {p}, but a probability lies between 0 and 1"))
+    };
+    probability("bit_errors", link.bit_errors)?;
+    probability("duplication", link.duplication)?;
+    probability("reordering.share", link.reordering.map(|reordering| reordering.share))?;
+    let never = |law: SpanLaw| law.mean == Span::ZERO;
+    let key = format!("{path}.outages.every");
+    need(!link.outages.is_some_and(|outages| never(outages.every)), key, "is 0: the link would never carry anything".into())
+}
+
+/// Checks that nothing else changes the rate of a link with a trace.
+fn check_trace(path: &str, link: &Link) -> Result<(), Fault> {
+    if link.trace.is_none() {
+        return Ok(());
+    }
+    let both = |key: &str| format!("stands beside {key}, but the trace determines the rate: leave one of them out");
+    need(link.changes.iter().all(|change| change.rate.is_none()), format!("{path}.trace"), both("changes of the rate"))?;
+    need(link.demand.is_none(), format!("{path}.trace"), both("demand"))
 }
 
 impl Scenario {
@@ -48,15 +107,14 @@ impl Scenario {
         need(!self.links.is_empty(), "link".into(), none.into())?;
         for (index, link) in self.links.iter().enumerate() {
             need(link.rate.0 > 0, format!("link[{index}].rate"), "is 0: nothing would ever cross this link".into())?;
+            need(link.rate != NO_RATE, format!("link[{index}].rate"), "is missing: give a rate, or a trace".into())?;
+            check_trace(&format!("link[{index}]"), link)?;
             check_queue(&format!("link[{index}].queue"), link.queue)?;
-            check_loss(&format!("link[{index}].loss"), link.loss)?;
+            check_loss(&format!("link[{index}].loss"), link.loss.forward)?;
+            check_loss(&format!("link[{index}].loss.reverse"), link.loss.reverse)?;
+            check_impairments(&format!("link[{index}]"), link)?;
             check_demand(&format!("link[{index}]"), link)?;
-            for (number, change) in link.changes.iter().enumerate() {
-                let path = format!("link[{index}].changes[{number}]");
-                need(change.rate.0 > 0, format!("{path}.rate"), "is 0: nothing would ever cross this link again".into())?;
-                let before = number.checked_sub(1).map_or(Span::ZERO, |before| link.changes[before].at);
-                need(change.at > before, format!("{path}.at"), format!("is {}, but changes come one after the other", change.at))?;
-            }
+            check_changes(&format!("link[{index}]"), link)?;
         }
         let inner_links = self.links.len() - 1;
         for (index, split) in self.splits.iter().enumerate() {
@@ -94,6 +152,7 @@ impl Scenario {
                 counted(self.splits.len(), "split")
             ),
         )?;
+        self.check_agents()?;
         self.tcp.check()?;
         self.check_intervals()?;
         self.check_flows()?;
@@ -105,6 +164,33 @@ impl Scenario {
             )?;
             need(cross.rate.0 > 0, format!("cross[{index}].rate"), "is 0: leave the [[cross]] out instead".into())?;
             check_spells(&format!("cross[{index}]"), cross.on, cross.off)?;
+        }
+        Ok(())
+    }
+
+    fn check_agents(&self) -> Result<(), Fault> {
+        for (index, agent) in self.agents.iter().enumerate() {
+            let fault = |key: &str, message: String| Err(Fault::new(format!("agent[{index}].{key}"), message));
+            let (after, inner_links) = (agent.after, self.links.len() - 1);
+            if !(1..=inner_links).contains(&after) {
+                let message = match inner_links {
+                    0 => "stands between two links, but there is one: add a [[link]]".into(),
+                    _ => format!("is {after}, but an agent stands between two links: give 1 to {inner_links}"),
+                };
+                return fault("after", message);
+            }
+            if index > 0 && self.agents[index - 1].after >= after {
+                return fault("after", "agents are listed from the sender to the receiver, one place each".into());
+            }
+            if self.splits.iter().any(|split| split.after == after) {
+                return fault("after", format!("is {after}, where a [[split]] ends the connections: leave one of them out"));
+            }
+            if agent.kind != AgentKind::Snoop && agent.cache != Buffer::Auto {
+                return fault("cache", "is for kind = \"snoop\" only: leave it out".into());
+            }
+            if matches!(agent.cache, Buffer::Bytes(bytes) if bytes < PKT) {
+                return fault("cache", "is less than one packet: it could hold nothing".into());
+            }
         }
         Ok(())
     }
@@ -171,6 +257,7 @@ impl Scenario {
         let series = [
             ("link", self.links.is_empty()),
             ("split", self.splits.is_empty()),
+            ("agent", self.agents.is_empty()),
             ("cross", self.cross.is_empty()),
             ("interval", self.intervals.is_empty()),
         ];

@@ -1,15 +1,20 @@
 //! A scenario file: its text, its cases, and changes from the command line. Errors name the line and
 //! the key.
 
-use crate::model::{Interval, Scenario};
+use crate::{
+    attached_files::{AttachedFiles, OpenFile},
+    model::{Interval, Scenario},
+};
 use schemars::{JsonSchema, Schema, generate::SchemaSettings, json_schema};
 use serde::Deserialize;
+use std::{io, sync::Arc};
 use toml::{Table, Value};
 use toml_file::{Fault, FileError, from_one, place, under};
 
 /// A scenario file that has been parsed and checked, with all its cases.
 #[derive(Debug, Clone)]
 pub struct ScenarioFile {
+    files: AttachedFiles,
     origin: String,
     text: String,
     /// The file without its cases.
@@ -103,16 +108,27 @@ fn value_of(text: &str) -> Value {
 }
 
 impl ScenarioFile {
-    /// Parses `text`; errors call the file `origin`. Every case is checked too.
+    /// As [`parse_with`](Self::parse_with), of a scenario that names no other files.
+    ///
+    /// # Errors
+    /// As there, or the scenario names a file.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
+        let refuse = |_: &str| Err(io::Error::new(io::ErrorKind::Unsupported, "this scenario cannot name other files"));
+        ScenarioFile::parse_with(text, origin, Arc::new(refuse))
+    }
+
+    /// Parses `text`; errors call the file `origin`. Every case is checked too. `open` opens the files
+    /// that the scenario names, such as the traces of links.
     ///
     /// # Errors
     /// The text is not TOML, or not a scenario that can be played, by itself or in one of its cases.
-    pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
+    pub fn parse_with(text: &str, origin: &str, open: Arc<OpenFile>) -> Result<Self, FileError> {
+        let files = AttachedFiles::new(open);
         let mut base = toml_file::table(text, origin)?;
         let cases = base.remove("case");
         // The file itself first: an error in it must not be hidden by one in its cases, nor be blamed on
         // them.
-        let scenario = scenario_of(&base).map_err(|fault| place(text, origin, &fault))?;
+        let scenario = scenario_of(&base, &files).map_err(|fault| place(text, origin, &fault))?;
         scenario.check_ends_of_intervals(&[]).map_err(|fault| place(text, origin, &fault))?;
         let cases = cases.map_or(Ok(Vec::new()), |cases| toml_file::deserialize::<Vec<Case>>(cases, |_| &[])).map_err(|fault| {
             let path = under("case", &fault.path);
@@ -120,7 +136,7 @@ impl ScenarioFile {
             let message = if fault.path.is_empty() { "has to be a list of tables: write [[case]] for each".into() } else { fault.message };
             place(text, origin, &Fault::new(path, message))
         })?;
-        let file = ScenarioFile { origin: origin.into(), text: text.into(), base, cases };
+        let file = ScenarioFile { files, origin: origin.into(), text: text.into(), base, cases };
         file.variants(&[])?;
         Ok(file)
     }
@@ -158,7 +174,7 @@ impl ScenarioFile {
     }
 
     fn variants_of_cases(&self, sets: &[Assignment], is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Variant>, FileError> {
-        let plain = scenario_of(&self.base).map_err(|fault| place(&self.text, &self.origin, &fault))?;
+        let plain = scenario_of(&self.base, &self.files).map_err(|fault| place(&self.text, &self.origin, &fault))?;
         let mut variants = Vec::new();
         let no_case = [Case { name: String::new(), set: Table::new() }];
         for (index, case) in if self.cases.is_empty() { &no_case[..] } else { &self.cases }.iter().enumerate() {
@@ -173,12 +189,12 @@ impl ScenarioFile {
             for (key, value) in changes {
                 set(&mut table, key, value.clone()).map_err(|fault| self.at_case(index, &fault))?;
             }
-            let scenario = scenario_of(&table).map_err(|fault| self.at_case(index, &fault))?;
+            let scenario = scenario_of(&table, &self.files).map_err(|fault| self.at_case(index, &fault))?;
             scenario.check_ends_of_intervals(&[]).map_err(|fault| self.at_case(index, &fault))?;
             if sets.is_empty() {
                 variants.push(Variant { case: case.name.clone(), scenario: if case.set.is_empty() { plain.clone() } else { scenario } });
             } else {
-                sweep(&table, &case.name, &scenario.intervals, sets, &mut variants)?;
+                sweep((&table, &self.files), &case.name, &scenario.intervals, sets, &mut variants)?;
             }
         }
         Ok(variants)
@@ -195,7 +211,13 @@ impl ScenarioFile {
 
 /// Adds a variant for every combination of the values of `sets`. `written` are the intervals before these
 /// changes.
-fn sweep(table: &Table, case: &str, written: &[Interval], sets: &[Assignment], variants: &mut Vec<Variant>) -> Result<(), FileError> {
+fn sweep(
+    (table, files): (&Table, &AttachedFiles),
+    case: &str,
+    written: &[Interval],
+    sets: &[Assignment],
+    variants: &mut Vec<Variant>,
+) -> Result<(), FileError> {
     let combinations: usize = sets.iter().map(|assignment| assignment.values.len()).product();
     for number in 0..combinations {
         let (mut table, mut rest) = (table.clone(), number);
@@ -213,15 +235,16 @@ fn sweep(table: &Table, case: &str, written: &[Interval], sets: &[Assignment], v
             }
             set(&mut table, &assignment.key, value.clone()).map_err(|fault| from_set(case, &made, &fault))?;
         }
-        let scenario = scenario_of(&table).map_err(|fault| from_set(case, &made, &fault))?;
+        let scenario = scenario_of(&table, files).map_err(|fault| from_set(case, &made, &fault))?;
         scenario.check_ends_of_intervals(written).map_err(|fault| from_set(case, &made, &fault))?;
         variants.push(Variant { case: names.join(", "), scenario });
     }
     Ok(())
 }
 
-fn scenario_of(table: &Table) -> Result<Scenario, Fault> {
-    let scenario: Scenario = toml_file::deserialize(Value::Table(table.clone()), hint)?;
+fn scenario_of(table: &Table, files: &AttachedFiles) -> Result<Scenario, Fault> {
+    let mut scenario: Scenario = toml_file::deserialize(Value::Table(table.clone()), hint)?;
+    files.attach_to(&mut scenario)?;
     scenario.check()?;
     Ok(scenario)
 }
@@ -334,7 +357,7 @@ mod tests {
         assert!(variants[0].scenario.splits.is_empty());
         let scenario = &variants[1].scenario;
         assert_eq!(scenario.links[1].rate, Rate(10_000_000));
-        assert_eq!(scenario.links[1].loss, Some(Loss::PerPacket(0.01)));
+        assert_eq!(scenario.links[1].loss.forward, Some(Loss::PerPacket(0.01)));
         assert_eq!(scenario.splits[0].buffer, Buffer::Bytes(Bytes(30_000)));
         assert_eq!(scenario.control.proxy, ["cubic"]);
         assert_eq!(scenario.flows[0].start, Draw::Uniform([Span::ZERO, Span(5_000_000_000)]));
@@ -458,7 +481,7 @@ mod tests {
           10 | rate  = "10Mbot"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "dealy = \"400ms\"")), @r#"
-        wrong.toml:11: link[2].dealy: is not a key here: did you mean delay? The keys are rate, delay, queue, loss, changes, demand
+        wrong.toml:11: link[2].dealy: is not a key here: did you mean delay? The keys are rate, delay, queue, loss, bit_errors, outages, jitter, reordering, duplication, changes, steps, repeat, trace, demand
           11 | dealy = "400ms"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "")), @"
@@ -474,7 +497,7 @@ mod tests {
           13 | loss  = { per_packet = 1.01 }
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("kind = \"droptail\"", "kind = \"red\"")), @r#"
-        wrong.toml:12: link[2].queue.kind: cannot be "red": it can be droptail, ecn, xcp, vcp or mpcp
+        wrong.toml:12: link[2].queue.kind: cannot be "red": it can be droptail, ecn, codel, fq_codel, pie, dualpi2, xcp, vcp or mpcp
           12 | queue = { limit = "1BDP", kind = "red" }
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("\"control.proxy\" = \"cubic\"", "\"split.3.buffer\" = \"1MB\"")), @r#"

@@ -1,13 +1,13 @@
 //! A part of a whole, written as a number or in percent.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use std::{borrow::Cow, fmt, str::FromStr};
 
 /// A part of a whole: `0.001`, or `"0.1%"`. Any number is accepted here; `Scenario::check` refuses
 /// those that are out of bounds.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Fraction(pub(crate) f64);
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Fraction(pub f64);
 
 impl FromStr for Fraction {
     type Err = String;

@@ -1,9 +1,11 @@
 //! The scenario file: a network and the traffic over it. [`ScenarioFile`] parses a file into
 //! [`Scenario`]s, one for each of its cases.
 //!
-//! This crate knows neither sockets nor clocks nor files: text comes in as a string, and randomness
-//! from the seed. What an engine answers is in `outcome`.
+//! This crate knows neither sockets nor clocks nor paths: text comes in as a string, the caller opens
+//! the files that it names, and randomness comes from the seed. What an engine answers is in `outcome`.
 
+mod agent;
+mod attached_files;
 mod bond_values;
 mod case_name;
 mod check;
@@ -24,7 +26,10 @@ mod schema;
 mod sources;
 mod split;
 mod tcp;
+mod trace;
 
+pub use agent::{Agent, AgentKind};
+pub use attached_files::OpenFile;
 pub use bond_values::{MeasurementInterval, SplitFractions};
 pub use case_name::{case_parts, short_case, short_keys};
 pub use control::{Control, ControllerSetting};
@@ -32,8 +37,12 @@ pub use explicit::Explicit;
 pub use file::{Assignment, ScenarioFile, Variant, schema};
 pub use flows::{Draw, FlowGroup, FlowSpec, Opens};
 pub use foreground_arrivals::{ForegroundArrivals, MmppPhases, StreamLoad};
+pub use fraction::Fraction;
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
-pub use links::{Gilbert, Link, Loss, Queue, QueueKind, RateChange, RateDemand};
+pub use links::{
+    Gilbert, Jitter, Link, LinkChange, LinkChanges, LinkReordering, Loss, Losses, Outages, Queue, QueueKind, QueueParameters, RateDemand,
+    StepsFile,
+};
 pub use model::{Interval, LegLinks, Scenario};
 pub use networks::{Bond, Foreground, ParallelNetwork, TransferScheduler};
 pub use parallel::{Job, Jobs, Parallel};
@@ -42,3 +51,4 @@ pub use schedule::{PlannedTransfer, TransferSchedule};
 pub use sources::{Arrivals, Cross, Offer, Times, Writes};
 pub use split::{Backpressure, Buffer, Split, SplitMode};
 pub use tcp::Tcp;
+pub use trace::{DeliveryTrace, LinkTrace, OPPORTUNITY, TraceError, TraceFile};

@@ -2,9 +2,10 @@
 //! them. The keys of networks in parallel are in `networks`.
 
 use crate::{
+    agent::Agent,
     control::{Control, ControllerSetting, bare},
     flows::{FlowGroup, FlowSpec, Opens},
-    links::Link,
+    links::{Link, QueueParameters},
     networks::{Bond, Foreground, ParallelNetwork},
     random::{Purpose, stream},
     sources::Cross,
@@ -38,6 +39,9 @@ pub struct Scenario {
     /// connections are end to end.
     #[serde(rename = "split", default, skip_serializing_if = "Vec::is_empty")]
     pub splits: Vec<Split>,
+    /// Agents that help TCP over the links behind them without splitting it, from the sender's side on.
+    #[serde(rename = "agent", default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<Agent>,
     /// Congestion controllers.
     #[serde(default)]
     pub control: Control,
@@ -196,15 +200,35 @@ impl Scenario {
         link.queue.size_for(link.rate, self.base_rtt(self.leg_of_link(index)))
     }
 
+    /// The parameters of the discipline of the queue of link `index`.
+    pub fn queue_parameters(&self, index: usize) -> QueueParameters {
+        let link = &self.links[index];
+        link.queue.parameters_for(link.rate, self.base_rtt(self.leg_of_link(index)))
+    }
+
     /// Payload that split `index` holds at most in each direction of a connection; none: no limit.
     pub fn buffer_limit(&self, index: usize) -> Option<Bytes> {
-        match self.splits[index].buffer {
+        let split = &self.splits[index];
+        self.limit_at(split.buffer, split.after, [self.leg_of_link(split.after - 1).first, self.leg_of_link(split.after).end])
+    }
+
+    /// Payload that agent `index` holds at most of a connection; none: no limit.
+    pub fn cache_limit(&self, index: usize) -> Option<Bytes> {
+        let agent = &self.agents[index];
+        let leg = self.leg_of_link(agent.after);
+        self.limit_at(agent.cache, agent.after, [leg.first, leg.end])
+    }
+
+    /// The size of a buffer behind link `after`, between the parts of the path that begin and end at
+    /// these links.
+    fn limit_at(&self, buffer: Buffer, after: usize, [first, end]: [usize; 2]) -> Option<Bytes> {
+        match buffer {
             Buffer::Bytes(bytes) => Some(bytes),
             Buffer::Unlimited => None,
             Buffer::Auto => {
-                let bdp = |leg: LegLinks| self.bottleneck_rate(leg).bytes_in(self.base_rtt(leg));
-                let legs = self.legs();
-                Some(bdp(legs[index]).max(bdp(legs[index + 1])).max(Bytes(256 * 1024)))
+                let bdp = |part: LegLinks| self.bottleneck_rate(part).bytes_in(self.base_rtt(part));
+                let parts = [LegLinks { first, end: after }, LegLinks { first: after, end }];
+                Some(bdp(parts[0]).max(bdp(parts[1])).max(Bytes(256 * 1024)))
             }
         }
     }

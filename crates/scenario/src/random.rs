@@ -24,6 +24,18 @@ pub enum Purpose {
     Arrivals,
     /// Reordering on a link.
     Detours,
+    /// Losses on a link against the direction of the data.
+    ReverseLosses,
+    /// Bit errors on a link.
+    BitErrors,
+    /// Outages of a link.
+    Outages,
+    /// Jitter on a link.
+    Jitter,
+    /// Duplicates on a link.
+    Duplicates,
+    /// Drops of a queue under active management.
+    Queue,
 }
 
 /// The generator for `purpose` and `index` (the number of the flow group, of the link …) under `seed`.

@@ -48,6 +48,7 @@ impl Engine for Sim {
                 SplitMode::Store => {}
             }
         }
+        can_answer_agents(scenario)?;
         group_controls(scenario)?;
         leg_controls(scenario).map(drop)
     }
@@ -139,12 +140,25 @@ fn run_parallel(
     Ok((outcome, simulation.counters()))
 }
 
+/// Refuses agents on legs whose controllers follow feedback of routers.
+fn can_answer_agents(scenario: &Scenario) -> Result<(), EngineError> {
+    let (legs, controls) = (scenario.legs(), scenario.leg_controls());
+    for (index, agent) in (1..).zip(&scenario.agents) {
+        let leg = legs.iter().position(|leg| agent.after < leg.end).unwrap_or(0);
+        if Explicit::named(controls[leg]).is_some() {
+            let why = format!("it discards or changes acknowledgements with the feedback of routers, which {} needs", controls[leg]);
+            return EngineError::cannot("sim", format!("agent[{index}].kind"), why);
+        }
+    }
+    Ok(())
+}
+
 /// Refuses scenarios with parallel networks that the simulator has no answer to.
 fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(), EngineError> {
     for (index, network) in (1..).zip(parallel.networks) {
-        if !matches!(network.queue.kind, QueueKind::Droptail | QueueKind::Ecn) {
+        if matches!(network.queue.kind, QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp) {
             let key = format!("network[{index}].queue.kind");
-            return EngineError::cannot("sim", key, "parallel networks have no such routers: use \"droptail\" or \"ecn\"");
+            return EngineError::cannot("sim", key, "parallel networks have no such routers: use \"droptail\" or another queue");
         }
     }
     if Explicit::named(scenario.control.sender_name()).is_some() {

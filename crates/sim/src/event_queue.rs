@@ -40,6 +40,8 @@ pub(crate) enum ScheduledEventKind {
     ReceiverTimer,
     /// The bond of a transfer checks for overdue data.
     BondCheck,
+    /// The timer of a connection at an agent. Its target is the number of the timer.
+    AgentTimer,
 }
 
 /// A timer that can be set, moved and stopped. Its entries are in an [`EventQueue`].
@@ -88,7 +90,7 @@ impl Timer {
 }
 
 /// Every kind, in the order of its discriminant.
-const ALL_KINDS: [ScheduledEventKind; 9] = [
+const ALL_KINDS: [ScheduledEventKind; 10] = [
     ScheduledEventKind::RateChange,
     ScheduledEventKind::Sample,
     ScheduledEventKind::FlowStart,
@@ -98,6 +100,7 @@ const ALL_KINDS: [ScheduledEventKind; 9] = [
     ScheduledEventKind::Pacing,
     ScheduledEventKind::ReceiverTimer,
     ScheduledEventKind::BondCheck,
+    ScheduledEventKind::AgentTimer,
 ];
 
 /// An entry as one integer, so that one comparison orders entries: time, target, kind.

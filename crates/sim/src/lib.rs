@@ -11,6 +11,7 @@
 //! | `connection`, `sender`, `receiver`, `rtt` | TCP as in Linux |
 //! | `router`, `feedback` | XCP, VCP and MPCP routers; the return of their feedback |
 //! | `series` | links in series: flows, split nodes, applications, cross traffic |
+//! | `agent` | agents on the way of connections: Snoop, notices of loss |
 //! | `parallel` | networks in parallel: striped transfers |
 //! | `engine`, `settings`, `run_counters` | the interface |
 //!
@@ -59,6 +60,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod agent;
 mod connection;
 mod engine;
 mod event_loop;

@@ -4,12 +4,12 @@
 use crate::{
     event_queue::{EventKey, EventQueue, NEVER, Timer},
     link_monitor::MonitoredLink,
-    packet::{CE, ECT, HEADER_BYTES, PacketKind, SimPacket, wire_bytes_of},
+    packet::{HEADER_BYTES, PacketKind, SimPacket, wire_bytes_of},
     router::{self, LinkRouter},
 };
-use link::{LinkDirection, Time};
-use scenario::{ParallelNetwork, Purpose, QueueKind, Scenario, stream};
-use units::{Bytes, PKT, QueueSize, Rate, Span};
+use link::{DirectionSpec, LinkDirection, LinkStreams, Time};
+use scenario::{LinkChange, Loss, ParallelNetwork, Scenario};
+use units::{Bytes, QueueSize, Rate, Span};
 
 /// Where a packet goes that a channel has delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,20 +30,14 @@ pub(crate) struct LinkChannel {
     next_hop: NextHop,
     /// Whether it belongs to the scenario's first link, on which flows have extra delays.
     is_first: bool,
-    /// ECN: packets that arrive while the queue is longer than this are marked, bytes.
-    mark_threshold: Option<u64>,
     /// The monitor that observes what enters the link, or what leaves the shaper.
     monitor: Option<usize>,
     is_shaper: bool,
 }
 
 impl LinkChannel {
-    fn new(direction: LinkDirection<SimPacket, Option<Box<LinkRouter>>>, next_hop: NextHop, limit: QueueSize, kind: QueueKind) -> Self {
-        let mark_threshold = (kind == QueueKind::Ecn).then(|| match limit {
-            QueueSize::Bytes(bytes) => (bytes.0 / MARK_DIVISOR).max(3 * PKT.0),
-            QueueSize::Packets(count) => (count / MARK_DIVISOR).max(3) * PKT.0,
-        });
-        LinkChannel { direction, next_hop, is_first: false, mark_threshold, monitor: None, is_shaper: false }
+    fn new(direction: LinkDirection<SimPacket, Option<Box<LinkRouter>>>, next_hop: NextHop) -> Self {
+        LinkChannel { direction, next_hop, is_first: false, monitor: None, is_shaper: false }
     }
 }
 
@@ -78,11 +72,6 @@ pub(crate) fn backward(link: usize) -> usize {
     2 * link + 1
 }
 
-/// The marking threshold of an ECN queue is its limit divided by this, and at least three packets.
-/// DCTCP needs a seventh of a bandwidth-delay product to keep the link busy (Alizadeh et al., SIGCOMM 2010), and
-/// the limit is one BDP unless the scenario sets another.
-const MARK_DIVISOR: u64 = 5;
-
 impl SimNetwork {
     /// The links of a series scenario. The channels of link k are 2k and 2k + 1; shapers follow.
     pub(crate) fn for_series(scenario: &Scenario, seed: u64) -> Self {
@@ -97,11 +86,9 @@ impl SimNetwork {
             ];
             // Acknowledgements get no feedback from routers.
             let routers = [router::for_queue(link.queue.kind, link.rate), None];
-            for ((next_hop, loss), router) in hops.into_iter().zip([link.loss, None]).zip(routers) {
-                let limit = scenario.queue_size(index);
-                let rng = stream(seed, Purpose::Losses, index as u64);
-                let direction = LinkDirection::new(link.rate, limit, link.delay, loss, rng).with_tap(router);
-                channels.push(LinkChannel { is_first: index == 0, ..LinkChannel::new(direction, next_hop, limit, link.queue.kind) });
+            for ((next_hop, is_reverse), router) in hops.into_iter().zip([false, true]).zip(routers) {
+                let direction = LinkDirection::new(DirectionSpec::of_link(scenario, index, seed, is_reverse)).with_tap(router);
+                channels.push(LinkChannel { is_first: index == 0, ..LinkChannel::new(direction, next_hop) });
             }
         }
         SimNetwork::from_channels(channels, seed)
@@ -114,8 +101,14 @@ impl SimNetwork {
             let rate = wire_rate(network.rate, mss);
             let limit = network.queue.size_for(rate, network.delay * 2);
             [(NextHop::Receiver, network.loss), (NextHop::Sender, None)].map(|(next_hop, loss)| {
-                let direction = LinkDirection::new(rate, limit, network.delay, loss, stream(seed, Purpose::Losses, index)).with_tap(None);
-                LinkChannel::new(direction, next_hop, limit, network.queue.kind)
+                let direction = LinkDirection::new(DirectionSpec {
+                    loss,
+                    discipline: (network.queue.kind, network.queue.parameters_for(rate, network.delay * 2)),
+                    streams: LinkStreams { seed, link: index, is_reverse: next_hop == NextHop::Sender },
+                    ..DirectionSpec::lossless(rate, limit, network.delay)
+                })
+                .with_tap(None);
+                LinkChannel::new(direction, next_hop)
             })
         });
         SimNetwork::from_channels(channels.collect(), seed)
@@ -152,17 +145,9 @@ impl SimNetwork {
         // TCP itself bounds the backlog, and a drop would only cause a retransmission. The limit is
         // that of the proxy's own shaper: half a second at the capacity, at least 4 MiB.
         let limit = QueueSize::Bytes(Bytes((capacity.bits_per_s() / 16).max(4 << 20)));
-        // A shaper loses nothing, so its random stream is never used.
-        let direction = LinkDirection::new(capacity, limit, Span::ZERO, None, stream(0, Purpose::Losses, 0)).with_tap(None);
+        let direction = LinkDirection::new(DirectionSpec::lossless(capacity, limit, Span::ZERO)).with_tap(None);
         let next_hop = NextHop::Channel(forward(link));
-        self.channels.push(LinkChannel {
-            direction,
-            next_hop,
-            is_first: false,
-            mark_threshold: None,
-            monitor: Some(monitor),
-            is_shaper: true,
-        });
+        self.channels.push(LinkChannel { direction, next_hop, is_first: false, monitor: Some(monitor), is_shaper: true });
         self.next_deliveries.push(NEVER);
         (self.channels.len() - 1, monitor)
     }
@@ -236,7 +221,7 @@ impl SimNetwork {
     /// Sends a packet into a channel; returns false if the queue dropped it.
     pub(crate) fn send(&mut self, channel: usize, mut packet: SimPacket) -> bool {
         let to = &mut self.channels[channel];
-        if to.monitor.is_some() || to.mark_threshold.is_some() {
+        if to.monitor.is_some() {
             self.on_enqueue(channel, &mut packet);
         }
         let to = &mut self.channels[channel];
@@ -251,23 +236,32 @@ impl SimNetwork {
         taken
     }
 
-    /// A packet enters a channel that is monitored or marks.
+    /// A packet enters a channel that is monitored.
     fn on_enqueue(&mut self, channel: usize, packet: &mut SimPacket) {
         let to = &mut self.channels[channel];
         if let (Some(monitor), false) = (to.monitor, to.is_shaper) {
             self.monitors[monitor].on_enqueue(self.now / 1000, wire_bytes_of(packet), is_foreign(&self.uses_share, packet));
-        }
-        if let Some(above) = to.mark_threshold
-            && packet.has_flag(ECT)
-            && to.direction.queued(Time(self.now)).0 > above
-        {
-            packet.flags |= CE;
         }
     }
 
     /// Sets a timer to expire after `after_us` µs.
     pub(crate) fn set_timer(&mut self, timer: &mut Timer, key: EventKey, after_us: u64) {
         self.events.set_timer(timer, key, self.now + after_us * 1000);
+    }
+
+    /// Changes the delay of both directions of a link, and its losses in the direction of the data.
+    pub(crate) fn change_link(&mut self, link: usize, change: &LinkChange) {
+        let now = Time(self.now);
+        for channel in [forward(link), backward(link)] {
+            let direction = &mut self.channels[channel].direction;
+            if let Some(delay) = change.delay {
+                direction.set_delay(now, delay);
+            }
+            if let (Some(loss), true) = (change.loss, channel == forward(link)) {
+                direction.set_loss(now, Some(Loss::PerPacket(loss.0)));
+            }
+            self.next_deliveries[channel] = direction.next_delivery().map_or(NEVER, |at| at.0);
+        }
     }
 
     /// Changes the rate of a channel.

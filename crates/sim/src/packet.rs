@@ -1,7 +1,7 @@
 //! A simulated packet: the fields of its TCP header and the place of its payload in the stream,
 //! without the payload itself.
 
-use link::LinkPacket as _;
+use link::{Ecn, LinkPacket as _};
 use units::Span;
 
 /// Size of the IPv4 and TCP headers with the timestamp option (RFC 7323), bytes.
@@ -50,6 +50,16 @@ pub(crate) const CWR: u8 = 16;
 pub(crate) const DSACK: u8 = 32;
 /// [`SimPacket::flags`]: a SYN with a Fast Open cookie (RFC 7413).
 pub(crate) const TFO_COOKIE: u8 = 64;
+/// [`SimPacket::flags`]: an agent has added a notice of loss.
+const NOTICE: u8 = 128;
+/// Size of a notice of loss, bytes: a TCP option with a byte number.
+const NOTICE_BYTES: u16 = 8;
+
+/// Size of the SACK option with this number of blocks, bytes: a header of two bytes, padded to a
+/// multiple of four (RFC 2018 §3).
+pub(crate) fn sack_option_bytes(blocks: u16) -> u16 {
+    if blocks > 0 { 4 + 8 * blocks } else { 0 }
+}
 
 /// A packet. It fits a cache line and is passed by copy.
 #[derive(Debug, Clone, Copy)]
@@ -140,6 +150,32 @@ impl SimPacket {
         true
     }
 
+    /// Adds a notice of loss to an ACK (ACK-CLN of E-TCP; Explicit Loss Notification): all data
+    /// before this byte has passed the agent. It takes the place of the feedback of routers.
+    pub(crate) fn set_notice(&mut self, passed_to: u64) {
+        self.flags |= NOTICE;
+        self.size += NOTICE_BYTES;
+        self.feedback = f32::from_bits(passed_to.saturating_sub(self.seq).min(u32::MAX.into()) as u32);
+    }
+
+    /// The byte of the notice of loss, if there is one.
+    pub(crate) fn notice(&self) -> Option<u64> {
+        self.has_flag(NOTICE).then(|| self.seq + u64::from(self.feedback.to_bits()))
+    }
+
+    /// The duplicate segment that the first SACK block reports, if it does.
+    pub(crate) fn dsack(&self) -> Option<(u64, u64)> {
+        if self.has_flag(DSACK) { self.sack_blocks().next() } else { None }
+    }
+
+    /// Removes the SACK blocks of an ACK, except a DSACK if `keeps_dsack`.
+    pub(crate) fn remove_sack_blocks(&mut self, keeps_dsack: bool) {
+        let kept = usize::from(keeps_dsack && self.has_flag(DSACK));
+        self.sack[kept..].fill((0, 0));
+        self.flags &= if kept == 0 { !DSACK } else { !0 };
+        self.size = HEADER_BYTES as u16 + sack_option_bytes(kept as u16);
+    }
+
     /// Whether there is a SACK block.
     pub(crate) fn has_sack_blocks(&self) -> bool {
         is_sack_block(self.sack[0])
@@ -195,6 +231,22 @@ impl link::LinkPacket for SimPacket {
     fn extra_delay(&self) -> Span {
         Span(self.extra_delay_ns)
     }
+
+    fn ecn(&self) -> Ecn {
+        match (self.has_flag(CE), self.has_flag(ECT)) {
+            (true, _) => Ecn::Ce,
+            (false, true) => Ecn::Ect0,
+            (false, false) => Ecn::NotEct,
+        }
+    }
+
+    fn mark_congestion(&mut self) {
+        self.flags |= CE;
+    }
+
+    fn flow(&self) -> u64 {
+        self.connection.into()
+    }
 }
 
 /// The wire size of a packet, as counters need it.
@@ -219,6 +271,25 @@ mod tests {
         assert!(sack_blocks.iter().all(|(start, end)| packet.add_sack_block(*start, *end)));
         assert_eq!(packet.sack_blocks().collect::<Vec<_>>(), sack_blocks);
         assert!(packet.has_sack_blocks() && packet.add_sack_block(1, 2) && !packet.add_sack_block(3, 4));
+    }
+
+    #[test]
+    fn an_ack_without_its_sack_blocks_is_smaller_and_may_keep_a_dsack() {
+        let mut packet = SimPacket { seq: 10_000, flags: DSACK | ECE, ..SimPacket::without_payload(0, PacketKind::Ack, HEADER_BYTES + 20) };
+        assert!(packet.add_sack_block(5000, 6000) && packet.add_sack_block(11_000, 12_000));
+        let mut kept = packet;
+        kept.remove_sack_blocks(true);
+        assert_eq!((kept.dsack(), kept.sack_blocks().count(), u32::from(kept.size)), (Some((5000, 6000)), 1, HEADER_BYTES + 12));
+        packet.remove_sack_blocks(false);
+        assert_eq!((packet.dsack(), packet.has_sack_blocks(), packet.flags, u32::from(packet.size)), (None, false, ECE, HEADER_BYTES));
+    }
+
+    #[test]
+    fn a_notice_of_loss_has_a_byte_number() {
+        let mut packet = SimPacket { seq: 5_000_000_000, ..SimPacket::without_payload(0, PacketKind::Ack, HEADER_BYTES) };
+        assert_eq!(packet.notice(), None);
+        packet.set_notice(5_000_100_001);
+        assert_eq!((packet.notice(), u32::from(packet.size)), (Some(5_000_100_001), HEADER_BYTES + 8));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::{
     event_queue::{EventKey, ScheduledEventKind, Timer},
     feedback::RouterFeedback,
     network::SimNetwork,
-    packet::{CE, CWR, DSACK, ECE, FIN, HEADER_BYTES, MAX_SACK_BLOCKS, PacketKind, SimPacket},
+    packet::{CE, CWR, DSACK, ECE, FIN, HEADER_BYTES, MAX_SACK_BLOCKS, PacketKind, SimPacket, sack_option_bytes},
     settings::{Recovery, TcpSettings},
 };
 use std::collections::VecDeque;
@@ -449,9 +449,6 @@ impl TcpReceiver {
             }
             blocks += 1;
         }
-        if blocks > 0 {
-            // The option has a header of two bytes and is padded to a multiple of four.
-            packet.size += 4 + 8 * blocks;
-        }
+        packet.size += sack_option_bytes(blocks);
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct DoctorCommand {
     #[arg(long)]
     json: bool,
     /// Measure the link emulator as well: requested against delivered rate, delay and loss at 1,
-    /// 10, 100 and 1000 Mbit/s (takes half a minute)
+    /// 10, 100 and 1000 Mbit/s, and what links do besides: jitter, duplicates, … (takes a minute)
     #[arg(long)]
     lab: bool,
     /// Check whether this host's maximum windows fill a link, given as rate and RTT: 100Mbit,600ms
@@ -67,6 +67,19 @@ struct EmulatorMeasurement {
     refused: u64,
 }
 
+#[derive(Debug, Serialize)]
+struct MeasuredImpairment {
+    ok: bool,
+    what: &'static str,
+    /// The keys of the link.
+    link: &'static str,
+    asked: f64,
+    delivered: f64,
+    tolerance: f64,
+    packets: u64,
+    refused: u64,
+}
+
 impl DoctorCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         let mut needs = needs();
@@ -79,13 +92,15 @@ impl DoctorCommand {
         }));
         needs.extend(self.trials()?);
         let measured = if self.lab { measure()? } else { Vec::new() };
+        let impairments = if self.lab { measure_impairments()? } else { Vec::new() };
         if self.json {
-            let value = serde_json::json!({ "needs": needs, "emulator": measured });
+            let value = serde_json::json!({ "needs": needs, "emulator": measured, "impairments": impairments });
             outln!("{value:#}");
         } else {
             print_needs(&needs);
             if self.lab {
                 print_measured(&measured);
+                print_impairments(&impairments);
             }
         }
         if needs.iter().all(|need| need.ok || need.optional) { Ok(()) } else { Err(CommandError::Silent(1)) }
@@ -250,6 +265,33 @@ fn measure() -> Result<Vec<EmulatorMeasurement>, CommandError> {
             })
         })
         .collect()
+}
+
+/// Compares what links do to packets besides that with what was asked.
+fn measure_impairments() -> Result<Vec<MeasuredImpairment>, CommandError> {
+    let measured = lab::measure_impairments(Duration::from_secs(3)).map_err(|error| CommandError::Failed(error.to_string()))?;
+    let shown = |one: lab::ImpairmentMeasurement| MeasuredImpairment {
+        ok: one.holds(),
+        what: one.what,
+        link: one.link,
+        asked: one.asked,
+        delivered: one.delivered,
+        tolerance: one.tolerance,
+        packets: one.packets,
+        refused: one.refused,
+    };
+    Ok(measured.into_iter().map(shown).collect())
+}
+
+fn print_impairments(measured: &[MeasuredImpairment]) {
+    let row = |row: &MeasuredImpairment| {
+        let mark = if row.ok { "✓" } else { "✗" };
+        let numbers = [row.asked, row.delivered, row.tolerance].map(|number| format!("{number:.2}"));
+        [vec![mark.into(), row.what.into()], numbers.to_vec(), vec![row.packets.to_string()]].concat()
+    };
+    let rows: Vec<Vec<String>> = measured.iter().map(row).collect();
+    let header = ["", "of a link of 20 Mbit/s and 20 ms", "asked", "delivered", "tolerance", "packets"];
+    out!("\n{}", output::words_table(&header, &rows));
 }
 
 fn print_measured(measured: &[EmulatorMeasurement]) {

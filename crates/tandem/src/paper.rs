@@ -222,20 +222,22 @@ impl PaperCommand {
         }
         let seeds = self.seeds.filter(|_| table.default_seeds().is_some());
         let (figure, run) = if self.recorded {
-            let recorded = Record::embedded(id)?.and_then(|record| Some((record.computed?, record.runs)));
-            let (table, runs) = recorded.ok_or_else(|| {
+            let recorded = Record::embedded(id)?.and_then(|record| {
+                let run = record.runs.first().cloned();
+                Some((record.figure()?, run))
+            });
+            recorded.ok_or_else(|| {
                 CommandError::CannotTell(format!(
                     "{id} is not recorded: leave --recorded out to compute it, or give --on lab if it is measured"
                 ))
-            })?;
-            (table.into(), runs.into_iter().next())
+            })?
         } else {
             let begun = Instant::now();
             let figure = table.figure(seeds)?;
             let engine = if table.is_measured() { EngineKind::Lab.name() } else { EQUATIONS };
             let run = play::circumstances(engine, seeds.or(table.default_seeds()).unwrap_or(0), begun);
             if let Some(papers) = &self.record {
-                Record::of_table(run.clone(), figure.table.clone()).store(papers, id)?;
+                Record::of_figure(run.clone(), figure.clone()).store(papers, id)?;
             }
             (figure, Some(run))
         };

@@ -8,7 +8,9 @@ use runner::{FailedRuns, PlannedRun, RunOptions};
 use scenario::{Assignment, ScenarioFile, Variant};
 use std::{
     fs,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// Options for the execution of runs.
@@ -52,7 +54,7 @@ impl EngineName {
             EngineName::Sim => Box::new(sim::Sim::default()),
             EngineName::Theory => Box::new(theory::Theory),
             EngineName::Bound => Box::new(bound::FairShareBound),
-            EngineName::Lab => Box::new(lab::Lab { capture }),
+            EngineName::Lab => Box::new(lab::Lab { capture, ..lab::Lab::default() }),
         }
     }
 }
@@ -62,7 +64,10 @@ impl EngineName {
 pub(crate) fn read_variants(path: &Path, sets: &[Assignment], cases: &[String]) -> Result<Vec<Variant>, CommandError> {
     let text =
         fs::read_to_string(path).map_err(|why| CommandError::Usage(format!("cannot read the scenario {}: {why}", path.display())))?;
-    let file = ScenarioFile::parse(&text, &path.display().to_string()).map_err(|error| CommandError::Usage(error.to_string()))?;
+    let directory = path.parent().map(Path::to_path_buf).unwrap_or_default();
+    let open = move |name: &str| fs::File::open(directory.join(name)).map(|file| Box::new(BufReader::new(file)) as Box<dyn BufRead>);
+    let file = ScenarioFile::parse_with(&text, &path.display().to_string(), Arc::new(open))
+        .map_err(|error| CommandError::Usage(error.to_string()))?;
     let variants = file.select(sets, cases).map_err(|error| CommandError::Usage(error.to_string()))?;
     if !variants.is_empty() {
         return Ok(variants);

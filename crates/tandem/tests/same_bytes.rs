@@ -93,7 +93,7 @@ fn has_chance(scenario: &Scenario) -> bool {
         Some(Loss::PerPacket(often) | Loss::PerSecond(often)) => often > 0.0,
         Some(Loss::Gilbert(_)) => true,
     };
-    let mut losses = scenario.links.iter().map(|link| link.loss).chain(scenario.networks.iter().map(|network| network.loss));
+    let mut losses = scenario.links.iter().map(|link| link.loss.forward).chain(scenario.networks.iter().map(|network| network.loss));
     let differ = |drawn: &dyn Fn(u64) -> String| drawn(SEEDS[0]) != drawn(SEEDS[1]);
     losses.any(loses)
         || differ(&|seed| format!("{:?}", scenario.flow_specs(seed)))

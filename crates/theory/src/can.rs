@@ -21,16 +21,23 @@
 
 mod arrivals;
 mod assignment;
+mod assignment_chain;
+#[cfg(test)]
+mod assignment_tests;
 mod control_queue;
 mod control_variates;
+mod decision_process;
 mod double_double;
 mod event_simulation;
+mod fair_share;
+mod fixed_point;
 mod fluid_replay;
 mod job_queue;
 mod job_sizes;
 mod jump_chain;
 mod power_series;
 mod replication;
+mod shared_network;
 mod simulate;
 mod simulation;
 mod truncated_chain;

@@ -9,7 +9,7 @@ use crate::{
     trajectory::TandemState,
 };
 use outcome::{Dist, Engine, EngineError, FlowOutcome, Outcome, Phases, Progress, ProxyOutcome, Series};
-use scenario::{Backpressure, Loss, Scenario, SplitMode};
+use scenario::{Backpressure, Link, Loss, Scenario, SplitMode};
 use units::PKT;
 
 /// Answers with the steady state of one endless connection, split at most once, or of networks in
@@ -80,14 +80,22 @@ fn check_steady_state(scenario: &Scenario) -> Result<(), EngineError> {
     if scenario.links.iter().any(|link| !link.changes.is_empty()) {
         return EngineError::cannot("theory", "link.changes", "a steady state has no changing links");
     }
+    if let Some(key) = scenario.links.iter().find_map(Link::beyond_rate_and_loss) {
+        let why = "its links have a rate, a delay and losses; the simulator has the others: --on sim";
+        return EngineError::cannot("theory", format!("link.{key}"), why);
+    }
     if let Some(key) = scenario.tcp.first_set() {
         return EngineError::cannot("theory", key, "its equations have no TCP settings: the window grows with every acknowledgement");
     }
     Ok(())
 }
 
-/// The equations describe at most one split, with fluid backpressure.
+/// The equations describe at most one split, with fluid backpressure, and no agents.
 fn check_splits(scenario: &Scenario) -> Result<(), EngineError> {
+    if !scenario.agents.is_empty() {
+        let why = "its equations have no agents that repair or report losses; the simulator has: --on sim";
+        return EngineError::cannot("theory", "agent", why);
+    }
     if scenario.splits.len() > 1 {
         return EngineError::cannot("theory", "split", "its equations describe at most two connections in tandem");
     }
@@ -108,7 +116,7 @@ fn check_legs(scenario: &Scenario) -> Result<(), EngineError> {
         return EngineError::cannot("theory", "control", "its rates rise linearly and are halved by a loss: \"reno\"");
     }
     for leg in scenario.legs() {
-        let losses: Vec<&Loss> = scenario.links[leg.first..leg.end].iter().filter_map(|link| link.loss.as_ref()).collect();
+        let losses: Vec<&Loss> = scenario.links[leg.first..leg.end].iter().filter_map(|link| link.loss.forward.as_ref()).collect();
         match losses[..] {
             [Loss::PerPacket(_) | Loss::PerSecond(_)] => {}
             [Loss::Gilbert(_)] => {
@@ -128,7 +136,7 @@ fn check_legs(scenario: &Scenario) -> Result<(), EngineError> {
 
 /// A leg in the equations, and the rate of its bottleneck, packets/s.
 fn leg(scenario: &Scenario, leg: scenario::LegLinks) -> Result<(Aimd, f64), TheoryError> {
-    let losses = scenario.links[leg.first..leg.end].iter().find_map(|link| match link.loss {
+    let losses = scenario.links[leg.first..leg.end].iter().find_map(|link| match link.loss.forward {
         Some(Loss::PerPacket(rate)) => Some(LossRate::PerPacket(rate)),
         Some(Loss::PerSecond(rate)) => Some(LossRate::PerSecond(rate)),
         _ => None,

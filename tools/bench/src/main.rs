@@ -4,8 +4,9 @@
 //! starts them, `load` generates the traffic, `results` prints the tables). `bond`: a bond beside a
 //! relay (`bond_cost`). `control`: congestion controllers beside the kernel's (`control`). `pairs`:
 //! a bond beside the better of its networks (`network_pairs`). `paths`: the data path over rates,
-//! round trips and buffers (`path_sweep`). `equations`: how fast the models are evaluated. `ns2`:
-//! the simulator beside ns-2. `large-trace`: how fast the detector reads a trace.
+//! round trips and buffers (`path_sweep`). `pepsal`: PEPsal beside the proxy over a satellite link.
+//! `equations`: how fast the models are evaluated. `ns2`: the simulator beside ns-2. `large-trace`:
+//! how fast the detector reads a trace.
 
 mod bond_cost;
 mod comparison;
@@ -18,6 +19,7 @@ mod minimal_relay;
 mod network_pairs;
 mod ns2;
 mod path_sweep;
+mod pepsal;
 mod results;
 mod rival;
 mod statistics;
@@ -51,6 +53,7 @@ enum BenchCommand {
     Ns2(ns2::CompareWithNs2),
     Pairs(network_pairs::NetworkPairs),
     Paths(path_sweep::PathSweep),
+    Pepsal(pepsal::PepsalComparison),
 }
 
 fn main() -> Result<ExitCode> {
@@ -65,6 +68,7 @@ fn main() -> Result<ExitCode> {
         Some(BenchCommand::Ns2(ns2)) => ns2.run().map(|()| ExitCode::SUCCESS),
         Some(BenchCommand::Pairs(pairs)) => pairs.run().map(|()| ExitCode::SUCCESS),
         Some(BenchCommand::Paths(paths)) => paths.run(),
+        Some(BenchCommand::Pepsal(pepsal)) => pepsal.run().map(|()| ExitCode::SUCCESS),
         None => comparison::measure(&arguments.bench).map(|()| ExitCode::SUCCESS),
     }
 }

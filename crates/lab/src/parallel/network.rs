@@ -15,10 +15,11 @@ use crate::{
 };
 use bond::{BondSettings, PresharedKey};
 use intercept::{Destinations, LegProfile, Policy, Prefix};
+use link::{DirectionSpec, LinkStreams};
 use proxy::{BondConfig, BondNetwork, FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
-use scenario::{Opens, Parallel, Purpose, stream};
+use scenario::{LinkChanges, Opens, Parallel};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::{Duration, Instant},
@@ -108,13 +109,17 @@ impl ParallelNetworks {
         let devices = set_up(&hosts[0], 0, count, &memory)?.into_iter().zip(set_up(&hosts[1], 1, count, &memory)?);
         let specs = parallel.networks.iter().enumerate().zip(devices).map(|((index, network), (left, right))| {
             let rate = wire_rate(network.rate);
+            let back = DirectionSpec::lossless(rate, network.queue.size_for(rate, network.delay * 2), network.delay);
             LinkSpec {
-                rate,
-                changes: Vec::new(),
-                delay: network.delay,
-                limit: network.queue.size_for(rate, network.delay * 2),
-                loss: network.loss,
-                loss_rng: stream(seed, Purpose::Losses, index as u64),
+                directions: [
+                    DirectionSpec {
+                        loss: network.loss,
+                        streams: LinkStreams { seed, link: index as u64, is_reverse: false },
+                        ..back.clone()
+                    },
+                    back,
+                ],
+                changes: LinkChanges::default(),
                 ends: [left, right],
                 hosts: [0, 1],
             }

@@ -114,3 +114,26 @@ fn loss_events_per_second_are_exponentially_spaced() {
         assert!(kolmogorov < 1.95, "{mbit} Mbit/s: Kolmogorov distance {kolmogorov}, 99.9 % lie below 1.95");
     });
 }
+
+#[test]
+fn impairments_are_what_was_asked() {
+    const TEST: &str = "impairments_are_what_was_asked";
+    if common::skip(TEST) {
+        return;
+    }
+    let _alone = alone();
+    let begun = Instant::now();
+    loop {
+        let measured = lab::measure_impairments(Duration::from_secs(2)).unwrap();
+        let wrong: Vec<_> = measured.iter().filter(|one| !one.holds()).collect();
+        if wrong.is_empty() {
+            return;
+        }
+        // Losses and duplicates do not depend on the machine's speed; delays do.
+        let is_late = wrong.iter().all(|one| one.refused > 0 || one.what.ends_with("ms"));
+        if begun.elapsed() > 3 * PATIENCE {
+            assert!(is_late, "{wrong:#?}");
+            return testing::skipped(TEST, &format!("this machine never kept up: {wrong:?}"));
+        }
+    }
+}

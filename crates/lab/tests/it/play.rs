@@ -4,27 +4,50 @@
 //! valid, the test is skipped, and says so.
 
 use crate::{ALONE, common};
-use lab::Lab;
+use lab::{Host, Lab, OtherProxy, RunningProgram};
 use outcome::{Engine, EngineError, Outcome};
 use scenario::{Scenario, ScenarioFile};
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::{
-    sync::PoisonError,
+    io::{self, BufRead, Write as _},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
+    process::Stdio,
+    sync::{Arc, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
 /// How long to repeat runs on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A scenario whose links may follow [`TRACE`] and [`STEPS`].
 fn scenario(text: &str) -> Scenario {
-    ScenarioFile::parse(text, "test").unwrap().variants(&[]).unwrap().remove(0).scenario
+    let open = |name: &str| -> io::Result<Box<dyn BufRead>> {
+        Ok(Box::new(io::Cursor::new(match name {
+            "trace" => TRACE.iter().map(|at| format!("{at}\n")).collect(),
+            _ => STEPS.to_owned(),
+        })))
+    };
+    ScenarioFile::parse_with(text, "test", Arc::new(open)).unwrap().variants(&[]).unwrap().remove(0).scenario
 }
+
+/// Delivery opportunities, ms: bursts, a gap of 150 ms, a packet every 5 ms. 4 Mbit/s on average.
+const TRACE: [u32; 40] = [
+    5, 5, 5, 5, 5, 5, 20, 20, 20, 20, 20, 20, 40, 40, 40, 40, 40, 40, 40, 190, 195, 200, 205, 210, 215, 220, 225, 230, 235, 240, 245, 250,
+    250, 250, 250, 250, 250, 250, 250, 250,
+];
+const STEPS: &str = "time,rate,delay\n0s,8Mbit,5ms\n200ms,2Mbit,\n400ms,,30ms\n";
 
 /// Plays until a run is valid. Returns `None` and reports the test as skipped if none is.
 fn play(test: &str, text: &str) -> Option<Outcome> {
+    play_on(&Lab::default(), test, text)
+}
+
+fn play_on(lab: &Lab, test: &str, text: &str) -> Option<Outcome> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let begun = Instant::now();
     loop {
-        let outcome = Lab::default().run(&scenario(text), 1, &()).unwrap();
+        let outcome = lab.run(&scenario(text), 1, &()).unwrap();
         assert!(outcome.flows.iter().all(|flow| flow.error.is_none()), "{:?}", outcome.warnings);
         if outcome.valid {
             return Some(outcome);
@@ -171,12 +194,17 @@ fn the_lab_names_the_key_that_it_cannot_answer() {
     };
     assert_eq!(key(refuse(format!("{LINKS}queue = {{ kind = \"xcp\" }}\n{flow}"))), "link[2].queue.kind");
     assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nmode = \"store\"\n{flow}"))), "split[1].mode");
+    let error = refuse(format!("{LINKS}[[split]]\nafter = 1\nmode = \"semi\"\n{flow}"));
+    assert!(error.to_string().contains("the kernel's sender has one acknowledgement number"), "{error}");
+    assert_eq!(key(error), "split[1].mode");
     assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nbackpressure = \"fluid\"\n{flow}"))), "split[1].backpressure");
     assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nbuffer = \"2pkt\"\n{flow}"))), "split[1].buffer");
     assert_eq!(key(refuse(format!("{LINKS}[control]\nsender = \"xcp\"\n{flow}"))), "control.sender");
     let error = refuse(format!("{LINKS}[control]\nsender = \"mpcp3-e2e-keep\"\n{flow}"));
     assert!(error.to_string().ends_with("needs router-assisted queues, which the simulator has: --on sim"), "{error}");
     assert_eq!(key(error), "control.sender");
+    let networks = "name = \"x\"\n[bond]\nscheduler = \"score\"\n[[network]]\nrate = \"9Mbit\"\ndelay = \"5ms\"\n";
+    assert_eq!(key(refuse(format!("{networks}{flow}fast_open = true\n"))), "flow[1].fast_open");
     assert_eq!(key(refuse(format!("{LINKS}[tcp]\ninitial_window = 2\nsack = false\n{flow}"))), "tcp.sack");
     let error = refuse(format!("{LINKS}[control]\nsender = \"cubik\"\n{flow}"));
     assert!(matches!(&error, EngineError::WrongScenario { key, .. } if key == "control.sender"), "{error}");
@@ -198,4 +226,131 @@ fn a_link_carries_less_from_then_on_and_an_application_sends_what_it_offers() {
     };
     assert!((1_700_000..=2_050_000).contains(&offered.flows[0].bytes), "{}", offered.flows[0].bytes);
     assert!(offered.jain.is_some_and(|jain| jain < 0.99) && offered.queue_bytes.is_some());
+}
+
+#[test]
+fn varying_links_carry_what_their_files_say() {
+    const TEST: &str = "varying_links_carry_what_their_files_say";
+    if common::skip(TEST) {
+        return;
+    }
+    let run = "name = \"x\"\nduration = \"4s\"\n[[flow]]\n[[link]]\ndelay = \"5ms\"\nqueue = \"60kB\"\n";
+    let saturated = "[[cross]]\nlink = 1\nrate = \"12Mbit\"\n";
+    for link in ["trace = { down = \"trace\", up = \"trace\" }\n", "rate = \"1Mbit\"\nsteps = \"steps\"\nrepeat = \"600ms\"\n"] {
+        let Some(outcome) = play(TEST, &format!("{run}{link}{saturated}")) else { return };
+        // The bytes that left, beside those of the file from the same first to the same last sample. An
+        // opportunity or a change at either end may lie on the other side of the sample.
+        assert!((outcome.utilization - 1.0).abs() < 0.01, "{link}: {}", outcome.utilization);
+        let Some(outcome) = play(TEST, &format!("{run}{link}")) else { return };
+        assert!(outcome.utilization > 0.5 && outcome.utilization < 1.005, "{link}: {}", outcome.utilization);
+    }
+}
+
+#[test]
+fn managed_queues_hold_the_delay_of_the_kernels_tcp() {
+    const TEST: &str = "managed_queues_hold_the_delay_of_the_kernels_tcp";
+    if common::skip(TEST) {
+        return;
+    }
+    let run = "name = \"x\"\nduration = \"6s\"\n[control]\nsender = \"cubic\"\n[[flow]]\n[[link]]\nrate = \"20Mbit\"\ndelay = \"10ms\"\n";
+    let queueing_ms = |queue: &str| -> Option<(f64, Outcome)> {
+        let outcome = play(TEST, &format!("{run}queue = {queue}\n"))?;
+        Some((outcome.flows[0].legs[0].mean_rtt_s * 1e3 - 20.0, outcome))
+    };
+    let Some((droptail, _)) = queueing_ms("\"300kB\"") else { return };
+    assert!(droptail > 40.0, "{droptail} ms");
+    for kind in ["codel", "fq_codel", "pie", "dualpi2"] {
+        let Some((managed, outcome)) = queueing_ms(&format!("{{ kind = \"{kind}\" }}")) else { return };
+        assert!(managed < 30.0 && outcome.utilization > 0.85, "{kind}: {managed} ms, {}", outcome.utilization);
+    }
+    // The kernel answers marks, so that next to nothing is sent again.
+    let Some((managed, outcome)) = queueing_ms("{ kind = \"fq_codel\", ecn = true }") else { return };
+    assert!(managed < 30.0 && outcome.utilization > 0.85, "{managed} ms, {}", outcome.utilization);
+    assert!(outcome.flows[0].legs[0].retransmits <= 2, "{}", outcome.flows[0].legs[0].retransmits);
+}
+
+/// The times of the simulator's test of the same name: the near leg of an upload is the sender's
+/// with 20 ms, that of a download the receiver's with 80 ms.
+#[test]
+fn each_leg_saves_its_own_rtt_by_fast_open() {
+    const TEST: &str = "each_leg_saves_its_own_rtt_by_fast_open";
+    if common::skip(TEST) {
+        return;
+    }
+    for (opens, none, near_leg, far_leg, both) in [("sender", 0.15, 0.13, 0.07, 0.05), ("receiver", 0.2, 0.12, 0.18, 0.1)] {
+        for (flow, split, expected) in [(false, false, none), (true, false, near_leg), (false, true, far_leg), (true, true, both)] {
+            let text = format!(
+                "name = \"x\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"12Mbit\"\ndelay = \"40ms\"\n\
+                 [[split]]\nafter = 1\nfast_open = {split}\n[[flow]]\nbytes = \"1400B\"\nopens = \"{opens}\"\nfast_open = {flow}\n"
+            );
+            let mut times: Vec<f64> = Vec::new();
+            while !times.last().is_some_and(|took| (took - expected).abs() < 0.009) {
+                assert!(times.len() < 5, "{opens}, flow {flow}, split {split}: {times:?} s instead of {expected} s");
+                let Some(outcome) = play(TEST, &text) else { return };
+                times.push(outcome.mean_flow_s().unwrap());
+                // The connections that got the cookies crossed no link.
+                assert!(outcome.links.iter().all(|link| link.packets < 12), "{:?}", outcome.links);
+            }
+        }
+    }
+}
+
+/// Ends its program by closing the listener.
+struct Listening(Arc<Socket>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+/// A proxy that copies bytes, one direction in each of two threads.
+fn copying_proxy(host: &Host) -> io::Result<RunningProgram> {
+    let mut nft = host.command("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn()?;
+    let rules = "table ip other { chain prerouting { type filter hook prerouting priority mangle;\n\
+                 iifname link1 meta l4proto 6 tproxy to :5000 meta mark set 1 accept\n}\n}\n";
+    nft.stdin.take().unwrap().write_all(rules.as_bytes())?;
+    assert!(nft.wait()?.success());
+    host.ip(&["rule add fwmark 1 lookup 100".into(), "route add local default dev lo table 100".into()]).map_err(io::Error::other)?;
+    let listener = host.enter(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_ip_transparent_v4(true)?;
+        socket.bind(&SockAddr::from(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 5000))))?;
+        socket.listen(16)?;
+        io::Result::Ok(socket)
+    });
+    let listener = Arc::new(listener.map_err(io::Error::other)??);
+    let accepting = listener.clone();
+    host.spawn("copy", move || {
+        while let Ok((near, _)) = accepting.accept() {
+            let near = TcpStream::from(near);
+            let far = TcpStream::connect(near.local_addr().unwrap()).unwrap();
+            for (mut from, mut to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)] {
+                thread::spawn(move || {
+                    let _ = io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Write);
+                });
+            }
+        }
+    })
+    .map_err(io::Error::other)?;
+    Ok(Box::new(Listening(listener)))
+}
+
+#[test]
+fn another_program_can_split_in_place_of_the_proxy() {
+    const TEST: &str = "another_program_can_split_in_place_of_the_proxy";
+    if common::skip(TEST) {
+        return;
+    }
+    let lab = Lab { other_proxy: Some(OtherProxy::new(copying_proxy)), ..Lab::default() };
+    let text = format!("{LINKS}[[split]]\nafter = 1\n[[flow]]\ncount = 2\nbytes = \"1MB\"\n");
+    let Some(outcome) = play_on(&lab, TEST, &text) else { return };
+    assert!(outcome.flows.iter().all(|flow| flow.bytes == 1_000_000 && flow.end_s.is_some()), "{outcome:?}");
+    // The sender's round trip is that of the first link, 4 ms, and not that of the path, 24 ms.
+    let near = outcome.flows[0].legs[0].min_rtt_s;
+    assert!((0.004..0.02).contains(&near), "{near}");
+    let fast = format!("{LINKS}[[split]]\nafter = 1\nfast_open = true\n[[flow]]\nbytes = \"1MB\"\n");
+    let error = lab.can_answer(&scenario(&fast)).unwrap_err();
+    assert!(error.to_string().contains("only Tandem's proxy"), "{error}");
 }

@@ -3,7 +3,7 @@
 use super::table::{ComputedRow, ComputedTable, exact};
 use crate::{embedded::csv_rows, error::PaperError};
 use serde::Deserialize;
-use theory::{AssignmentRule, BackoffModel, Can, Mean, SizeDistribution, TheoryError, ValueWithError, Wlan};
+use theory::{BackoffModel, Can, Mean, SizeDistribution, TheoryError, ValueWithError, Wlan};
 
 /// The number of jobs of all classes in a simulated cell …
 const JOBS: f64 = 6e6;
@@ -52,7 +52,7 @@ impl Cell {
     }
 }
 
-fn mean(number: Option<ValueWithError>) -> Mean {
+pub(super) fn mean(number: Option<ValueWithError>) -> Mean {
     number.map_or(exact(f64::NAN), |number| Mean { mean: number.value, half: number.error })
 }
 
@@ -65,6 +65,13 @@ fn deviation(name: &str, row: &ComputedRow) -> &'static str {
         (_, "Pareto-2 as Lomax, (1 + x)⁻²") => "its variance is infinite, so that intervals are too narrow",
         _ => "outside the interval",
     }
+}
+
+/// ρ₀, ρ₁ and ρ₂ of the cells of Tables I to III.
+pub(super) fn loads() -> Result<Vec<[f64; 3]>, PaperError> {
+    let cells: Vec<Cell> = csv_rows("hoekstra/tables-1-2-3.csv")?;
+    let exponential = cells.iter().filter(|cell| cell.size_law == "exponential");
+    Ok(exponential.map(|cell| [cell.rho0, cell.rho1, cell.rho2]).collect())
 }
 
 /// The name of the law that the paper states for Pareto-2.
@@ -219,36 +226,6 @@ pub(super) fn wlan() -> Result<ComputedTable, PaperError> {
             .into(),
     ];
     Ok(ComputedTable::new(&["of"], rows, notes))
-}
-
-/// The loads of the lab's rows for which the decision process is solved: those at which its
-/// truncation is negligible.
-const ASSIGNED: [[f64; 3]; 4] = [[0.1, 0.2, 0.3], [0.1, 0.4, 0.5], [0.5, 0.1, 0.2], [0.5, 0.2, 0.3]];
-
-/// The CAN model beside the optimum without splitting, by a Markov decision process.
-pub(super) fn assignment() -> Result<ComputedTable, PaperError> {
-    let mut rows = Vec::new();
-    for [rho0, rho1, rho2] in ASSIGNED {
-        let can = Can::new(rho0, &[rho1, rho2])?;
-        let split = mean(can.solve().sojourn_s[0]);
-        let row = |what: &str, here: Mean| {
-            let of = vec![rho0.to_string(), rho1.to_string(), rho2.to_string(), what.to_owned()];
-            ComputedRow::new(of, here, 3)
-        };
-        let [best, simple] = [AssignmentRule::Optimal, AssignmentRule::LargestRate].map(|rule| can.assigned(rule));
-        let (best, simple) = (mean(Some(best?)), mean(Some(simple?)));
-        let holds = split.mean < best.mean - best.half;
-        rows.push(row("split as a fluid (CAN)", split).claimed("the fluid split is optimal (Remark 1)", holds));
-        rows.push(row("whole files, optimal network", best));
-        rows.push(row("whole files, network with the largest rate", simple));
-    }
-    let notes = vec![
-        "The paper has no decision process: it calls the fluid split optimal (Remark 1). Whole files to either network are the decision that can be optimized \
-         under fair sharing; value iteration on the chain of the jobs in both networks, truncated to 9 foreground and 19 background jobs in each."
-            .into(),
-        "An index rule of the authors' later work could not be found in a public source, and is not here.".into(),
-    ];
-    Ok(ComputedTable::new(&["ρ0", "ρ1", "ρ2", "E[S0]"], rows, notes))
 }
 
 #[cfg(test)]

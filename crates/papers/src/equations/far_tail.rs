@@ -163,7 +163,7 @@ pub(super) fn per_packet() -> Result<ComputedFigure, PaperError> {
                 // Each packet further out costs at least θ, less the tolerance.
                 TailDecay::Exponential { .. } => {
                     let holds = is_below(row.here, 1.0 - TOLERANCE).map(|below| !below);
-                    ComputedRow { holds, ..row.claimed("Q's tail is exponential (RD): at least 1", true) }
+                    ComputedRow { holds, ..row.claimed("Q's tail is light (observation 19.5, RD): at least 1", true) }
                 }
                 TailDecay::Stretched { .. } => row,
             });

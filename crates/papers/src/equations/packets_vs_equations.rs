@@ -104,6 +104,45 @@ const BACKPRESSURES: [(&str, &[&str]); 3] =
 /// The start and end of the comparison, s.
 const TIMES: [f64; 2] = [60.0, 560.0];
 
+/// A share of time at most so large can be neglected, %. The paper gives no number.
+const NEGLIGIBLE_PERCENT: f64 = 5.0;
+
+/// What §19.3.1 says about the phases of a figure.
+fn says_of_phases(setting: &str) -> Option<(&'static str, PhaseShare)> {
+    match setting {
+        "Figure 19.2" | "Figure 19.5" => Some(("all three phases occur (observation 19.1)", PhaseShare::AllOccur)),
+        "Figure 19.3" => Some(("phase 3 is almost never visible (§19.3.1)", PhaseShare::Negligible(2))),
+        "Figure 19.4" => Some(("phase 2 is negligible (§19.3.1)", PhaseShare::Negligible(1))),
+        _ => None,
+    }
+}
+
+/// A statement about the shares of the free, the starvation and the backpressure phase.
+#[derive(Debug, Clone, Copy)]
+enum PhaseShare {
+    AllOccur,
+    /// The phase with this index.
+    Negligible(usize),
+}
+
+impl PhaseShare {
+    /// The row that judges the statement by the shares of each run's phases, %.
+    fn row(self, of: impl Fn(&str) -> Vec<String>, says: &str, runs: &[[f64; 3]]) -> ComputedRow {
+        let over_runs = |share: &dyn Fn(&[f64; 3]) -> f64| over_seeds(&runs.iter().map(share).collect::<Vec<_>>());
+        match self {
+            PhaseShare::AllOccur => {
+                let least = over_runs(&|phases| phases.iter().copied().fold(f64::INFINITY, f64::min));
+                ComputedRow::new(of("shortest phase, % of the time"), least, 2).claimed(says, least.mean - least.half > NEGLIGIBLE_PERCENT)
+            }
+            PhaseShare::Negligible(phase) => {
+                let share = over_runs(&|phases| phases[phase]);
+                let of = of(&format!("phase {}, % of the time", phase + 1));
+                ComputedRow::new(of, share, 2).claimed(says, share.mean + share.half < NEGLIGIBLE_PERCENT)
+            }
+        }
+    }
+}
+
 /// What is compared: its name and the number of decimals.
 const FIGURES: [(&str, usize); 7] = [
     ("packets sent on a second", 1),
@@ -135,10 +174,15 @@ pub(super) fn split(seeds: u64) -> Result<ComputedTable, PaperError> {
                 rows.push(ComputedRow::new(of("÷ the equations"), ratio, 4).claimed(SAME_RATE, holds));
             }
         }
+        if let Some((says, share)) = says_of_phases(setting.0) {
+            let phases: Vec<[f64; 3]> = runs.iter().map(|[packets, _]| [packets[4], packets[5], packets[6]]).collect();
+            rows.push(share.row(of, says, &phases));
+        }
     }
     let notes = vec![format!(
         "{seeds} seeds, from {} s to {} s; \"the paper\" is its equations (19.4) to (19.7), solved from event to event, from the simulated state at the start and with \
-         the simulated losses at the same times or packets. It holds if the whole interval is within {} %.",
+         the simulated losses at the same times or packets. It holds if the whole interval is within {} %. A phase can be neglected \
+         below {NEGLIGIBLE_PERCENT} % of the time.",
         TIMES[0],
         TIMES[1],
         TOLERANCE * 100.0

@@ -102,7 +102,7 @@ impl PairedRun {
     pub(super) fn equations(&self) -> Result<TandemModel, PaperError> {
         let legs = self.scenario.legs();
         let leg = |at: usize| -> Result<Aimd, PaperError> {
-            let losses = match self.scenario.links[at].loss {
+            let losses = match self.scenario.links[at].loss.forward {
                 Some(Loss::PerSecond(rate)) => LossRate::PerSecond(rate),
                 Some(Loss::PerPacket(rate)) => LossRate::PerPacket(rate),
                 other => return Err(self.wrong(format!("the equations have no losses of this kind: {other:?}"))),
@@ -163,7 +163,7 @@ impl PairedRun {
     fn losses(&self, leg: usize) -> Vec<f64> {
         /// The time between packets for losses per second, ns: far less than the time between losses.
         const STEP: u64 = 100_000;
-        let Some(loss) = self.scenario.links.get(leg).and_then(|link| link.loss) else { return Vec::new() };
+        let Some(loss) = self.scenario.links.get(leg).and_then(|link| link.loss.forward) else { return Vec::new() };
         let mut process = link::LossProcess::new(Some(loss), stream(self.seed, Purpose::Losses, leg as u64));
         let gone = |outcome: &Outcome| (outcome.links[leg].packets - outcome.links[leg].queue_drops) as f64;
         let (unit, from, until) = match loss {

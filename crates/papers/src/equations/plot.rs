@@ -1,6 +1,7 @@
 //! Curves of a computed table.
 
 use super::table::ComputedTable;
+use serde::{Deserialize, Serialize};
 
 /// A computed table and its plots.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +13,8 @@ pub struct ComputedFigure {
 }
 
 /// A plot of curves. Both axes are linear: logarithms are taken beforehand.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ComputedPlot {
     /// What it shows.
     pub title: String,
@@ -25,7 +27,8 @@ pub struct ComputedPlot {
 }
 
 /// A curve.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ComputedLine {
     /// Its name.
     pub name: String,
@@ -35,6 +38,15 @@ pub struct ComputedLine {
     pub dashed: bool,
     /// Points (x, y), ascending in x.
     pub points: Vec<(f64, f64)>,
+}
+
+impl ComputedLine {
+    /// Keeps at most `most` points, evenly chosen, and only finite ones.
+    pub(crate) fn thin_out(&mut self, most: usize) {
+        self.points.retain(|(x, y)| x.is_finite() && y.is_finite());
+        let step = self.points.len().div_ceil(most).max(1);
+        self.points = std::mem::take(&mut self.points).into_iter().step_by(step).collect();
+    }
 }
 
 impl ComputedPlot {

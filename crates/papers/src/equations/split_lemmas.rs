@@ -30,7 +30,8 @@ pub(super) fn below_both_legs() -> Result<ComputedTable, PaperError> {
         let share = split.with_buffer(*buffer)?.shortfall(1, LOSSES);
         let here = Mean { mean: 1.0 - share.mean, half: share.half };
         let of = vec![(*name).to_owned(), buffer.to_string(), format!("{least:.1}")];
-        Ok(ComputedRow::new(of, here, 6).claimed("the rate is below that of the slower leg (Lemma 19.6)", share.mean - share.half > 0.0))
+        Ok(ComputedRow::new(of, here, 6)
+            .claimed("the rate is below that of the slower leg (observation 19.3, Lemma 19.6)", share.mean - share.half > 0.0))
     };
     let rows = parallel_map(&asked, row).into_iter().collect::<Result<_, PaperError>>()?;
     let notes = vec![

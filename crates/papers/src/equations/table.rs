@@ -67,6 +67,11 @@ impl ComputedRow {
         ComputedRow { note: note.into(), ..self }
     }
 
+    /// What the row is about, in one line: the cells that are not empty.
+    pub fn name(&self) -> String {
+        self.of.iter().filter(|cell| !cell.is_empty()).map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
     /// The difference from the printed number, in percent of it; absent where no number is printed.
     pub fn differs_percent(&self) -> Option<f64> {
         let printed: f64 = self.printed.as_ref()?.parse().ok()?;
@@ -103,6 +108,12 @@ pub(super) fn over_seeds(values: &[f64]) -> Mean {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_a_row_leaves_empty_cells_out() {
+        let row = ComputedRow::new(["all", "", "", "gain, %"].map(str::to_owned).into(), exact(1.0), 1);
+        assert_eq!(row.name(), "all, gain, %");
+    }
 
     #[test]
     fn a_number_holds_where_it_rounds_to_what_is_printed() {

@@ -98,17 +98,16 @@ fn by_time_of(from: &str, queue: &[f64]) -> Result<Vec<ComputedRow>, PaperError>
         let hill = tail::hill(queue, (share * positive as f64) as usize)?;
         rows.push(
             row(&format!("Hill's γ, the largest {} %", share * 100.0), hill, 3)
-                .claimed("Hill's γ is between 0 and 1 (Obs. 19.3)", hill.mean > 0.0 && hill.mean < 1.0),
+                .claimed("Hill's γ is between 0 and 1 (§19.3.2)", hill.mean > 0.0 && hill.mean < 1.0),
         );
     }
     let ratios = tail::max_over_sum(queue, 2.0);
     let [early, late] = [ratios[queue.len() / 100], ratios[queue.len() - 1]];
     rows.push(row("R statistic, second moment, of the first hundredth of the samples", exact(early), 4));
-    rows.push(row("R statistic, second moment, of all", exact(late), 4).claimed("the R statistic goes to 0", late < early / 4.0));
+    rows.push(row("R statistic, second moment, of all", exact(late), 4).claimed("the R statistic goes to 0 (§19.3.2)", late < early / 4.0));
     rows.push(
         row("slope of ln(−ln P(Q > x)), 1 is exponential", verdict.slope, 3)
-            .claimed("heavier than exponential", verdict.weight == tail::TailWeight::Heavier)
-            .with_note("observation 19.4"),
+            .claimed("Q's tail is heavy (observation 19.4): heavier than exponential", verdict.weight == tail::TailWeight::Heavier),
     );
     Ok(rows)
 }

@@ -20,7 +20,7 @@ use crate::{
 };
 use control::TunedController;
 use outcome::Progress;
-use scenario::{FlowSpec, Parallel, ParallelNetwork, PlannedTransfer, QueueKind, Scenario, TransferSchedule, TransferScheduler};
+use scenario::{FlowSpec, Parallel, ParallelNetwork, PlannedTransfer, Scenario, TransferSchedule, TransferScheduler};
 use std::collections::VecDeque;
 
 /// The low bits of a connection's number are its slot, the others the generation.
@@ -295,7 +295,7 @@ impl<'a> ParallelSimulation<'a> {
             connection: owner.number,
             channel: channels[0],
             monitor: None,
-            ecn: network.queue.kind == QueueKind::Ecn,
+            ecn: network.queue.marks(),
             behind_shaper: false,
             end_to_end_acks: false,
             send_buffer: u64::MAX,

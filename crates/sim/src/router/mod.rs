@@ -38,10 +38,10 @@ pub(crate) enum LinkRouter {
 pub(crate) fn for_queue(kind: QueueKind, rate: Rate) -> Option<Box<LinkRouter>> {
     let capacity = bytes_per_s(rate);
     Some(Box::new(match kind {
-        QueueKind::Droptail | QueueKind::Ecn => return None,
         QueueKind::Xcp => LinkRouter::Xcp(xcp::XcpRouter::new(capacity)),
         QueueKind::Vcp => LinkRouter::Vcp(vcp::VcpRouter::new(capacity)),
         QueueKind::Mpcp => LinkRouter::Mpcp(mpcp::MpcpRouter::new(capacity)),
+        _ => return None,
     }))
 }
 

@@ -91,6 +91,7 @@ impl TcpSender {
     fn process_ack(&mut self, packet: &SimPacket, net: &mut SimNetwork) -> bool {
         let (delivered_before, lost_before) = (self.delivered, self.lost);
         let had_packets = !self.segments.is_empty();
+        self.passed_agent = self.passed_agent.max(packet.notice().unwrap_or(0));
         let mut summary = AckSummary {
             prior_snd_una: self.snd_una,
             echo_ns: packet.timestamp_ns,
@@ -404,8 +405,8 @@ impl TcpSender {
             }
         } else if self.in_cwnd_reduction() {
             self.cwnd_reduction(delivered, lost, summary);
-        } else if summary.advanced || (self.reordering > 3 && summary.sacked) {
-            // tcp_may_raise_cwnd
+        } else if summary.advanced || ((self.reordering > 3 || self.lost_by_corruption) && summary.sacked) {
+            // tcp_may_raise_cwnd; a loss by corruption does not delay growth.
             self.grow_cwnd(delivered, net);
         }
     }
@@ -414,6 +415,7 @@ impl TcpSender {
     fn notify_ack(&mut self, acked: u32, lost: u32, rtt_us: u32, net: &mut SimNetwork) {
         // Receivers acknowledge out-of-order data and every second segment without delay.
         let held = if acked <= 1 && self.sacked_out == 0 { control::DELAYED_ACK } else { 0 };
+        let lost = if self.lost_by_corruption { 0 } else { lost };
         let limited = match self.rate {
             // Slow start is not TCP's own here.
             Some(_) if !self.is_cwnd_limited => 0,

@@ -82,11 +82,24 @@ impl TcpSender {
         }
         self.rack.advanced = false;
         let retrans_out_before = self.retrans_out;
-        if let Some(wait) = self.rack_detect_losses(net.now) {
+        if let Some(wait) = self.detect_losses(net.now) {
             self.arm_timer(PendingTimer::Reordering, wait + TIMEOUT_MIN_US, net);
             summary.restart_timer = false;
         }
         summary.lost_retransmission |= self.retrans_out < retrans_out_before;
+    }
+
+    /// As [`rack_detect_losses`](Self::rack_detect_losses); also notes whether all of these losses
+    /// are due to corruption.
+    fn detect_losses(&mut self, now: u64) -> Option<u64> {
+        let (lost_before, former) = (self.lost, self.lost_by_corruption);
+        // `mark_lost` clears it.
+        self.lost_by_corruption = true;
+        let wait = self.rack_detect_losses(now);
+        if self.lost == lost_before {
+            self.lost_by_corruption = former;
+        }
+        wait
     }
 
     /// Marks segments that are lost by now; returns how long the next ones may still take, µs
@@ -246,9 +259,9 @@ impl TcpSender {
     /// The reordering window of a segment has passed (tcp_rack_reo_timeout).
     fn on_reordering_timeout(&mut self, net: &mut SimNetwork) {
         let in_flight = self.in_flight();
-        let wait = self.rack_detect_losses(net.now);
+        let wait = self.detect_losses(net.now);
         if self.in_flight() != in_flight {
-            if self.ca_state != CaState::Recovery {
+            if self.ca_state != CaState::Recovery && !self.lost_by_corruption {
                 self.enter_recovery(false, net);
                 if !self.owns_window {
                     self.cwnd_reduction(1, 0, &AckSummary::default());
@@ -326,6 +339,7 @@ impl TcpSender {
         let is_first = self.ca_state < CaState::Recovery;
         if self.ca_state <= CaState::Disorder
             || self.snd_una >= self.high_seq
+            || self.kept_cwnd.is_some()
             || (self.ca_state == CaState::Loss && self.consecutive_timeouts == 0)
         {
             self.prior_ssthresh = self.current_ssthresh();
@@ -336,6 +350,8 @@ impl TcpSender {
             }
             self.init_undo();
         }
+        self.lost_by_corruption = false;
+        self.kept_cwnd = None;
         self.flow.cwnd = self.in_flight() + 1;
         self.cwnd_stamp_ns = net.now;
         if self.ca_state <= CaState::Disorder && self.sacked_out >= REORDERING {

@@ -10,7 +10,7 @@
 //! | `ack`, `ack_summary` | what acknowledgements do |
 //! | `recovery` | the congestion states, and the window in them |
 //! | `loss_detection`, `rack` | how losses are found, and the timers |
-//! | `rate_sample` | delivery rate samples |
+//! | `rate_sample`, `rate_sampling` | delivery rate samples |
 //! | `newreno` | recovery without selective acknowledgements |
 //! | `delivery_receipt` | end-to-end acknowledgement past a proxy in `semi` mode |
 //! | `fast_open` | data before the handshake is complete |
@@ -29,6 +29,7 @@ mod newreno;
 mod output;
 mod rack;
 mod rate_sample;
+mod rate_sampling;
 mod recovery;
 mod router_assisted;
 mod segment;

@@ -33,7 +33,7 @@ impl TcpSender {
             CaState::Recovery if self.snd_una >= self.high_seq => {
                 // Full acknowledgement (RFC 6582 §3.2, step 3): leave recovery without a burst.
                 let flight = self.packets_out().max(1) + 1;
-                self.flow.cwnd = self.flow.ssthresh.min(flight).max(1);
+                self.flow.cwnd = self.kept_cwnd.take().unwrap_or(self.flow.ssthresh.min(flight)).max(1);
                 self.had_partial_ack = false;
                 self.set_ca_state(CaState::Open, net);
                 Retransmit::Nothing
@@ -75,9 +75,14 @@ impl TcpSender {
                 self.high_seq = self.snd_nxt;
                 self.had_partial_ack = false;
                 self.flow.prior_cwnd = self.flow.cwnd;
-                (_, self.flow.ssthresh) = self.notify_controller(Event { kind: EventKind::Loss, ..Event::default() }, net);
+                if self.segments.front().is_some_and(|head| head.end() <= self.passed_agent) {
+                    self.kept_cwnd = Some(self.flow.cwnd);
+                } else {
+                    (_, self.flow.ssthresh) = self.notify_controller(Event { kind: EventKind::Loss, ..Event::default() }, net);
+                    self.flow.cwnd = self.flow.ssthresh;
+                }
                 self.set_ca_state(CaState::Recovery, net);
-                self.flow.cwnd = self.flow.ssthresh + DUPLICATE_THRESHOLD;
+                self.flow.cwnd += DUPLICATE_THRESHOLD;
                 self.retransmit_first(net);
                 Retransmit::Nothing
             }

@@ -2,8 +2,7 @@
 //! them. What they need of each segment is kept beside the scoreboard, so that other senders do not
 //! pay for it.
 
-use super::{segment::SentSegment, state::TcpSender};
-use crate::network::SimNetwork;
+use super::segment::SentSegment;
 use control::Event;
 use std::collections::VecDeque;
 
@@ -17,7 +16,7 @@ struct SendRecord {
     /// When the segment was sent that was last delivered, ns.
     first_sent_ns: u64,
     /// There had been no data to send.
-    app_limited: bool,
+    pub(super) app_limited: bool,
     /// The segment was delivered, so it gives no further sample.
     is_counted: bool,
 }
@@ -43,17 +42,17 @@ pub(super) struct RateSampler {
     delivered_ns: u64,
     /// The count of delivered segments beyond which no sample is limited by the application any
     /// more; 0: none is.
-    app_limited: u64,
+    pub(super) app_limited: u64,
     /// Of the acknowledgement that is being processed.
     newest: Option<NewestDelivered>,
     /// Segments in flight before it.
-    prior_in_flight: u32,
+    pub(super) prior_in_flight: u32,
 }
 
 impl RateSampler {
     /// Segment `index` of the scoreboard is sent at `now` (tcp_rate_skb_sent). `delivered` segments
     /// have been delivered.
-    fn on_sent(&mut self, index: usize, now: u64, delivered: u64) {
+    pub(super) fn on_sent(&mut self, index: usize, now: u64, delivered: u64) {
         if self.records.is_empty() {
             self.first_sent_ns = now;
             self.delivered_ns = now;
@@ -113,7 +112,7 @@ impl RateSampler {
 
     /// Completes the sample of an acknowledgement, of which `event` has the segments that it
     /// delivered (tcp_rate_gen). `delivered` is their number so far; `mss` is that of a full segment.
-    fn complete(&mut self, event: &mut Event, delivered: u64, min_rtt_us: u32, mss: u32, now: u64) {
+    pub(super) fn complete(&mut self, event: &mut Event, delivered: u64, min_rtt_us: u32, mss: u32, now: u64) {
         if self.app_limited > 0 && delivered > self.app_limited {
             self.app_limited = 0;
         }
@@ -135,57 +134,6 @@ impl RateSampler {
         // A segment that was retransmitted needlessly shows a time that is too short.
         if interval >= u64::from(min_rtt_us) {
             event.interval_us = interval.min(u32::MAX.into()) as u32;
-        }
-    }
-}
-
-impl TcpSender {
-    /// Segment `index` of the scoreboard is sent.
-    #[inline]
-    pub(super) fn sample_sent(&mut self, index: usize, now: u64) {
-        if let Some(sampler) = &mut self.rate {
-            sampler.on_sent(index, now, self.delivered);
-        }
-    }
-
-    /// The first segment of the scoreboard has been acknowledged and removed.
-    #[inline]
-    pub(super) fn sample_acked(&mut self, segment: &SentSegment) {
-        if let Some(sampler) = &mut self.rate {
-            sampler.on_acked(segment);
-        }
-    }
-
-    /// An acknowledgement has arrived.
-    pub(super) fn sample_begins(&mut self) {
-        self.check_app_limited();
-        let in_flight = self.in_flight();
-        if let Some(sampler) = &mut self.rate {
-            sampler.prior_in_flight = in_flight;
-        }
-    }
-
-    /// Notes whether the application limits what is sent: there is no data to send, though the
-    /// window permits some (tcp_rate_check_app_limited). To be called when data is written, an
-    /// acknowledgement arrives or a timer expires.
-    pub(super) fn check_app_limited(&mut self) {
-        if self.rate.is_none() {
-            return;
-        }
-        let in_flight = self.in_flight();
-        let has_data = self.unsent() >= self.settings.mss.into() || self.in_shaper > 0;
-        if !has_data && in_flight < self.flow.cwnd && self.lost_out <= self.retrans_out {
-            let until = (self.delivered + u64::from(in_flight)).max(1);
-            if let Some(sampler) = &mut self.rate {
-                sampler.app_limited = until;
-            }
-        }
-    }
-
-    /// Adds the rate sample and a random number to the event of an acknowledgement.
-    pub(super) fn complete_sample(&mut self, event: &mut Event, net: &SimNetwork) {
-        if let Some(sampler) = &mut self.rate {
-            sampler.complete(event, self.delivered, self.rtt.min_us(), self.settings.mss, net.now);
         }
     }
 }

@@ -54,10 +54,7 @@ impl TcpSender {
                 }
                 self.identify_losses(summary, net);
                 if self.ca_state != CaState::Recovery {
-                    if self.lost_out == 0 {
-                        return Retransmit::Nothing;
-                    }
-                    self.enter_recovery(summary.ece, net);
+                    return self.repair_losses(summary, net);
                 }
             }
             CaState::Loss => {
@@ -85,7 +82,21 @@ impl TcpSender {
             self.try_to_open(summary, net);
             return Retransmit::Nothing;
         }
-        self.enter_recovery(summary.ece, net);
+        if self.lost_by_corruption && self.ca_state <= CaState::Disorder {
+            self.try_to_open(summary, net);
+        }
+        self.repair_losses(summary, net)
+    }
+
+    /// Retransmits what is lost, if anything is. The window is reduced unless an agent has given
+    /// notice that the loss is due to corruption.
+    fn repair_losses(&mut self, summary: &AckSummary, net: &mut SimNetwork) -> Retransmit {
+        if self.lost_out == 0 {
+            return Retransmit::Nothing;
+        }
+        if !self.lost_by_corruption {
+            self.enter_recovery(summary.ece, net);
+        }
         Retransmit::LostSegments
     }
 
@@ -329,6 +340,7 @@ impl TcpSender {
             self.lost_out += 1;
         }
         self.lost += 1;
+        self.lost_by_corruption &= segment.end() <= self.passed_agent;
         // Usually losses are found in order.
         match self.retransmit_queue.back() {
             Some(back) if *back >= number => {

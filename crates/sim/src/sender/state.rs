@@ -196,6 +196,14 @@ pub(crate) struct TcpSender {
     pub(super) sampled_marked: u64,
     /// Segments marked lost so far.
     pub(super) lost: u64,
+    /// An agent has given notice that all data before this byte has passed it: if it is lost, it is
+    /// so by corruption.
+    pub(super) passed_agent: u64,
+    /// All segments that were last marked lost are so by corruption. They are retransmitted in the
+    /// state Open or Disorder, and the window grows as without loss.
+    pub(super) lost_by_corruption: bool,
+    /// NewReno: the window before a recovery from such a loss, which it ends with.
+    pub(super) kept_cwnd: Option<u32>,
     /// CWR is to be set on the next new segment (RFC 3168 §6.1.2).
     pub(super) send_cwr: bool,
 
@@ -278,6 +286,9 @@ impl TcpSender {
             sampled_delivered: 0,
             sampled_marked: 0,
             lost: 0,
+            passed_agent: 0,
+            lost_by_corruption: false,
+            kept_cwnd: None,
             send_cwr: false,
             next_paced_send_ns: 0,
             segments_sent: 0,

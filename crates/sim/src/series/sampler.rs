@@ -7,8 +7,13 @@ use super::{
     simulation::{RunObserver, SeriesSimulation},
     split_node::SplitNode,
 };
-use crate::{connection::TcpConnection, network::forward, settings::TcpSettings};
-use outcome::{FlowSamples, LegSample, LegSamples, LinkOutcome, LinkSample, Outcome, RunSamples, ShaperOutcome};
+use crate::{
+    agent::{AgentCounters, PathAgent},
+    connection::TcpConnection,
+    network::forward,
+    settings::TcpSettings,
+};
+use outcome::{AgentOutcome, FlowSamples, LegSample, LegSamples, LinkOutcome, LinkSample, Outcome, RunSamples, ShaperOutcome};
 use scenario::Backpressure;
 use units::Phase;
 
@@ -152,7 +157,16 @@ pub(crate) fn outcome(simulation: &mut SeriesSimulation<'_>, seed: u64, mut samp
     }
     samples.shaper = shaper_outcome(simulation);
     samples.links = (0..simulation.scenario.links.len()).map(|index| link_outcome(simulation, index)).collect();
-    samples.outcome("sim", simulation.scenario, seed)
+    Outcome { agents: agent_outcomes(simulation), ..samples.outcome("sim", simulation.scenario, seed) }
+}
+
+fn agent_outcomes(simulation: &SeriesSimulation<'_>) -> Vec<AgentOutcome> {
+    let outcome = |(index, agent): (usize, &PathAgent)| {
+        let AgentCounters { local_retransmits, suppressed_acks, loss_notices, cache_max_bytes } = agent.counters;
+        let after = simulation.scenario.agents[index].after;
+        AgentOutcome { after, local_retransmits, suppressed_acks, loss_notices, cache_max_bytes }
+    };
+    simulation.agents.iter().enumerate().map(outcome).collect()
 }
 
 fn shaper_outcome(simulation: &mut SeriesSimulation<'_>) -> Option<ShaperOutcome> {
@@ -168,14 +182,15 @@ fn link_outcome(simulation: &mut SeriesSimulation<'_>, index: usize) -> LinkOutc
     LinkOutcome {
         link: index + 1,
         rate_bps: rate,
-        delivered_rate_bps: (counts.max_queued.0 > 0).then_some(rate),
+        delivered_rate_bps: (counts.max_queued.0 > 0 && link.trace.is_none()).then_some(rate),
         delay_s: link.delay.secs(),
         delivered_delay_s: (counts.delivered > 0).then(|| link.delay.secs()),
         late_p99_s: 0.0,
         packets: counts.arrived,
         queue_drops: counts.queue_drops,
         losses: counts.losses,
-        loss_asked: link.loss.map_or(Some(0.0), link::mean_loss),
+        duplicates: counts.duplicates,
+        loss_asked: link::asked_loss(link),
         queue_max_bytes: counts.max_queued.0,
     }
 }

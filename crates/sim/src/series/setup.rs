@@ -3,10 +3,11 @@
 use super::{
     application::SourceApplication,
     cross_traffic::CrossTrafficSource,
-    simulation::{LinkRateChange, SeriesFlow, SeriesSimulation},
+    simulation::{SeriesFlow, SeriesSimulation, VaryingLink},
     split_node::SplitNode,
 };
 use crate::{
+    agent::PathAgent,
     connection::TcpConnection,
     event_queue::{EventKey, ScheduledEventKind},
     network::{SimNetwork, backward, forward},
@@ -14,7 +15,7 @@ use crate::{
     sender::{CongestionControl, SenderConfig, TcpSender},
     settings::TcpSettings,
 };
-use scenario::{FlowSpec, LegLinks, QueueKind, Scenario, SplitMode};
+use scenario::{FlowSpec, LegLinks, Scenario, SplitMode};
 use units::{Rate, Span};
 
 impl<'a> SeriesSimulation<'a> {
@@ -35,12 +36,13 @@ impl<'a> SeriesSimulation<'a> {
             connections: Vec::with_capacity(specs.len() * legs),
             flows: specs.iter().map(|spec| SeriesFlow { spec: *spec, ended: None, acked: None }).collect(),
             split_nodes: split_nodes.collect(),
+            agents: agents(scenario, (specs.len() * legs) as u32, &settings),
             legs,
             shapers: Vec::new(),
             monitors: Vec::new(),
             applications: specs.iter().map(|spec| SourceApplication::new(spec, seed)).collect(),
             cross_traffic: (0..).zip(&scenario.cross).map(|(index, cross)| CrossTrafficSource::new(cross, seed, index)).collect(),
-            rate_changes: rate_changes(scenario),
+            varying_links: varying_links(scenario),
             demand_links: (0..scenario.links.len()).filter(|link| scenario.links[*link].demand.is_some()).collect(),
             has_endless_flow: finite_flows < specs.len(),
             open_flows: finite_flows,
@@ -103,8 +105,7 @@ impl<'a> SeriesSimulation<'a> {
         let shaper = split_before.and_then(|split| self.shapers[split]);
         let channels = [shaper.unwrap_or(forward(leg.first)), backward(leg.end - 1)];
         // A controller that routers send feedback to does not react to marks.
-        let ecn =
-            control.native().is_some() && self.scenario.links[leg.first..leg.end].iter().any(|link| link.queue.kind == QueueKind::Ecn);
+        let ecn = control.native().is_some() && self.scenario.links[leg.first..leg.end].iter().any(|link| link.queue.marks());
         let config = SenderConfig {
             connection,
             channel: channels[0],
@@ -132,21 +133,33 @@ impl<'a> SeriesSimulation<'a> {
         for (number, source) in (0..).zip(&mut self.cross_traffic) {
             source.schedule_next(number, &mut self.net);
         }
-        for (number, change) in (0..).zip(&self.rate_changes) {
-            self.net.events.schedule(EventKey { target: number, kind: ScheduledEventKind::RateChange }, change.at.0);
+        for (number, link) in (0..).zip(&mut self.varying_links) {
+            if let Some(change) = link.changes.peek() {
+                self.net.events.schedule(EventKey { target: number, kind: ScheduledEventKind::RateChange }, change.at.0);
+            }
         }
         // Looks at queues have the numbers after those of the changes.
-        for number in self.rate_changes.len()..self.rate_changes.len() + self.demand_links.len() {
+        for number in self.varying_links.len()..self.varying_links.len() + self.demand_links.len() {
             self.net.events.schedule(EventKey { target: number as u32, kind: ScheduledEventKind::RateChange }, 0);
         }
     }
 }
 
-fn rate_changes(scenario: &Scenario) -> Vec<LinkRateChange> {
-    let links = scenario.links.iter().enumerate();
-    links
-        .flat_map(|(link, spec)| spec.changes.iter().map(move |change| LinkRateChange { link, at: change.at, rate: change.rate }))
-        .collect()
+/// The agents, each of which sees all of `connections` connections.
+fn agents(scenario: &Scenario, connections: u32, settings: &TcpSettings) -> Vec<PathAgent> {
+    let agent = |index: usize| {
+        let agent = &scenario.agents[index];
+        let (before, behind) = (agent.after - 1, agent.after);
+        let channels = [[forward(before), backward(behind)], [forward(behind), backward(before)]];
+        let cache = scenario.cache_limit(index).map_or(u64::MAX, |cache| cache.0);
+        PathAgent::new(agent.kind, cache, channels, connections, index as u32 * connections, settings)
+    };
+    (0..scenario.agents.len()).map(agent).collect()
+}
+
+fn varying_links(scenario: &Scenario) -> Vec<VaryingLink> {
+    let links = scenario.links.iter().enumerate().filter(|(_, spec)| !spec.changes.is_empty());
+    links.map(|(link, spec)| VaryingLink { link, changes: spec.all_changes().peekable() }).collect()
 }
 
 /// The largest window of ends that are not to limit a flow, bytes: half of the buffers that the lab

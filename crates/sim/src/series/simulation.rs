@@ -3,6 +3,7 @@
 
 use super::{application::SourceApplication, cross_traffic::CrossTrafficSource, split_node::SplitNode};
 use crate::{
+    agent::PathAgent,
     connection::{ConnectionEnd, TcpConnection},
     event_loop::{self, RunEnd, Simulation},
     event_queue::{EventKey, ScheduledEventKind},
@@ -11,8 +12,9 @@ use crate::{
     run_counters::RunCounters,
 };
 use outcome::Progress;
-use scenario::{FlowSpec, Opens, Scenario, SplitMode};
-use units::{Rate, Span};
+use scenario::{FlowSpec, LinkChanges, Opens, Scenario, SplitMode};
+use std::iter::Peekable;
+use units::Rate;
 
 /// How long to wait, after the last byte has arrived, for the senders to learn of it, ns.
 const CONFIRMATION_LIMIT: u64 = 600_000_000_000;
@@ -36,13 +38,13 @@ pub(crate) struct SeriesFlow {
     pub(crate) acked: Option<u64>,
 }
 
-/// A change of the rate of a link.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LinkRateChange {
-    /// Index of the link, from 0.
+/// A link that changes during the run.
+#[derive(Debug)]
+pub(super) struct VaryingLink {
+    /// Its index, from 0.
     pub(super) link: usize,
-    pub(super) at: Span,
-    pub(super) rate: Rate,
+    /// What is to come.
+    pub(super) changes: Peekable<LinkChanges>,
 }
 
 /// The state of a run.
@@ -56,6 +58,8 @@ pub(crate) struct SeriesSimulation<'a> {
     pub(crate) flows: Vec<SeriesFlow>,
     /// The proxies, one after each leg but the last.
     pub(crate) split_nodes: Vec<SplitNode>,
+    /// The agents, from the sender's side on.
+    pub(crate) agents: Vec<PathAgent>,
     /// Connections of each flow.
     pub(crate) legs: usize,
     /// The channels of the proxies' shapers, by split.
@@ -64,7 +68,7 @@ pub(crate) struct SeriesSimulation<'a> {
     pub(super) monitors: Vec<Option<usize>>,
     pub(super) applications: Vec<SourceApplication>,
     pub(super) cross_traffic: Vec<CrossTrafficSource>,
-    pub(super) rate_changes: Vec<LinkRateChange>,
+    pub(super) varying_links: Vec<VaryingLink>,
     /// Indices of the links with a rate that adapts to demand.
     pub(super) demand_links: Vec<usize>,
     /// A flow has no end, so the run lasts until its time limit.
@@ -191,6 +195,7 @@ impl SeriesSimulation<'_> {
         let mut packet = SimPacket::placeholder();
         while let Some(next_hop) = self.net.take_arrived(channel, &mut packet) {
             match next_hop {
+                NextHop::Channel(_) if self.pass_agent(channel, &packet) => {}
                 NextHop::Channel(next) => {
                     self.net.send(next, packet);
                     if self.net.is_shaper(channel) {
@@ -202,6 +207,12 @@ impl SeriesSimulation<'_> {
                 NextHop::Sender => self.on_packet_at_sender(&packet),
             }
         }
+    }
+
+    /// If an agent stands behind a channel, it passes the packet on.
+    fn pass_agent(&mut self, channel: usize, packet: &SimPacket) -> bool {
+        let agent = self.agents.iter_mut().find(|agent| agent.is_behind(channel));
+        agent.map(|agent| agent.pass(channel, packet, &mut self.net)).is_some()
     }
 
     fn on_shaper_departure(&mut self, channel: usize, packet: &SimPacket) {
@@ -395,12 +406,16 @@ impl SeriesSimulation<'_> {
     fn handle_event(&mut self, at: u64, key: EventKey) {
         let target = key.target as usize;
         match key.kind {
-            ScheduledEventKind::RateChange => match target.checked_sub(self.rate_changes.len()) {
-                None => self.change_rate(target),
+            ScheduledEventKind::RateChange => match target.checked_sub(self.varying_links.len()) {
+                None => self.change_link(target, key),
                 Some(number) => self.follow_demand(number, key),
             },
             // Samples are taken by `ObservedRun`. There is no bond.
             ScheduledEventKind::Sample | ScheduledEventKind::BondCheck => {}
+            ScheduledEventKind::AgentTimer => {
+                let connections = self.connections.len();
+                self.agents[target / connections].on_timer(at, target % connections, &mut self.net);
+            }
             ScheduledEventKind::FlowStart => self.start_flow(target),
             ScheduledEventKind::ApplicationWrite => {
                 self.application_write(target);
@@ -450,10 +465,23 @@ impl SeriesSimulation<'_> {
         self.net.events.schedule(key, self.net.now + demand.every.0);
     }
 
+    /// Changes a link, and schedules its next change.
+    fn change_link(&mut self, number: usize, key: EventKey) {
+        let VaryingLink { link, changes } = &mut self.varying_links[number];
+        let link = *link;
+        let Some(change) = changes.next() else { return };
+        if let Some(next) = changes.peek() {
+            self.net.events.schedule(key, next.at.0);
+        }
+        self.net.change_link(link, &change);
+        if let Some(rate) = change.rate {
+            self.change_rate(link, rate);
+        }
+    }
+
     /// Changes the rate of a link. The proxy before it learns of that unless its capacity is
     /// configured.
-    fn change_rate(&mut self, number: usize) {
-        let LinkRateChange { link, rate, .. } = self.rate_changes[number];
+    fn change_rate(&mut self, link: usize, rate: Rate) {
         self.net.set_rate(forward(link), rate);
         self.net.set_rate(backward(link), rate);
         for (index, split) in self.scenario.splits.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! The simulator, from scenario to outcome.
 
+mod agents;
 mod bbr;
 mod common;
 mod explicit;
@@ -8,7 +9,9 @@ mod golden;
 mod one_leg;
 mod parallel;
 mod properties;
+mod queues;
 mod semi;
 mod sources;
 mod split;
 mod theory;
+mod varying_links;

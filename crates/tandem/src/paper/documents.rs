@@ -1,7 +1,7 @@
 //! Makes the tables of the documentation's pages of recorded outcomes.
 
 use crate::CommandError;
-use papers::{ComputedFigure, ComputedTable, Paper, PaperEntry, Record};
+use papers::{ComputedTable, Paper, PaperEntry, Record};
 use report::{PaperAnswer, PaperResult};
 use std::{fs, path::PathBuf};
 
@@ -30,8 +30,9 @@ fn recorded(paper: &Paper, entry: &PaperEntry) -> Result<PaperResult, CommandErr
             (&experiment.title, PaperAnswer::Played { experiment: Box::new(experiment.clone()), plans, runs: record.runs, outcomes })
         }
         PaperEntry::Equations(table) => {
-            let computed = record.computed.unwrap_or(ComputedTable::new(&[], Vec::new(), Vec::new()));
-            let answer = PaperAnswer::Computed { figure: ComputedFigure::from(computed), run: record.runs.into_iter().next() };
+            let run = record.runs.first().cloned();
+            let figure = record.figure().unwrap_or_else(|| ComputedTable::new(&[], Vec::new(), Vec::new()).into());
+            let answer = PaperAnswer::Computed { figure, run };
             (&table.title, answer)
         }
     };

@@ -84,7 +84,11 @@ impl SchemaPage<'_> {
         let sections = self.sections();
         for section in &sections {
             if !section.paths.is_empty() {
-                page += &format!("\n## {}\n\n", self.heading(section));
+                let (heading, of_all) = (self.heading(section), self.all_paths(section));
+                page += &format!("\n## {heading}\n\n");
+                if heading != of_all {
+                    page += &format!("{}\n", wrap(&format!("Of {of_all}.")));
+                }
                 if let Some(about) = section.object.get("description").and_then(Value::as_str) {
                     page += &format!("{}\n", wrap(about));
                 }
@@ -96,7 +100,17 @@ impl SchemaPage<'_> {
         page
     }
 
+    /// All paths of a section if they fit a line, else the first and how many more there are.
     fn heading(&self, section: &SchemaSection) -> String {
+        const MOST: usize = 96;
+        let all = self.all_paths(section);
+        match &section.paths[..] {
+            [first, more @ ..] if all.chars().count() > MOST => format!("`{}` and {} more", first.heading(self.style), more.len()),
+            _ => all,
+        }
+    }
+
+    fn all_paths(&self, section: &SchemaSection) -> String {
         section.paths.iter().map(|path| format!("`{}`", path.heading(self.style))).collect::<Vec<_>>().join(", ")
     }
 

@@ -1,13 +1,20 @@
-//! Whole files assigned to one of two networks on arrival, as a Markov decision process: what
-//! splitting gains over the best rule that does not split.
+//! Whole files assigned to one of two networks on arrival: the optimum, as a Markov decision
+//! process, and simpler rules. It shows what splitting gains over the best rule that does not split.
 //!
 //! The state is the number of foreground and background jobs in each network. Networks share fairly
 //! and sizes are exponential, as in the CAN model's chain. The decision, at each arrival of a
-//! foreground job, is its network; the cost is the number of foreground jobs. The truncated chain is
-//! made uniform in time and solved by relative value iteration (Puterman 1994, §8.5), whose smallest
-//! and largest differences enclose the mean cost.
+//! foreground job, is its network; the cost is the number of foreground jobs.
+//!
+//! *Truncation.* A job that does not fit into the box is turned away at the price of what it would
+//! cost if files were assigned at random ([`SharedNetwork`]). So the truncated chain is exact for
+//! random assignment, and the error for other rules is that of a price at the boundary only.
 
-use super::{Can, ValueWithError};
+use super::{
+    Can, ValueWithError,
+    assignment_chain::{AssignmentBox, AssignmentChain},
+    decision_process::Relaxation,
+    shared_network::SharedNetwork,
+};
 use crate::error::TheoryError;
 
 /// How the network of a file is chosen.
@@ -15,118 +22,110 @@ use crate::error::TheoryError;
 pub enum AssignmentRule {
     /// The optimum of the decision process.
     Optimal,
+    /// The network with the smallest index 2a(m + 1) + bn, where m foreground and n background jobs
+    /// are. It is the first step of policy iteration from [`Random`](AssignmentRule::Random): what
+    /// the job costs itself and others if all later ones are assigned at random. a and b are known
+    /// in closed form from the network's own loads.
+    Index,
+    /// The same with the mean of the index if only the number of all jobs in each network is known.
+    IndexOfTotals,
+    /// The network in which the file's expected time is shortest, if later files are assigned at
+    /// random: what a file would choose for itself.
+    ShortestExpectedDelay,
     /// The network in which the file gets the largest rate at its arrival.
     LargestRate,
+    /// By fixed probabilities, the best ones ([`Can::best_random_assignment`]).
+    Random,
 }
 
-/// Most foreground jobs in a network, plus one.
-const FOREGROUND: usize = 10;
-/// Most background jobs in a network, plus one.
-const BACKGROUND: usize = 20;
-/// Relative distance of the bounds of the mean at which the iteration ends.
-const PRECISION: f64 = 1e-3;
-const MAX_SWEEPS: usize = 20_000;
+/// Relative change by an enlargement of the box at which it is large enough.
+const PRECISION: f64 = 5e-4;
+/// Relative distance of the bounds of the truncated chain's mean.
+const WIDTH: f64 = 5e-5;
+/// Most states of the truncated chain.
+const MAX_STATES: usize = 250_000;
 
 impl Can {
-    /// Mean sojourn time of foreground jobs that are assigned as a whole, s. The error covers the
-    /// iteration; the truncation to 9 foreground and 19 background jobs in each network is not in it,
-    /// and is negligible for loads up to 0.6 of each network.
+    /// Mean sojourn time of foreground jobs that are assigned as a whole, s. The error adds the
+    /// distance of the bounds of the truncated chain's mean and the change by the last enlargement
+    /// of its box, which estimates the effect of the truncation.
     ///
     /// # Errors
-    /// When there are not two networks, or there is no foreground.
+    /// When there are not two networks, or no foreground, or its weight is not 1.
     pub fn assigned(&self, rule: AssignmentRule) -> Result<ValueWithError, TheoryError> {
-        let networks = self.speeds.len();
-        if networks != 2 || self.arrivals[0] <= 0.0 {
-            return Err(TheoryError::Outside {
-                what: "the number of networks of assigned files".into(),
-                value: networks as f64,
-                bounds: "2",
-            });
+        let networks = self.assigned_networks()?;
+        let time = |jobs: f64, error: f64| ValueWithError { value: jobs / self.arrivals[0], error: error / self.arrivals[0] };
+        if rule == AssignmentRule::Random {
+            return Ok(time(networks.iter().map(SharedNetwork::mean_foreground).sum(), 0.0));
         }
-        let mut values = vec![0.0; FOREGROUND * FOREGROUND * BACKGROUND * BACKGROUND];
-        let mut next = values.clone();
-        let (mut low, mut high) = (0.0, f64::INFINITY);
-        for _ in 0..MAX_SWEEPS {
-            (low, high) = self.iterate(rule, &values, &mut next);
-            std::mem::swap(&mut values, &mut next);
-            if high - low < PRECISION * low {
-                break;
+        let mut space = AssignmentBox::new(self);
+        let mut last = f64::INFINITY;
+        loop {
+            let [low, high] = self.solve_assignment(rule, &networks, &space).0;
+            let (jobs, half) = ((low + high) / 2.0, (high - low) / 2.0);
+            let change = (jobs - last).abs();
+            last = jobs;
+            space = space.larger();
+            if change < PRECISION * jobs || space.states() > MAX_STATES {
+                return Ok(time(jobs, change.min(jobs) + half));
             }
         }
-        let (jobs, half) = ((high + low) / 2.0, (high - low) / 2.0);
-        Ok(ValueWithError { value: jobs / self.arrivals[0], error: half / self.arrivals[0] })
     }
 
-    /// One iteration; returns the smallest and the largest difference.
-    fn iterate(&self, rule: AssignmentRule, values: &[f64], next: &mut [f64]) -> (f64, f64) {
-        let strides = [[FOREGROUND * BACKGROUND * BACKGROUND, BACKGROUND], [BACKGROUND * BACKGROUND, 1]];
-        let fastest = self.sizes.iter().map(|size| 1.0 / size).fold(0.0, f64::max);
-        let clock = self.arrivals.iter().sum::<f64>() + self.speeds.iter().sum::<f64>() * fastest;
-        let reference = values[0];
-        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        for (at, next) in next.iter_mut().enumerate() {
-            let own = values[at];
-            let jobs = [0, 1].map(|network: usize| {
-                let [of_foreground, of_background] = strides[network];
-                [at / of_foreground % FOREGROUND, at / of_background % BACKGROUND]
-            });
-            let mut flow = 0.0;
-            // After the arrival of a file in either network, if there is room.
-            let after = [0, 1].map(|network: usize| (jobs[network][0] + 1 < FOREGROUND).then(|| values[at + strides[network][0]]));
-            let rate = |network: usize| self.speeds[network] / (jobs[network][0] + jobs[network][1] + 1) as f64;
-            let arrived = match (after, rule) {
-                ([Some(first), Some(second)], AssignmentRule::Optimal) => first.min(second),
-                ([Some(first), Some(second)], AssignmentRule::LargestRate) => {
-                    if rate(0) >= rate(1) {
-                        first
-                    } else {
-                        second
-                    }
-                }
-                ([first, second], _) => first.or(second).unwrap_or(own),
-            };
-            flow += self.arrivals[0] * (arrived - own);
-            for network in 0..2 {
-                let ([foreground, background], [of_foreground, of_background]) = (jobs[network], strides[network]);
-                if background + 1 < BACKGROUND {
-                    flow += self.arrivals[network + 1] * (values[at + of_background] - own);
-                }
-                let each = self.speeds[network] / (foreground + background).max(1) as f64;
-                if foreground > 0 {
-                    flow += each * foreground as f64 / self.sizes[0] * (values[at - of_foreground] - own);
-                }
-                if background > 0 {
-                    flow += each * background as f64 / self.sizes[network + 1] * (values[at - of_background] - own);
-                }
-            }
-            let difference = (jobs[0][0] + jobs[1][0]) as f64 + flow / clock;
-            low = low.min(difference);
-            high = high.max(difference);
-            *next = own + difference - reference;
+    /// Checks that there are two networks and a foreground with weight 1. `files` is what the error
+    /// is about.
+    pub(super) fn check_two_networks(&self, files: &str) -> Result<(), TheoryError> {
+        let outside = |what: &str, value: f64, bounds| Err(TheoryError::Outside { what: format!("{what} of {files}"), value, bounds });
+        if self.speeds.len() != 2 {
+            return outside("the number of networks", self.speeds.len() as f64, "2");
         }
-        (low, high)
+        if self.arrivals[0] <= 0.0 {
+            return outside("the arrival rate", self.arrivals[0], "positive");
+        }
+        if self.weight == 1.0 { Ok(()) } else { outside("the weight", self.weight, "1") }
+    }
+
+    /// The two networks, each with its part of files that are assigned at random.
+    pub(super) fn assigned_networks(&self) -> Result<[SharedNetwork; 2], TheoryError> {
+        self.check_two_networks("assigned files")?;
+        let shares = self.best_random_assignment();
+        Ok([0, 1].map(|network| SharedNetwork::new(self, network, shares[network])))
+    }
+
+    /// Bounds of the mean number of foreground jobs of the truncated chain, and the decisions.
+    pub(super) fn solve_assignment(
+        &self,
+        rule: AssignmentRule,
+        networks: &[SharedNetwork; 2],
+        space: &AssignmentBox,
+    ) -> ([f64; 2], Vec<u8>) {
+        let chain = AssignmentChain::new(self, networks, space);
+        let improves = rule == AssignmentRule::Optimal;
+        let start = if improves { AssignmentRule::Index } else { rule };
+        let decisions = chain.each_state(|jobs| start.decide(networks, jobs));
+        let values = chain.each_state(|jobs| (0..2).map(|i| networks[i].relative_value(jobs[i][0], jobs[i][1])).sum());
+        let mut relaxation = Relaxation::new(&chain, values, decisions);
+        (relaxation.run(improves, WIDTH), relaxation.into_decisions())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn splitting_beats_the_best_assignment_which_beats_a_simple_rule() {
-        let can = Can::new(0.3, &[0.2, 0.4]).unwrap();
-        let split = can.solve().sojourn_s[0].unwrap().value;
-        let [best, simple] = [AssignmentRule::Optimal, AssignmentRule::LargestRate].map(|rule| can.assigned(rule).unwrap());
-        assert!(best.error < 2e-3 && best.value <= simple.value + 2e-3 && split < 0.8 * best.value, "{split} {best:?} {simple:?}");
-    }
-
-    #[test]
-    fn over_equal_networks_the_shorter_queue_is_optimal() {
-        let can = Can::new(0.6, &[0.0, 0.0]).unwrap();
-        let [best, simple] = [AssignmentRule::Optimal, AssignmentRule::LargestRate].map(|rule| can.assigned(rule).unwrap());
-        assert!((best.value - simple.value).abs() < 2e-3, "{best:?} {simple:?}");
-        // Better than a coin, whose queues have a load of 0.3 each; a file of mean 1 over one network takes at least 1.
-        assert!(best.value > 1.0 && best.value < 1.0 / 0.7, "{best:?}");
-        assert!(Can::new(0.3, &[0.2]).unwrap().assigned(AssignmentRule::Optimal).is_err());
+impl AssignmentRule {
+    /// The network, 0 or 1, of a file that finds these foreground and background jobs in each; the
+    /// first of equal ones.
+    ///
+    /// # Panics
+    /// For the optimum and for random assignment, which are no functions of the jobs alone.
+    fn decide(self, networks: &[SharedNetwork; 2], jobs: [[usize; 2]; 2]) -> u8 {
+        let cost = |network: usize| {
+            let (network, [foreground, background]) = (&networks[network], jobs[network]);
+            match self {
+                AssignmentRule::Index => network.price_of_foreground(foreground, background),
+                AssignmentRule::IndexOfTotals => network.price_at_total(foreground + background),
+                AssignmentRule::ShortestExpectedDelay => network.expected_delay(foreground, background),
+                AssignmentRule::LargestRate => 1.0 / network.rate_on_arrival(foreground, background),
+                AssignmentRule::Optimal | AssignmentRule::Random => unreachable!("no function of the jobs"),
+            }
+        };
+        u8::from(cost(0) > cost(1) * (1.0 + 1e-12))
     }
 }

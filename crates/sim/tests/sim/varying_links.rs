@@ -1,0 +1,87 @@
+//! Links that follow a trace or a table of steps.
+
+use crate::common::near;
+use outcome::{Engine as _, Outcome};
+use scenario::ScenarioFile;
+use sim::Sim;
+use std::{
+    io::{self, BufRead},
+    sync::Arc,
+};
+
+/// Runs a scenario that names one file, with these contents.
+fn run_with(text: &str, contents: String) -> Outcome {
+    let open = move |_: &str| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(io::Cursor::new(contents.clone()))) };
+    let file = ScenarioFile::parse_with(&format!("name = \"test\"\n{text}"), "test", Arc::new(open)).unwrap();
+    Sim::default().run(&file.variants(&[]).unwrap()[0].scenario, 1, &()).unwrap()
+}
+
+/// 10 packets at once every 20 ms, nothing for 300 ms, then a packet every millisecond until 1 s: 6.5
+/// Mbit/s on average.
+fn jagged_trace() -> String {
+    let bursts = (0..10).flat_map(|burst| [20 * burst; 10]);
+    bursts.chain(500..=1000).map(|at| format!("{at}\n")).collect()
+}
+
+const TRACE: &str = "duration = \"20s\"\n[[link]]\ntrace = { down = \"f\", up = \"f\" }\ndelay = \"20ms\"\nqueue = \"200kB\"\n";
+
+#[test]
+fn a_trace_that_is_never_idle_carries_all_of_its_bytes() {
+    let outcome = run_with(&format!("{TRACE}[[flow]]\n[[cross]]\nlink = 1\nrate = \"30Mbit\"\n"), jagged_trace());
+    near(outcome.utilization, 1.0, 2e-4);
+    assert!(outcome.links[0].queue_drops > 0);
+}
+
+#[test]
+fn a_flow_over_a_trace_has_most_of_its_rate_and_never_more() {
+    let outcome = run_with(&format!("{TRACE}[[flow]]\n"), jagged_trace());
+    let most = 601.0 * 1500.0 * 8.0 * 1448.0 / 1500.0;
+    assert!(outcome.goodput_bps < most && outcome.goodput_bps > 0.9 * most, "{} of {most}", outcome.goodput_bps);
+}
+
+#[test]
+fn acknowledgements_wait_for_the_other_direction() {
+    // ACKs leave every 400 ms only.
+    let text = TRACE.replace("up = \"f\"", "up = \"g\"") + "[[flow]]\nbytes = \"5kB\"\n";
+    let open = |name: &str| -> io::Result<Box<dyn BufRead>> {
+        let every_ms: String = (1..=1000).map(|at| format!("{at}\n")).collect();
+        Ok(Box::new(io::Cursor::new(if name == "f" { every_ms } else { "400\n".repeat(50) })))
+    };
+    let file = ScenarioFile::parse_with(&format!("name = \"test\"\n{text}"), "test", Arc::new(open)).unwrap();
+    let outcome = Sim::default().run(&file.variants(&[]).unwrap()[0].scenario, 1, &()).unwrap();
+    // The SYN-ACK leaves at 400 ms; the data needs 20 ms, and the SYN-ACK as much.
+    let end = outcome.flows[0].end_s.unwrap();
+    assert!((0.44..0.46).contains(&end), "{end}");
+}
+
+const STEPS: &str = "duration = \"60s\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"20ms\"\nqueue = \"60pkt\"\nsteps = \"f\"\n";
+
+#[test]
+fn rates_of_steps_come_again() {
+    let text = format!("{STEPS}repeat = \"2s\"\n[[flow]]\n[[cross]]\nlink = 1\nrate = \"30Mbit\"\n");
+    let outcome = run_with(&text, "time,rate\n0s,20Mbit\n1s,4Mbit\n".into());
+    near(outcome.utilization, 1.0, 1e-3);
+    let text = format!("{STEPS}repeat = \"2s\"\n[[flow]]\n");
+    let outcome = run_with(&text, "time,rate\n0s,20Mbit\n1s,4Mbit\n".into());
+    assert!(outcome.goodput_bps > 0.8 * 12e6 && outcome.goodput_bps < 12e6, "{}", outcome.goodput_bps);
+}
+
+#[test]
+fn an_outage_carries_nothing_and_ends() {
+    let text = format!("{STEPS}[[flow]]\n[[interval]]\nfrom = \"21s\"\nto = \"29s\"\n[[interval]]\nfrom = \"40s\"\nto = \"60s\"\n");
+    for file in ["time,rate\n20s,0bit\n30s,10Mbit\n", "time,loss\n20s,100%\n30s,0\n"] {
+        let outcome = run_with(&text, file.into());
+        let goodputs: Vec<f64> = outcome.intervals.iter().map(|interval| interval.goodput_bps).collect();
+        assert_eq!(goodputs[0], 0.0, "{file}");
+        assert!(goodputs[1] > 8e6, "{file}: {goodputs:?}");
+    }
+}
+
+#[test]
+fn a_shorter_delay_shows_in_the_round_trip() {
+    // A window without a queue, so that round trips are those of the links.
+    let text = format!("{STEPS}[[flow]]\nwindow = \"6kB\"\n");
+    let least = |file: &str| run_with(&text, file.into()).flows[0].legs[0].min_rtt_s;
+    let (long, short) = (least("time,delay\n30s,40ms\n"), least("time,delay\n30s,5ms\n"));
+    assert!((0.040..0.042).contains(&long) && (0.010..0.013).contains(&short), "{long} {short}");
+}
