@@ -320,7 +320,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     /// they arrive.
     ///
     /// # Errors
-    /// Returns the packet if a drop-tail queue has no room for it. Other disciplines keep what they drop.
+    /// Returns the packet if the queue drops it.
     #[inline]
     pub fn enqueue_lazy(&mut self, now: Time, packet: P) -> Result<(), P> {
         if !self.is_eager {
@@ -330,10 +330,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
         self.tap.packet_arrived(now, &packet);
         let accepted = match &mut self.managed {
             None => self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1),
-            Some(queue) => {
-                queue.enqueue(now, packet);
-                Ok(())
-            }
+            Some(queue) => queue.enqueue(now, packet),
         };
         let length = self.queue_length(now);
         self.tap.queue_changed(length);

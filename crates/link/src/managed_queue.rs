@@ -49,15 +49,22 @@ impl<P: LinkPacket> ManagedQueue<P> {
     }
 
     /// A packet arrives. All departures until `now` have been taken.
-    pub(crate) fn enqueue(&mut self, now: Time, packet: P) {
+    ///
+    /// # Errors
+    /// Returns the packet if the queue drops it.
+    pub(crate) fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
         if self.discipline.backlog().0 == 0 && self.sending.is_none() {
             self.free_from = self.free_from.max(now);
         }
         self.accepted.packets += 1;
         self.accepted.bytes += u64::from(packet.wire_bytes());
-        self.discipline.enqueue(now, packet, &mut self.dropped);
+        let accepted = self.discipline.enqueue(now, packet, &mut self.dropped);
+        if let Err(packet) = &accepted {
+            self.dropped.count(packet);
+        }
         self.send_until(now);
         self.max_queued = self.max_queued.max(self.discipline.backlog().1);
+        accepted
     }
 
     /// Begins with the next packet if the transmitter can by `now`.

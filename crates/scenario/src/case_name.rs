@@ -1,8 +1,23 @@
 //! The name of a case in parts: a case of the file, and a value for each key that was swept.
 
 /// The keys of a scenario file at the top level, with which every swept key begins.
-const TOP_KEYS: [&str; 14] =
-    ["name", "about", "duration", "seed", "link", "split", "control", "tcp", "flow", "cross", "interval", "network", "foreground", "bond"];
+const TOP_KEYS: [&str; 15] = [
+    "name",
+    "about",
+    "duration",
+    "seed",
+    "link",
+    "split",
+    "agent",
+    "control",
+    "tcp",
+    "flow",
+    "cross",
+    "interval",
+    "network",
+    "foreground",
+    "bond",
+];
 
 /// The key and the value of a swept key; none for a piece of a case's name, which may contain an
 /// equals sign too.

@@ -19,12 +19,12 @@ impl<P: LinkPacket> CodelQueue<P> {
 }
 
 impl<P: LinkPacket + fmt::Debug> Discipline<P> for CodelQueue<P> {
-    fn enqueue(&mut self, now: Time, packet: P, dropped: &mut Dropped) {
-        if self.limit.has_room(self.fifo.backlog(), packet.wire_bytes()) {
-            self.fifo.push(now, packet);
-        } else {
-            dropped.count(&packet);
+    fn enqueue(&mut self, now: Time, packet: P, _: &mut Dropped) -> Result<(), P> {
+        if !self.limit.has_room(self.fifo.backlog(), packet.wire_bytes()) {
+            return Err(packet);
         }
+        self.fifo.push(now, packet);
+        Ok(())
     }
 
     fn dequeue(&mut self, now: Time, dropped: &mut Dropped) -> Option<P> {

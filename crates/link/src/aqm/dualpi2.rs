@@ -138,15 +138,16 @@ impl<P: LinkPacket> DualPi2Queue<P> {
 }
 
 impl<P: LinkPacket + fmt::Debug> Discipline<P> for DualPi2Queue<P> {
-    fn enqueue(&mut self, now: Time, packet: P, dropped: &mut Dropped) {
+    fn enqueue(&mut self, now: Time, packet: P, _: &mut Dropped) -> Result<(), P> {
         self.update_until(now);
         if !self.limit.has_room(self.backlog(), packet.wire_bytes()) {
-            return dropped.count(&packet);
+            return Err(packet);
         }
         match packet.ecn() {
             Ecn::Ect1 | Ecn::Ce => self.l4s.push(now, packet),
             Ecn::NotEct | Ecn::Ect0 => self.classic.push(now, packet),
         }
+        Ok(())
     }
 
     fn dequeue(&mut self, now: Time, dropped: &mut Dropped) -> Option<P> {

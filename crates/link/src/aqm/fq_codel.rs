@@ -60,7 +60,7 @@ impl<P: LinkPacket> FqCodelQueue<P> {
 }
 
 impl<P: LinkPacket + fmt::Debug> Discipline<P> for FqCodelQueue<P> {
-    fn enqueue(&mut self, now: Time, packet: P, dropped: &mut Dropped) {
+    fn enqueue(&mut self, now: Time, packet: P, dropped: &mut Dropped) -> Result<(), P> {
         let index = Self::queue_of(packet.flow());
         let flow = &mut self.flows[index];
         self.backlog.0 += 1;
@@ -74,6 +74,7 @@ impl<P: LinkPacket + fmt::Debug> Discipline<P> for FqCodelQueue<P> {
         while self.limit.is_exceeded_by(self.backlog) {
             self.drop_from_longest(dropped);
         }
+        Ok(())
     }
 
     fn dequeue(&mut self, now: Time, dropped: &mut Dropped) -> Option<P> {

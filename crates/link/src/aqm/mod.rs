@@ -24,7 +24,7 @@ pub(crate) struct Dropped {
 }
 
 impl Dropped {
-    fn count(&mut self, packet: &impl LinkPacket) {
+    pub(crate) fn count(&mut self, packet: &impl LinkPacket) {
         self.packets += 1;
         self.bytes += u64::from(packet.wire_bytes());
     }
@@ -32,8 +32,11 @@ impl Dropped {
 
 /// A queue with its discipline. The times of calls never decrease.
 pub(crate) trait Discipline<P>: fmt::Debug {
-    /// Takes a packet. What it drops for it, the packet itself or another one, is counted in `dropped`.
-    fn enqueue(&mut self, now: Time, packet: P, dropped: &mut Dropped);
+    /// Takes a packet. Another one that it drops for it is counted in `dropped`.
+    ///
+    /// # Errors
+    /// Returns the packet if that is dropped.
+    fn enqueue(&mut self, now: Time, packet: P, dropped: &mut Dropped) -> Result<(), P>;
 
     /// The packet that is sent at `now`. `None` if the queue is empty, or all of it was dropped.
     fn dequeue(&mut self, now: Time, dropped: &mut Dropped) -> Option<P>;

@@ -127,16 +127,17 @@ impl<P: LinkPacket> PieQueue<P> {
 }
 
 impl<P: LinkPacket + fmt::Debug> Discipline<P> for PieQueue<P> {
-    fn enqueue(&mut self, now: Time, mut packet: P, dropped: &mut Dropped) {
+    fn enqueue(&mut self, now: Time, mut packet: P, _: &mut Dropped) -> Result<(), P> {
         self.update_until(now);
         if !self.limit.has_room(self.fifo.backlog(), packet.wire_bytes()) {
             self.accumulated = 0.0;
-            return dropped.count(&packet);
+            return Err(packet);
         }
         if self.is_unlucky(packet.wire_bytes()) && !mark(&mut packet, self.marks && self.probability <= MARK_UP_TO) {
-            return dropped.count(&packet);
+            return Err(packet);
         }
         self.fifo.push(now, packet);
+        Ok(())
     }
 
     fn dequeue(&mut self, now: Time, _: &mut Dropped) -> Option<P> {

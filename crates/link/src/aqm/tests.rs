@@ -35,6 +35,12 @@ fn queue(kind: QueueKind, parameters: QueueParameters) -> Box<dyn Discipline<Pac
     discipline(kind, QueueSize::Packets(10_000), parameters, stream(1, Purpose::Queue, 0)).unwrap()
 }
 
+fn enqueue(queue: &mut dyn Discipline<Packet>, now: Time, packet: Packet, dropped: &mut Dropped) {
+    if let Err(packet) = queue.enqueue(now, packet, dropped) {
+        dropped.count(&packet);
+    }
+}
+
 fn ms(ms: f64) -> Time {
     Time((ms * 1e6) as u64)
 }
@@ -49,7 +55,9 @@ fn overload(
     let mut dropped = Dropped::default();
     (0..duration_ms)
         .map(|at| {
-            arrivals(at).into_iter().for_each(|packet| queue.enqueue(ms(at as f64), packet, &mut dropped));
+            for packet in arrivals(at) {
+                enqueue(queue, ms(at as f64), packet, &mut dropped);
+            }
             let packet = queue.dequeue(ms(at as f64 + 0.5), &mut dropped);
             (packet, dropped.packets)
         })
@@ -127,9 +135,9 @@ fn fq_codel_drops_from_the_longest_flow_when_it_is_full() {
         discipline::<Packet>(QueueKind::FqCodel, QueueSize::Packets(10), QueueParameters::default(), stream(1, Purpose::Queue, 0)).unwrap();
     let mut dropped = Dropped::default();
     for _ in 0..10 {
-        queue.enqueue(ms(0.0), full(1, Ecn::NotEct), &mut dropped);
+        enqueue(&mut *queue, ms(0.0), full(1, Ecn::NotEct), &mut dropped);
     }
-    queue.enqueue(ms(0.0), Packet { size: 100, flow: 2, ecn: Ecn::NotEct }, &mut dropped);
+    enqueue(&mut *queue, ms(0.0), Packet { size: 100, flow: 2, ecn: Ecn::NotEct }, &mut dropped);
     assert_eq!((dropped.packets, dropped.bytes, queue.backlog()), (1, 1500, (10, 9 * 1500 + 100)));
 }
 
@@ -180,16 +188,16 @@ fn dualpi2_marks_its_own_queue_by_a_ramp() {
     let mut marks = |waits_ms: f64, from_ms: f64| {
         for round in 0..100 {
             let at = from_ms + 5.0 * f64::from(round);
-            queue.enqueue(ms(at), full(2, Ecn::Ect1), &mut dropped);
-            queue.enqueue(ms(at), full(2, Ecn::Ect1), &mut dropped);
+            enqueue(&mut *queue, ms(at), full(2, Ecn::Ect1), &mut dropped);
+            enqueue(&mut *queue, ms(at), full(2, Ecn::Ect1), &mut dropped);
             let _ = queue.dequeue(ms(at + waits_ms), &mut dropped);
             let _ = queue.dequeue(ms(at + waits_ms), &mut dropped);
         }
         let mut marked = 0;
         for round in 0..100 {
             let at = from_ms + 600.0 + 5.0 * f64::from(round);
-            queue.enqueue(ms(at), full(2, Ecn::Ect1), &mut dropped);
-            queue.enqueue(ms(at), full(2, Ecn::Ect1), &mut dropped);
+            enqueue(&mut *queue, ms(at), full(2, Ecn::Ect1), &mut dropped);
+            enqueue(&mut *queue, ms(at), full(2, Ecn::Ect1), &mut dropped);
             let first = queue.dequeue(ms(at + waits_ms), &mut dropped).unwrap();
             marked += u32::from(first.ecn == Ecn::Ce);
             let _ = queue.dequeue(ms(at + waits_ms), &mut dropped);
@@ -206,7 +214,7 @@ fn a_threshold_queue_marks_what_arrives_behind_more() {
     let parameters = QueueParameters { mark_above: Some(QueueSize::Packets(2)), ..QueueParameters::default() };
     let mut queue = queue(QueueKind::Ecn, parameters);
     let mut dropped = Dropped::default();
-    (0..5).for_each(|_| queue.enqueue(ms(0.0), full(1, Ecn::Ect0), &mut dropped));
+    (0..5).for_each(|_| enqueue(&mut *queue, ms(0.0), full(1, Ecn::Ect0), &mut dropped));
     let marks: Vec<bool> = std::iter::from_fn(|| queue.dequeue(ms(1.0), &mut dropped)).map(|packet| packet.ecn == Ecn::Ce).collect();
     assert_eq!(marks, [false, false, false, true, true]);
 }

@@ -32,15 +32,16 @@ impl<P: LinkPacket> ThresholdQueue<P> {
 }
 
 impl<P: LinkPacket + fmt::Debug> Discipline<P> for ThresholdQueue<P> {
-    fn enqueue(&mut self, now: Time, mut packet: P, dropped: &mut Dropped) {
+    fn enqueue(&mut self, now: Time, mut packet: P, _: &mut Dropped) -> Result<(), P> {
         let backlog = self.fifo.backlog();
         if !self.limit.has_room(backlog, packet.wire_bytes()) {
-            return dropped.count(&packet);
+            return Err(packet);
         }
         if Limit(self.mark_above).is_exceeded_by(backlog) {
             mark(&mut packet, true);
         }
         self.fifo.push(now, packet);
+        Ok(())
     }
 
     fn dequeue(&mut self, _: Time, _: &mut Dropped) -> Option<P> {

@@ -96,7 +96,9 @@ fn missing_privileges_are_reported() {
     // The binary and the file in a world-readable directory.
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
-    fs::copy(TANDEM, at("tandem")).unwrap();
+    // By another program: a process that another test starts meanwhile would inherit the open file, and
+    // a file that is open for writing cannot be executed.
+    assert!(Command::new("cp").arg(TANDEM).arg(at("tandem")).status().unwrap().success());
     fs::write(at("scenario.toml"), GOOD).unwrap();
     fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let as_nobody = |arguments: &[&str]| {
@@ -341,7 +343,7 @@ fn several_entries_of_a_paper_are_summarized() {
 
     let json = tandem(&["paper", "wei/s", "--json"]);
     let entries: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert_eq!((&entries[0]["id"], &entries[0]["claims"][0]["verdict"]), (&"wei/startup".into(), &"holds".into()));
+    assert_eq!((&entries[0]["id"], &entries[0]["claims"][0]["verdict"]), (&"wei/startup".into(), &"in-part".into()));
 }
 
 /// Without root nothing is measured, and the error says what is missing.
