@@ -98,7 +98,7 @@ fn has_chance(scenario: &Scenario) -> bool {
     // BBR draws when it probes.
     let probes = |control: &&str| control.trim_start_matches("td_").starts_with("bbr");
     losses.any(loses)
-        || scenario.leg_controls().iter().any(|control| probes(control))
+        || scenario.leg_controls().iter().any(probes)
         || differ(&|seed| format!("{:?}", scenario.flow_specs(seed)))
         || scenario.parallel().is_some_and(|parallel| differ(&|seed| format!("{:?}", parallel.jobs(seed).take(100).collect::<Vec<_>>())))
         || scenario.cross.iter().any(|cross| differ(&|seed| format!("{:?}", cross.times(seed, 0).take(100).collect::<Vec<_>>())))
