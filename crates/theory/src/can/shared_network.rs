@@ -207,6 +207,7 @@ mod tests {
             }
         }
         // A busy network gets nothing of a light foreground.
-        assert_eq!(Can::new(0.1, &[0.1, 0.9]).unwrap().best_random_assignment(), [1.0, 0.0]);
+        let fractions = Can::new(0.1, &[0.1, 0.9]).unwrap().best_random_assignment();
+        assert!((fractions[0] - 1.0).abs() < 1e-12 && fractions[1] == 0.0, "{fractions:?}");
     }
 }
