@@ -452,7 +452,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
         }
     }
 
-    /// Changes the propagation delay of packets whose transmission ends after `now`. They do not
+    /// Changes the propagation delay of packets that are transmitted after `now`. They do not
     /// overtake packets that are in flight.
     ///
     /// # Panics
@@ -463,7 +463,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
         self.delay.set_base_delay(delay);
     }
 
-    /// Changes the losses of packets whose transmission ends after `now`.
+    /// Changes the losses of packets that are transmitted after `now`.
     pub fn set_loss(&mut self, now: Time, loss: Option<Loss>) {
         self.advance(now);
         self.losses.set(loss);
@@ -490,7 +490,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
         }
     }
 
-    /// Takes the next packet whose transmission has ended by `now`.
+    /// Takes the next packet that has been transmitted by `now`.
     #[inline]
     fn take_departed(&mut self, now: Time) -> Option<(Time, P)> {
         match &mut self.managed {

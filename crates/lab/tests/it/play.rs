@@ -20,7 +20,7 @@ use std::{
 /// How long to repeat runs on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A scenario whose links may follow [`TRACE`] and [`STEPS`].
+/// A scenario with links that may follow [`TRACE`] and [`STEPS`].
 fn scenario(text: &str) -> Scenario {
     let open = |name: &str| -> io::Result<Box<dyn BufRead>> {
         Ok(Box::new(io::Cursor::new(match name {

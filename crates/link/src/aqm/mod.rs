@@ -1,7 +1,7 @@
 //! Active queue management: disciplines that drop or mark packets by the delay of their queue.
 //!
 //! A [`Discipline`] is a queue that is asked for its next packet at the moment when the transmitter
-//! can send it. Time is an argument, so that a caller who polls late gets the same packets.
+//! can send it. Time is an argument, so that a caller that polls late gets the same packets.
 
 mod codel;
 mod codel_queue;
@@ -85,7 +85,7 @@ impl Limit {
     }
 }
 
-/// A first-in, first-out queue whose packets have the times of their arrival.
+/// A first-in, first-out queue of packets with their arrival times.
 #[derive(Debug)]
 struct Fifo<P> {
     packets: std::collections::VecDeque<(Time, P)>,
