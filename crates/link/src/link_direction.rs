@@ -37,9 +37,7 @@ pub struct LinkDirection<P, T = ()> {
     managed: Option<ManagedQueue<P>>,
     tap: T,
     losses: LossProcess,
-    /// Probability that a bit is received wrongly, and what draws it.
-    bit_errors: Option<(f64, Pcg64)>,
-    outages: Option<OutageProcess>,
+    damage: Option<Damage>,
     disorder: Option<Disorder>,
     delay: Delay<P>,
     /// Whether all packets have the same delay. If not, the time of an arrival is known at the
@@ -54,6 +52,34 @@ pub struct LinkDirection<P, T = ()> {
     duplicate_bytes: u64,
     /// Bytes in `delay`.
     delayed_bytes: u64,
+}
+
+/// What damages packets besides the losses that most links have.
+#[derive(Debug)]
+struct Damage {
+    /// Probability that a bit is received wrongly, and what draws it.
+    bit_errors: Option<(f64, Pcg64)>,
+    outages: Option<OutageProcess>,
+}
+
+impl Damage {
+    /// `None` if a link has neither bit errors nor outages.
+    fn of(spec: &DirectionSpec) -> Option<Self> {
+        let streams = spec.streams;
+        let bit_errors = (spec.bit_errors > 0.0).then(|| (spec.bit_errors, streams.of_direction(Purpose::BitErrors)));
+        let outages = spec.outages.map(|outages| OutageProcess::new(outages, streams.of_link(Purpose::Outages)));
+        (bit_errors.is_some() || outages.is_some()).then_some(Damage { bit_errors, outages })
+    }
+
+    /// Decides whether a packet whose transmission ended at `departed` has a bit error, or meets an
+    /// outage.
+    fn drops(&mut self, departed: Time, bytes: u32) -> bool {
+        let has_bit_error = self.bit_errors.as_mut().is_some_and(|(probability, rng)| {
+            let bits = 8.0 * f64::from(bytes);
+            rng.random::<f64>() < -(bits * (-*probability).ln_1p()).exp_m1()
+        });
+        has_bit_error | self.outages.as_mut().is_some_and(|outages| outages.is_out(departed))
+    }
 }
 
 /// Counters of one direction of a link. Sizes count IP bytes.
@@ -165,12 +191,12 @@ impl<P: LinkPacket> LinkDirection<P> {
         let discipline = aqm::discipline(kind, spec.limit, parameters, streams.of_direction(Purpose::Queue));
         let managed = discipline.map(|discipline| ManagedQueue::new(spec.transmission.clone(), discipline));
         let has_constant_delay = !spec.varies_delay && spec.disorder.is_none();
+        let damage = Damage::of(&spec);
         LinkDirection {
             shaper: Shaper::new(spec.transmission, spec.limit),
             tap: (),
             losses: LossProcess::new(spec.loss, streams.losses()),
-            bit_errors: (spec.bit_errors > 0.0).then(|| (spec.bit_errors, streams.of_direction(Purpose::BitErrors))),
-            outages: spec.outages.map(|outages| OutageProcess::new(outages, streams.of_link(Purpose::Outages))),
+            damage,
             disorder: (!spec.disorder.is_none()).then(|| Disorder::new(spec.disorder, streams)),
             delay: Delay::new(spec.delay),
             has_constant_delay,
@@ -188,14 +214,13 @@ impl<P: LinkPacket> LinkDirection<P> {
     /// The same link, which is empty, with a tap at its queue.
     pub fn with_tap<T: QueueTap<P>>(self, tap: T) -> LinkDirection<P, T> {
         let is_eager = self.is_eager || tap.is_attached();
-        let LinkDirection { shaper, managed, tap: (), losses, bit_errors, outages, disorder, delay, has_constant_delay, .. } = self;
+        let LinkDirection { shaper, managed, tap: (), losses, damage, disorder, delay, has_constant_delay, .. } = self;
         LinkDirection {
             shaper,
             managed,
             tap,
             losses,
-            bit_errors,
-            outages,
+            damage,
             disorder,
             delay,
             has_constant_delay,
@@ -279,7 +304,6 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     }
 
     /// When the queue changes next, as far as is known.
-    #[inline]
     fn next_departure(&self) -> Option<Time> {
         self.managed.as_ref().map_or_else(|| self.shaper.next_wakeup(), ManagedQueue::next_wakeup)
     }
@@ -305,15 +329,21 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     /// transmissions.
     #[inline]
     pub fn next_delivery(&self) -> Option<Time> {
-        let departs = self.next_departure();
-        let undelayed = if self.has_constant_delay { departs.map(|departs| departs + self.delay.base_delay()) } else { departs };
+        if self.is_eager {
+            return self.next_eager_delivery();
+        }
+        let undelayed = self.shaper.next_wakeup().map(|departs| departs + self.delay.base_delay());
         if self.delay.is_empty() {
             return undelayed;
         }
-        match (undelayed, self.delay.next_wakeup()) {
-            (Some(undelayed), Some(delayed)) => Some(undelayed.min(delayed)),
-            (undelayed, delayed) => undelayed.or(delayed),
-        }
+        earlier(undelayed, self.delay.next_wakeup())
+    }
+
+    /// [`next_delivery`](Self::next_delivery) where departures are handled when they happen.
+    fn next_eager_delivery(&self) -> Option<Time> {
+        let departs = self.next_departure();
+        let undelayed = if self.has_constant_delay { departs.map(|departs| departs + self.delay.base_delay()) } else { departs };
+        earlier(undelayed, self.delay.next_wakeup())
     }
 
     /// [`LinkStage::enqueue`] of the fast path: packets that have departed stay in the shaper until
@@ -394,23 +424,14 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     #[inline]
     fn is_lost(&mut self, departed: Time, packet: &P) -> bool {
         let mut is_lost = self.losses.drops(departed);
-        if self.bit_errors.is_some() || self.outages.is_some() {
-            is_lost |= self.is_damaged(departed, packet);
+        if let Some(damage) = &mut self.damage {
+            is_lost |= damage.drops(departed, packet.wire_bytes());
         }
         if is_lost {
             self.lost += 1;
             self.lost_bytes += u64::from(packet.wire_bytes());
         }
         is_lost
-    }
-
-    /// Decides whether a packet has a bit error, or meets an outage.
-    fn is_damaged(&mut self, departed: Time, packet: &P) -> bool {
-        let has_bit_error = self.bit_errors.as_mut().is_some_and(|(probability, rng)| {
-            let bits = 8.0 * f64::from(packet.wire_bytes());
-            rng.random::<f64>() < -(bits * (-*probability).ln_1p()).exp_m1()
-        });
-        has_bit_error | self.outages.as_mut().is_some_and(|outages| outages.is_out(departed))
     }
 
     /// Passes a transmitted packet to the delay stage.
@@ -447,7 +468,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
         if let Some(queue) = &mut self.managed {
             queue.start_trace(origin);
         }
-        if let Some(outages) = &mut self.outages {
+        if let Some(outages) = self.damage.as_mut().and_then(|damage| damage.outages.as_mut()) {
             outages.start(origin);
         }
     }
@@ -512,7 +533,15 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkStage<P> for LinkDirection<P, T> {
     }
 
     fn next_wakeup(&self) -> Option<Time> {
-        self.next_departure().into_iter().chain(self.delay.next_wakeup()).min()
+        earlier(self.next_departure(), self.delay.next_wakeup())
+    }
+}
+
+/// The earlier of two times, as far as there are any.
+fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 

@@ -25,6 +25,7 @@ pub(crate) struct RouterFeedback {
 
 impl RouterFeedback {
     /// Takes the feedback of an arriving data packet.
+    #[inline]
     pub(crate) fn add(&mut self, packet: &SimPacket) {
         let Some(header) = packet.congestion_header() else { return };
         let feedback = packet.feedback;

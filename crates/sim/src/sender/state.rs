@@ -431,6 +431,7 @@ impl TcpSender {
     }
 
     /// Updates what controllers see (td_read_socket).
+    #[inline]
     fn refresh_flow(&mut self, now: u64) {
         let in_flight = self.in_flight();
         let flow = &mut self.flow;
