@@ -325,16 +325,19 @@ impl LegSamples {
         let busy: Vec<&LegSample> = self.samples.iter().filter(|sample| sample.busy).collect();
         // A flow that was over between two samples has only the last one.
         let counted: Vec<&LegSample> = if busy.is_empty() { self.samples.last().into_iter().collect() } else { busy };
-        let mean = |value: fn(&LegSample) -> u32| match counted.len() {
+        let mean = |values: &[u32]| match values.len() {
             0 => 0.0,
-            count => counted.iter().map(|sample| f64::from(value(sample))).sum::<f64>() / count as f64,
+            count => values.iter().map(|value| f64::from(*value)).sum::<f64>() / count as f64,
         };
+        // Zero: there was no RTT sample yet.
+        let rtts: Vec<u32> = counted.iter().map(|sample| sample.srtt_us).filter(|rtt| *rtt > 0).collect();
+        let windows: Vec<u32> = counted.iter().map(|sample| sample.cwnd).collect();
         LegOutcome {
             control: control.into(),
-            mean_rtt_s: mean(|sample| sample.srtt_us) / 1e6,
+            mean_rtt_s: mean(&rtts) / 1e6,
             min_rtt_s: f64::from(self.min_rtt_us) / 1e6,
             retransmits: self.retransmits,
-            mean_cwnd_pkt: mean(|sample| sample.cwnd),
+            mean_cwnd_pkt: mean(&windows),
             timeouts: self.timeouts,
         }
     }

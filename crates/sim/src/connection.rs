@@ -135,8 +135,11 @@ impl TcpConnection {
         let mut packet = SimPacket::without_payload(self.number, kind, size);
         packet.timestamp_ns = if kind == PacketKind::Syn { net.now } else { self.handshakes[end as usize].echo_ns };
         packet.len_or_window = self.receiver.handshake_window();
-        if kind == PacketKind::SynAck && end == ConnectionEnd::Receiver {
-            packet.seq = self.receiver.rcv_nxt;
+        if kind == PacketKind::SynAck {
+            packet.set_syn_ack_sent_ns(net.now);
+            if end == ConnectionEnd::Receiver {
+                packet.seq = self.receiver.rcv_nxt;
+            }
         }
         packet
     }
@@ -222,12 +225,12 @@ impl TcpConnection {
             }
             (HandshakeState::SynSent, PacketKind::SynAck) => {
                 self.establish(end, packet, net);
-                self.ack_handshake(end, net);
+                self.ack_handshake(end, packet, net);
                 true
             }
             // The ACK that completes the handshake was lost.
             (HandshakeState::Established, PacketKind::SynAck) => {
-                self.ack_handshake(end, net);
+                self.ack_handshake(end, packet, net);
                 false
             }
             (HandshakeState::SynReceived, PacketKind::Ack | PacketKind::Data | PacketKind::Probe) => {
@@ -247,30 +250,31 @@ impl TcpConnection {
         }
     }
 
-    /// Sends the ACK that completes the handshake.
-    fn ack_handshake(&mut self, end: ConnectionEnd, net: &mut SimNetwork) {
+    /// Answers a SYN-ACK with the ACK that completes the handshake.
+    fn ack_handshake(&mut self, end: ConnectionEnd, syn_ack: &SimPacket, net: &mut SimNetwork) {
+        let echo_ns = syn_ack.syn_ack_sent_ns();
         match end {
             ConnectionEnd::Sender => {
-                self.handshakes[0].echo_ns = net.now;
+                self.handshakes[0].echo_ns = echo_ns;
                 self.send_handshake(end, PacketKind::Ack, net);
             }
-            ConnectionEnd::Receiver => self.receiver.send_ack(net),
+            ConnectionEnd::Receiver => self.receiver.answer_syn_ack(echo_ns, net),
         }
     }
 
     /// The handshake is complete at an end, by this packet.
     fn establish(&mut self, end: ConnectionEnd, packet: &SimPacket, net: &mut SimNetwork) {
         let handshake = &mut self.handshakes[end as usize];
-        let is_opener = handshake.state == HandshakeState::SynSent;
         handshake.state = HandshakeState::Established;
-        // A SYN-ACK echoes the timestamp of the SYN that it answers. The passive end has no sample
-        // if it has retransmitted its SYN-ACK: the answer is ambiguous.
-        let since =
-            if is_opener { Some(packet.timestamp_ns) } else { Some(handshake.first_sent_ns).filter(|_| handshake.retransmits == 0) };
+        // A SYN-ACK echoes the timestamp of the SYN that it answers, and the ACK that of the SYN-ACK.
+        // Without the echo, the answer to a retransmission is ambiguous.
+        let echoed = matches!(packet.kind, PacketKind::SynAck | PacketKind::Ack).then_some(packet.timestamp_ns);
+        let since = echoed.or(Some(handshake.first_sent_ns).filter(|_| handshake.retransmits == 0));
         let rtt_us = since.map_or(0, |since| ((net.now - since) / 1000).max(1) as u32);
-        // RFC 6928 §2: the initial window is one segment after several SYNs, unless the echoed
-        // timestamp shows that the retransmissions were spurious (RFC 3522).
-        let was_spurious = is_opener && packet.timestamp_ns == handshake.first_sent_ns;
+        // RFC 6928 §2: the initial window is one segment after several SYNs or SYN-ACKs, unless the
+        // echoed timestamp shows that the retransmissions were spurious (RFC 3522;
+        // tcp_try_undo_spurious_syn).
+        let was_spurious = echoed == Some(handshake.first_sent_ns);
         let initial_window = if handshake.retransmits > 1 && !was_spurious { 1 } else { self.settings.initial_window };
         let (began_early, first_sent_ns) = (handshake.has_early_data, handshake.first_sent_ns);
         match end {

@@ -67,13 +67,13 @@ pub(crate) struct SimPacket {
     /// Of data: the first byte of the payload. Of an ACK, a SYN-ACK and a delivery receipt: the
     /// next expected byte.
     pub(crate) seq: u64,
-    /// When it was sent (TSval). Of an ACK: the timestamp of the segment that it answers (TSecr,
-    /// RFC 7323).
+    /// When it was sent (TSval). Of an ACK and a SYN-ACK: the timestamp of the segment that it
+    /// answers (TSecr, RFC 7323).
     pub(crate) timestamp_ns: u64,
     /// Extra delay of the flow on the link that the packet is on, ns.
     pub(crate) extra_delay_ns: u64,
     /// SACK blocks as offsets of begin and end from `seq`, newest first; an empty one is unused. Of
-    /// data: the encoded [`CongestionHeader`].
+    /// data: the encoded [`CongestionHeader`]. Of a SYN-ACK: when it was sent.
     sack: [(i32, i32); MAX_SACK_BLOCKS],
     /// The number of its connection.
     pub(crate) connection: u32,
@@ -148,6 +148,17 @@ impl SimPacket {
         let Some(free) = self.sack.iter_mut().find(|block| !is_sack_block(**block)) else { return false };
         *free = block;
         true
+    }
+
+    /// Notes when a SYN-ACK was sent (TSval), ns.
+    pub(crate) fn set_syn_ack_sent_ns(&mut self, sent_ns: u64) {
+        self.sack[0] = ((sent_ns >> 32) as i32, sent_ns as i32);
+    }
+
+    /// When a SYN-ACK was sent (TSval), ns.
+    pub(crate) fn syn_ack_sent_ns(&self) -> u64 {
+        let (high, low) = self.sack[0];
+        u64::from(high as u32) << 32 | u64::from(low as u32)
     }
 
     /// Adds a notice of loss to an ACK (ACK-CLN of E-TCP; Explicit Loss Notification): all data

@@ -143,6 +143,12 @@ impl TcpReceiver {
         self.rto_us = self.srtt_us + 200_000;
     }
 
+    /// Acknowledges a SYN-ACK that was sent at `sent_ns`.
+    pub(crate) fn answer_syn_ack(&mut self, sent_ns: u64, net: &mut SimNetwork) {
+        self.ts_recent = self.ts_recent.max(sent_ns);
+        self.send_ack(net);
+    }
+
     fn key(&self) -> EventKey {
         EventKey { target: self.connection, kind: ScheduledEventKind::ReceiverTimer }
     }

@@ -109,6 +109,13 @@ fn a_spurious_syn_retransmission_costs_nothing() {
     let outcome = run(&text("1600ms"));
     assert_eq!(outcome.retransmits(), 3);
     near(outcome.flows[0].end_s.unwrap(), 4.8 + 0.010, 1e-3);
+    // The same for SYN-ACKs: two of them are sent again, and the ACK echoes the timestamp of the
+    // first. The sender has its first RTT sample from it.
+    let outcome = run(&format!("{}opens = \"receiver\"\n", text("1600ms")));
+    assert_eq!(outcome.retransmits(), 2);
+    near(outcome.flows[0].end_s.unwrap(), 6.4 + 0.010, 1e-3);
+    let leg = &outcome.flows[0].legs[0];
+    assert!(leg.mean_rtt_s > 3.2 && leg.min_rtt_s > 3.2, "{leg:?}");
 }
 
 #[test]
