@@ -21,6 +21,7 @@ mod number_format;
 mod outcome_numbers;
 mod page;
 mod paper_document;
+mod paper_overview;
 mod paper_results;
 mod paper_tables;
 mod plain_table;

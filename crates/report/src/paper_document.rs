@@ -10,8 +10,12 @@
 //! `numbers` are those of the experiment as it stands; `variations` adds those with other settings.
 //! `numbers on lab` keeps the rows of one engine. `claims` without an entry is the verdict on every
 //! claim of all papers, `claims li` on those of one, and `counts` is their number by verdict.
+//! `overview goodput_bps joshi/base joshi/satellite` is one number of all cases of several entries,
+//! and `ratios` in its place the ratios that their claims are about, with other settings; `on sim`
+//! before the number keeps one engine.
 
 use crate::{
+    paper_overview::{overview, ratios},
     paper_results::{PaperAnswer, PaperResult, circumstances, claims_counts, claims_summary},
     plain_table::PlainTable,
     terminal::wrap,
@@ -61,10 +65,12 @@ fn content(asked: &str, results: &[PaperResult]) -> Result<String, String> {
         ["counts"] => Ok(claims_counts(&recorded(results, "")).markdown()),
         ["claims"] => Ok(claims(results, "")),
         ["claims", paper] => Ok(claims(results, &format!("{paper}/"))),
+        [kind @ ("overview" | "ratios"), "on", engine, number, ref ids @ ..] => several(kind, Some(engine), number, ids, results),
+        [kind @ ("overview" | "ratios"), number, ref ids @ ..] => several(kind, None, number, ids, results),
         [id, kind] => table(id, kind, None, results),
         [id, kind, "on", engine] => table(id, kind, Some(engine), results),
         _ => Err(format!(
-            "there is no table {asked:?}: write an entry and \"numbers\", \"printed\" or \"claims\", or \"claims\" or \"counts\""
+            "there is no table {asked:?}: write an entry and \"numbers\", \"printed\" or \"claims\", or \"claims\" or \"counts\", or \"overview\" or \"ratios\" with a number and entries"
         )),
     }
 }
@@ -83,9 +89,25 @@ fn anchor(id: &str) -> String {
     id.replace(['/', '.'], "-")
 }
 
-fn table(id: &str, kind: &str, engine: Option<&str>, results: &[PaperResult]) -> Result<String, String> {
+/// A table over several entries.
+fn several(kind: &str, engine: Option<&str>, number: &str, ids: &[&str], results: &[PaperResult]) -> Result<String, String> {
+    let mut chosen = Vec::new();
+    for id in ids {
+        let result = find(id, results)?;
+        chosen.push(engine.map_or_else(|| result.clone(), |engine| result.on_engine(engine)));
+    }
+    let chosen: Vec<PaperResult> = if kind == "overview" { chosen.iter().map(PaperResult::as_it_stands).collect() } else { chosen };
+    let table = if kind == "overview" { overview(&chosen, number) } else { ratios(&chosen, number) };
+    Ok(table?.markdown())
+}
+
+fn find<'a>(id: &str, results: &'a [PaperResult]) -> Result<&'a PaperResult, String> {
     let found = results.iter().find(|result| result.id == id);
-    let result = found.ok_or_else(|| format!("there is no table or figure {id:?}: `tandem paper` lists them"))?;
+    found.ok_or_else(|| format!("there is no table or figure {id:?}: `tandem paper` lists them"))
+}
+
+fn table(id: &str, kind: &str, engine: Option<&str>, results: &[PaperResult]) -> Result<String, String> {
+    let result = find(id, results)?;
     let result = engine.map_or_else(|| result.clone(), |engine| result.on_engine(engine));
     let result = if kind == "numbers" { result.as_it_stands() } else { result };
     let heading = match kind {
