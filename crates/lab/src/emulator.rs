@@ -8,7 +8,7 @@
 
 use crate::{LabError, capture::Capture, ip_packet, sys};
 use hdrhistogram::Histogram;
-use link::{DirectionSpec, Ecn, LinkCounts, LinkDirection, LinkPacket, LinkStage, Time, Transmission};
+use link::{DelayHistogram, DirectionSpec, Ecn, LinkCounts, LinkDirection, LinkPacket, LinkStage, Time, Transmission};
 use rand::RngExt as _;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -67,6 +67,8 @@ pub(crate) struct LinkGauge {
 pub(crate) struct LinkReport {
     /// Packet counts in the direction of the data.
     pub(crate) counts: LinkCounts,
+    /// From arrival at the queue until the end of the transmission, in the same direction.
+    pub(crate) queue_delays: DelayHistogram,
     /// The rate while packets were queued, divided by the configured rate; `None` if there was no
     /// queue for long enough.
     pub(crate) rate_share: Option<f64>,
@@ -283,6 +285,7 @@ impl EmulatorThread {
         }
         let report = |link: EmulatedLink| LinkReport {
             counts: link.directions[0].counts(),
+            queue_delays: link.directions[0].queue_delays().clone(),
             rate_share: link.rate_meter.share(),
             late: Lateness::of(&link.late),
             refused: link.refused,

@@ -228,5 +228,7 @@ fn link_outcome(scenario: &Scenario, index: usize, report: &LinkReport) -> LinkO
         duplicates: report.counts.duplicates,
         loss_asked: link::asked_loss(link),
         queue_max_bytes: report.counts.max_queued.0,
+        queue_delay_p50_s: report.queue_delays.quantile(0.5).map(Span::secs),
+        queue_delay_p95_s: report.queue_delays.quantile(0.95).map(Span::secs),
     }
 }

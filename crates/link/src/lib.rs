@@ -2,13 +2,14 @@
 //!
 //! A stage is a queue: a caller enqueues packets, and each leaves at its own time ([`LinkStage`]).
 //! Stages compose. [`LinkDirection`] is one direction of a scenario's link: a [`Shaper`] (drop-tail
-//! queue, and a transmitter that follows a rate or a trace), then a [`LossProcess`], then a [`Delay`]. Time and randomness are
-//! arguments, so the simulator (virtual time) and the lab's emulator (real time) use the same
-//! stages. A stage reports the exact time at which each packet left it, so a caller that polls late
+//! queue, and a transmitter that follows a rate or a trace), then a [`LossProcess`], then a
+//! [`Delay`]. Time and randomness are arguments, so the simulator (virtual time) and the lab's
+//! emulator (real time) use the same stages. A stage reports the exact time at which each packet left it, so a caller that polls late
 //! loses neither rate nor order. The caller chooses the packet type ([`LinkPacket`]).
 
 mod aqm;
 mod delay;
+mod delay_histogram;
 mod disorder;
 mod link_direction;
 mod loss_process;
@@ -22,6 +23,7 @@ mod timing_wheel;
 mod transmitter;
 
 pub use delay::Delay;
+pub use delay_histogram::DelayHistogram;
 pub use disorder::DisorderSpec;
 pub use link_direction::{DirectionSpec, LinkCounts, LinkDirection};
 pub use loss_process::{LossProcess, asked_loss, mean_loss};

@@ -3,6 +3,7 @@
 use crate::{
     aqm,
     delay::Delay,
+    delay_histogram::DelayHistogram,
     disorder::{Disorder, DisorderSpec, ExtraDelay},
     loss_process::LossProcess,
     managed_queue::ManagedQueue,
@@ -279,6 +280,12 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     pub fn counts_at(&mut self, now: Time) -> LinkCounts {
         self.advance(now);
         self.counts()
+    }
+
+    /// How long packets took from their arrival at the queue until the end of their transmission, as
+    /// of the last poll.
+    pub fn queue_delays(&self) -> &DelayHistogram {
+        self.managed.as_ref().map_or_else(|| self.shaper.delays(), ManagedQueue::delays)
     }
 
     /// IP bytes whose transmission has ended by `now`.

@@ -2,6 +2,7 @@
 
 use crate::{
     aqm::{Discipline, Dropped},
+    delay_histogram::DelayHistogram,
     stage::LinkPacket,
     time::Time,
     transmitter::{Transmission, Transmitter},
@@ -25,10 +26,13 @@ pub(crate) struct ManagedQueue<P> {
     dropped: Dropped,
     taken: Dropped,
     max_queued: u64,
+    /// From arrival to departure, of the packets that have departed.
+    delays: DelayHistogram,
 }
 
 #[derive(Debug)]
 struct Sending<P> {
+    arrived: Time,
     starts: Time,
     departs: Time,
     packet: P,
@@ -45,6 +49,7 @@ impl<P: LinkPacket> ManagedQueue<P> {
             dropped: Dropped::default(),
             taken: Dropped::default(),
             max_queued: 0,
+            delays: DelayHistogram::default(),
         }
     }
 
@@ -74,17 +79,18 @@ impl<P: LinkPacket> ManagedQueue<P> {
             if starts > now {
                 return;
             }
-            let Some(packet) = self.discipline.dequeue(starts, &mut self.dropped) else { continue };
+            let Some((arrived, packet)) = self.discipline.dequeue(starts, &mut self.dropped) else { continue };
             let (starts, departs) = self.transmitter.transmit(starts, u64::from(packet.wire_bytes()));
-            self.sending = Some(Sending { starts, departs, packet });
+            self.sending = Some(Sending { arrived, starts, departs, packet });
         }
     }
 
     /// Takes the next packet that has departed by `now`, and when.
     pub(crate) fn ready(&mut self, now: Time) -> Option<(Time, P)> {
         self.send_until(now);
-        let Sending { departs, packet, .. } = self.sending.take_if(|sending| sending.departs <= now)?;
+        let Sending { arrived, departs, packet, .. } = self.sending.take_if(|sending| sending.departs <= now)?;
         self.free_from = departs;
+        self.delays.add(departs - arrived);
         self.taken.packets += 1;
         self.taken.bytes += u64::from(packet.wire_bytes());
         self.send_until(now);
@@ -123,6 +129,11 @@ impl<P: LinkPacket> ManagedQueue<P> {
 
     pub(crate) fn max_queued(&self) -> Bytes {
         Bytes(self.max_queued)
+    }
+
+    /// From arrival to departure, of the packets that have departed.
+    pub(crate) fn delays(&self) -> &DelayHistogram {
+        &self.delays
     }
 
     /// Packets inside.

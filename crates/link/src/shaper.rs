@@ -2,6 +2,7 @@
 //! left to other stages.
 
 use crate::{
+    delay_histogram::DelayHistogram,
     stage::{LinkPacket, LinkStage},
     time::Time,
     transmitter::{Transmission, Transmitter},
@@ -30,11 +31,14 @@ pub struct Shaper<P> {
     /// Accepted packets that had departed at the last call of [`Shaper::departed_by`].
     departed: u64,
     max_queued: u64,
+    /// From arrival to departure, of the packets that the caller has taken.
+    delays: DelayHistogram,
 }
 
 /// A packet inside a shaper.
 #[derive(Debug)]
 struct ShapedPacket<P> {
+    arrived: Time,
     /// When its transmission begins.
     starts: Time,
     /// When its transmission ends.
@@ -56,6 +60,7 @@ impl<P: LinkPacket> Shaper<P> {
             started: 0,
             departed: 0,
             max_queued: 0,
+            delays: DelayHistogram::default(),
         }
     }
 
@@ -134,6 +139,11 @@ impl<P: LinkPacket> Shaper<P> {
         Bytes(self.max_queued)
     }
 
+    /// From arrival to departure, of the packets that the caller has taken.
+    pub fn delays(&self) -> &DelayHistogram {
+        &self.delays
+    }
+
     /// Packets and bytes that had departed at the last poll.
     pub fn departed(&self) -> (u64, Bytes) {
         let departed = self.departed.max(self.taken());
@@ -159,7 +169,9 @@ impl<P: LinkPacket> Shaper<P> {
     /// Removes the first packet and discards it.
     #[inline]
     pub(crate) fn discard_first(&mut self) {
-        self.packets.pop_front();
+        if let Some(shaped) = self.packets.pop_front() {
+            self.delays.add(shaped.departs - shaped.arrived);
+        }
     }
 
     fn has_room(&self, queued: Bytes, size: u64) -> bool {
@@ -182,7 +194,7 @@ impl<P: LinkPacket> LinkStage<P> for Shaper<P> {
             self.max_queued = self.max_queued.max(queued.0 + size);
         }
         let (starts, departs) = self.transmitter.transmit(now, size);
-        self.packets.push_back(ShapedPacket { starts, departs, bytes_before: self.accepted_bytes, packet });
+        self.packets.push_back(ShapedPacket { arrived: now, starts, departs, bytes_before: self.accepted_bytes, packet });
         self.accepted_packets += 1;
         self.accepted_bytes += size;
         Ok(())
@@ -191,7 +203,9 @@ impl<P: LinkPacket> LinkStage<P> for Shaper<P> {
     #[inline]
     fn ready(&mut self, now: Time) -> Option<(Time, P)> {
         self.first().filter(|(departs, _)| *departs <= now)?;
-        self.packets.pop_front().map(|shaped| (shaped.departs, shaped.packet))
+        let shaped = self.packets.pop_front()?;
+        self.delays.add(shaped.departs - shaped.arrived);
+        Some((shaped.departs, shaped.packet))
     }
 
     #[inline]
@@ -235,6 +249,18 @@ mod tests {
         // The transmitter has been idle: the next packet is sent immediately.
         shaper.enqueue(Time(10_000_000), Sized(750)).unwrap();
         assert_eq!(drain(&mut shaper, 20_000_000), [10_600_000]);
+    }
+
+    #[test]
+    fn delays_are_from_arrival_to_departure_of_what_was_taken() {
+        let mut shaper = Shaper::new(rate(12_000_000), QueueSize::Packets(10));
+        for _ in 0..4 {
+            shaper.enqueue(Time(1_000_000), Sized(1500)).unwrap();
+        }
+        // They depart 1, 2, 3 and 4 ms after their arrival; the last is not taken.
+        assert_eq!(drain(&mut shaper, 4_500_000).len(), 3);
+        let quantiles = [0.1, 0.5, 1.0].map(|share| shaper.delays().quantile(share).unwrap().0 as f64 / 1e6);
+        assert!(quantiles.iter().zip([1.0, 2.0, 3.0]).all(|(found, exact)| (found / exact - 1.0).abs() < 0.04), "{quantiles:?}");
     }
 
     #[test]

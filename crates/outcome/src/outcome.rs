@@ -274,6 +274,13 @@ pub struct LinkOutcome {
     pub loss_asked: Option<f64>,
     /// Largest length of the queue.
     pub queue_max_bytes: u64,
+    /// From a packet's arrival at the queue until the end of its transmission, median over packets;
+    /// null: no packet crossed. Absent: written by a version before 0.3.
+    #[serde(default)]
+    pub queue_delay_p50_s: Option<f64>,
+    /// The same, 95th percentile.
+    #[serde(default)]
+    pub queue_delay_p95_s: Option<f64>,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -422,6 +429,8 @@ impl Outcome {
             "loss_notices" => self.of_agents(|agent| agent.loss_notices),
             "queue_drops" => Some(self.queue_drops() as f64),
             "queue_max_bytes" => Some(self.queue_max() as f64),
+            "queue_delay_p50_s" => self.bottleneck()?.queue_delay_p50_s,
+            "queue_delay_p95_s" => self.bottleneck()?.queue_delay_p95_s,
             "phase_free" => self.proxy.as_ref().map(|proxy| proxy.phases.free),
             "phase_starvation" => self.proxy.as_ref().map(|proxy| proxy.phases.starvation),
             "phase_backpressure" => self.proxy.as_ref().map(|proxy| proxy.phases.backpressure),
@@ -451,7 +460,7 @@ pub const SOJOURNS: [&str; Scenario::MOST_NETWORKS + 1] = ["sojourn_0_s", "sojou
 pub const OVER_CAN: [&str; Scenario::MOST_NETWORKS + 1] = ["over_can_0", "over_can_1", "over_can_2", "over_can_3", "over_can_4"];
 
 /// The numbers by which outcomes are compared, and which have intervals over seeds.
-pub const NUMBERS: [&str; 32] = [
+pub const NUMBERS: [&str; 34] = [
     "goodput_bps",
     "utilization",
     "completion_s",
@@ -469,6 +478,8 @@ pub const NUMBERS: [&str; 32] = [
     "queue_drops",
     "queue_max_bytes",
     "queue_p50_bytes",
+    "queue_delay_p50_s",
+    "queue_delay_p95_s",
     "phase_free",
     "phase_starvation",
     "phase_backpressure",

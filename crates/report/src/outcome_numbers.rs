@@ -37,6 +37,8 @@ impl NumberFormat {
             "queue_drops" => ("drops", 1.0, 0),
             "queue_p50_bytes" => ("median queue, kB", 1e3, 1),
             "queue_max_bytes" => ("peak queue, kB", 1e3, 0),
+            "queue_delay_p50_s" => ("median wait in the queue, ms", 1e-3, 1),
+            "queue_delay_p95_s" => ("95 % wait in the queue up to, ms", 1e-3, 1),
             "converge_s" => ("fair again after, s", 1.0, 1),
             "phase_free" => ("free, %", 1e-2, 2),
             "phase_starvation" => ("starvation, %", 1e-2, 2),

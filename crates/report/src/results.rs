@@ -105,6 +105,8 @@ pub(crate) fn links(groups: &[OutcomeGroup<'_>]) -> Grid {
     let cells = drops.into_iter().map(|drops| drops.map_or(NONE.into(), count)).collect();
     grid.written("queue drops", "", cells).droppable(3);
     let queue = worst(|link| Some(link.queue_max_bytes as f64));
+    let wait = worst(|link| link.queue_delay_p95_s);
+    grid.scaled("wait, p95", scale(QuantityKind::Delay, &[&wait]), &wait).droppable(1);
     grid.scaled("queue, max", scale(QuantityKind::Bytes, &[&queue]), &queue).droppable(4);
     grid
 }

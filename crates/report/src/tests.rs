@@ -22,15 +22,15 @@ fn the_four_cases_of_a_demonstration() {
 #[test]
 fn links_as_configured_and_as_delivered() {
     assert_snapshot!(links_table(&samples::demo()[..2], None), @r"
-    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-     case               link  rate asked  delivered  delay asked  delay delivered  late, p99  loss asked  loss seen  queue drops  queue, max
-                                  Mbit/s     Mbit/s           ms               ms         µs           %          %                       kB
-    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-     end-to-end cubic      1        1000          –         5.00             5.04       90.0           –          0            0        45.0
-     end-to-end cubic      2        10.0       9.99          400              400       90.0       0.100      0.104          212        1000
-     split cubic/cubic     1        1000          –         5.00             5.04       90.0           –          0            0        45.0
-     split cubic/cubic     2        10.0       9.99          400              400       90.0       0.100      0.104          148        1000
-    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     case               link  rate asked  delivered  delay asked  delay delivered  late, p99  loss asked  loss seen  queue drops  wait, p95  queue, max
+                                  Mbit/s     Mbit/s           ms               ms         µs           %          %                      ms          kB
+    ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     end-to-end cubic      1        1000          –         5.00             5.04       90.0           –          0            0       4.00        45.0
+     end-to-end cubic      2        10.0       9.99          400              400       90.0       0.100      0.104          212       4.00        1000
+     split cubic/cubic     1        1000          –         5.00             5.04       90.0           –          0            0       4.00        45.0
+     split cubic/cubic     2        10.0       9.99          400              400       90.0       0.100      0.104          148       4.00        1000
+    ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
     ");
     assert_eq!(links_table(&[], None), "");
 }
@@ -202,31 +202,31 @@ fn the_demonstration_fits_80_and_120_characters() {
     ");
     assert_snapshot!(links_table(&samples::demo()[..2], Some(80)), @r"
     ────────────────────────────────────────────────────────────────────────────────
-     case         link    rate  delivered   delay      delay    loss   queue  queue,
-                         asked     Mbit/s   asked  delivered    seen   drops     max
-                        Mbit/s                 ms         ms       %              kB
+     case         link    rate  delivered      delay    loss   queue   wait,  queue,
+                         asked     Mbit/s  delivered    seen   drops     p95     max
+                        Mbit/s                    ms       %              ms      kB
     ────────────────────────────────────────────────────────────────────────────────
-     end-to-end      1    1000          –    5.00       5.04       0       0    45.0
+     end-to-end      1    1000          –       5.04       0       0    4.00    45.0
      cubic
-     end-to-end      2    10.0       9.99     400        400   0.104     212    1000
+     end-to-end      2    10.0       9.99        400   0.104     212    4.00    1000
      cubic
-     split           1    1000          –    5.00       5.04       0       0    45.0
+     split           1    1000          –       5.04       0       0    4.00    45.0
      cubic/cubic
-     split           2    10.0       9.99     400        400   0.104     148    1000
+     split           2    10.0       9.99        400   0.104     148    4.00    1000
      cubic/cubic
     ────────────────────────────────────────────────────────────────────────────────
-    Left out to fit the width: late, p99 (µs); loss asked (%).
+    Left out to fit the width: delay asked (ms); late, p99 (µs); loss asked (%).
     ");
     assert_snapshot!(links_table(&samples::demo()[..2], Some(120)), @r"
     ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-     case               link  rate asked  delivered  delay asked  delay delivered  late, p99      loss   loss  queue  queue,
-                                  Mbit/s     Mbit/s           ms               ms         µs     asked   seen  drops     max
-                                                                                                     %      %             kB
+     case               link  rate asked  delivered  delay asked  delay delivered  late,   loss   loss  queue  wait,  queue,
+                                  Mbit/s     Mbit/s           ms               ms    p99  asked   seen  drops    p95     max
+                                                                                      µs      %      %            ms      kB
     ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-     end-to-end cubic      1        1000          –         5.00             5.04       90.0         –      0      0    45.0
-     end-to-end cubic      2        10.0       9.99          400              400       90.0     0.100  0.104    212    1000
-     split cubic/cubic     1        1000          –         5.00             5.04       90.0         –      0      0    45.0
-     split cubic/cubic     2        10.0       9.99          400              400       90.0     0.100  0.104    148    1000
+     end-to-end cubic      1        1000          –         5.00             5.04   90.0      –      0      0   4.00    45.0
+     end-to-end cubic      2        10.0       9.99          400              400   90.0  0.100  0.104    212   4.00    1000
+     split cubic/cubic     1        1000          –         5.00             5.04   90.0      –      0      0   4.00    45.0
+     split cubic/cubic     2        10.0       9.99          400              400   90.0  0.100  0.104    148   4.00    1000
     ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
     ");
 }

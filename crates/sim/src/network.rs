@@ -7,7 +7,7 @@ use crate::{
     packet::{HEADER_BYTES, PacketKind, SimPacket, wire_bytes_of},
     router::{self, LinkRouter},
 };
-use link::{DirectionSpec, LinkDirection, LinkStreams, Time};
+use link::{DelayHistogram, DirectionSpec, LinkDirection, LinkStreams, Time};
 use scenario::{LinkChange, Loss, ParallelNetwork, Scenario};
 use units::{Bytes, QueueSize, Rate, Span};
 
@@ -278,6 +278,11 @@ impl SimNetwork {
     /// The counters of a channel until now.
     pub(crate) fn counts(&mut self, channel: usize) -> link::LinkCounts {
         self.channels[channel].direction.counts_at(Time(self.now))
+    }
+
+    /// How long packets took through the queue of a channel, as of the last poll.
+    pub(crate) fn queue_delays(&self, channel: usize) -> &DelayHistogram {
+        self.channels[channel].direction.queue_delays()
     }
 
     /// IP bytes that have departed from a channel until now.

@@ -40,7 +40,7 @@ impl Codel {
     }
 
     /// Takes the next packet out of `fifo`, and drops or marks by the control law.
-    pub(super) fn dequeue<P: LinkPacket>(&mut self, now: Time, fifo: &mut Fifo<P>, dropped: &mut Dropped) -> Option<P> {
+    pub(super) fn dequeue<P: LinkPacket>(&mut self, now: Time, fifo: &mut Fifo<P>, dropped: &mut Dropped) -> Option<(Time, P)> {
         let (mut packet, mut ok_to_drop) = self.look(now, fifo);
         if self.dropping {
             if !ok_to_drop {
@@ -48,11 +48,11 @@ impl Codel {
             }
             while self.dropping && now >= self.drop_next {
                 self.count += 1;
-                if mark(packet.as_mut()?, self.marks) {
+                if mark(&mut packet.as_mut()?.1, self.marks) {
                     self.drop_next = self.control_law(self.drop_next);
                     return packet;
                 }
-                dropped.count(packet.as_ref()?);
+                dropped.count(&packet.as_ref()?.1);
                 (packet, ok_to_drop) = self.look(now, fifo);
                 if ok_to_drop {
                     self.drop_next = self.control_law(self.drop_next);
@@ -61,8 +61,8 @@ impl Codel {
                 }
             }
         } else if ok_to_drop {
-            if !mark(packet.as_mut()?, self.marks) {
-                dropped.count(packet.as_ref()?);
+            if !mark(&mut packet.as_mut()?.1, self.marks) {
+                dropped.count(&packet.as_ref()?.1);
                 packet = self.look(now, fifo).0;
             }
             self.dropping = true;
@@ -78,23 +78,23 @@ impl Codel {
         packet
     }
 
-    /// Takes the first packet, and tells whether the control law may drop it.
-    fn look<P: LinkPacket>(&mut self, now: Time, fifo: &mut Fifo<P>) -> (Option<P>, bool) {
-        let Some((arrived, packet)) = fifo.pop() else {
+    /// Takes the first packet with its time of arrival, and tells whether the control law may drop it.
+    fn look<P: LinkPacket>(&mut self, now: Time, fifo: &mut Fifo<P>) -> (Option<(Time, P)>, bool) {
+        let Some(first) = fifo.pop() else {
             self.first_above_time = None;
             return (None, false);
         };
         // Fewer bytes than a full packet are no standing queue.
-        if now - arrived < self.target || fifo.bytes <= PKT.0 {
+        if now - first.0 < self.target || fifo.bytes <= PKT.0 {
             self.first_above_time = None;
-            return (Some(packet), false);
+            return (Some(first), false);
         }
         match self.first_above_time {
             None => {
                 self.first_above_time = Some(now + self.interval);
-                (Some(packet), false)
+                (Some(first), false)
             }
-            Some(at) => (Some(packet), now >= at),
+            Some(at) => (Some(first), now >= at),
         }
     }
 

@@ -27,7 +27,7 @@ impl<P: LinkPacket + fmt::Debug> Discipline<P> for CodelQueue<P> {
         Ok(())
     }
 
-    fn dequeue(&mut self, now: Time, dropped: &mut Dropped) -> Option<P> {
+    fn dequeue(&mut self, now: Time, dropped: &mut Dropped) -> Option<(Time, P)> {
         self.codel.dequeue(now, &mut self.fifo, dropped)
     }
 

@@ -102,7 +102,7 @@ impl<P: LinkPacket> DualPi2Queue<P> {
     }
 
     /// The next packet of the L4S queue, unless it was dropped.
-    fn dequeue_l4s(&mut self, now: Time, dropped: &mut Dropped) -> Option<P> {
+    fn dequeue_l4s(&mut self, now: Time, dropped: &mut Dropped) -> Option<(Time, P)> {
         let (arrived, mut packet) = self.l4s.pop()?;
         let coupled = (self.p * K).min(1.0);
         if self.p * self.p < P_CMAX {
@@ -117,11 +117,11 @@ impl<P: LinkPacket> DualPi2Queue<P> {
         } else if Self::recurs(&mut self.l4s_count, coupled) {
             packet.mark_congestion();
         }
-        Some(packet)
+        Some((arrived, packet))
     }
 
-    fn dequeue_classic(&mut self, dropped: &mut Dropped) -> Option<P> {
-        let (_, mut packet) = self.classic.pop()?;
+    fn dequeue_classic(&mut self, dropped: &mut Dropped) -> Option<(Time, P)> {
+        let (arrived, mut packet) = self.classic.pop()?;
         let probability = self.classic_probability();
         let is_hit = if self.p * self.p < P_CMAX {
             Self::recurs(&mut self.classic_count, probability)
@@ -133,7 +133,7 @@ impl<P: LinkPacket> DualPi2Queue<P> {
             dropped.count(&packet);
             return None;
         }
-        Some(packet)
+        Some((arrived, packet))
     }
 }
 
@@ -150,7 +150,7 @@ impl<P: LinkPacket + fmt::Debug> Discipline<P> for DualPi2Queue<P> {
         Ok(())
     }
 
-    fn dequeue(&mut self, now: Time, dropped: &mut Dropped) -> Option<P> {
+    fn dequeue(&mut self, now: Time, dropped: &mut Dropped) -> Option<(Time, P)> {
         self.update_until(now);
         // The L4S queue goes first, unless the classic one has waited longer by twice the target (a
         // time-shifted FIFO).

@@ -77,7 +77,7 @@ impl<P: LinkPacket + fmt::Debug> Discipline<P> for FqCodelQueue<P> {
         Ok(())
     }
 
-    fn dequeue(&mut self, now: Time, dropped: &mut Dropped) -> Option<P> {
+    fn dequeue(&mut self, now: Time, dropped: &mut Dropped) -> Option<(Time, P)> {
         loop {
             let is_new = !self.new_flows.is_empty();
             let list = if is_new { &mut self.new_flows } else { &mut self.old_flows };
@@ -94,7 +94,7 @@ impl<P: LinkPacket + fmt::Debug> Discipline<P> for FqCodelQueue<P> {
             let after = flow.fifo.backlog();
             self.backlog.0 -= before.0 - after.0;
             self.backlog.1 -= before.1 - after.1;
-            let Some(packet) = packet else {
+            let Some((arrived, packet)) = packet else {
                 list.pop_front();
                 // An empty new flow has one turn as an old one, so that it cannot starve the others by
                 // coming back at once (section 4.2).
@@ -106,7 +106,7 @@ impl<P: LinkPacket + fmt::Debug> Discipline<P> for FqCodelQueue<P> {
                 continue;
             };
             flow.deficit -= i64::from(packet.wire_bytes());
-            return Some(packet);
+            return Some((arrived, packet));
         }
     }
 

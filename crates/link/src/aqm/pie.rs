@@ -140,11 +140,11 @@ impl<P: LinkPacket + fmt::Debug> Discipline<P> for PieQueue<P> {
         Ok(())
     }
 
-    fn dequeue(&mut self, now: Time, _: &mut Dropped) -> Option<P> {
+    fn dequeue(&mut self, now: Time, _: &mut Dropped) -> Option<(Time, P)> {
         self.update_until(now);
         let (arrived, packet) = self.fifo.pop()?;
         self.last_delay_s = (now - arrived).secs();
-        Some(packet)
+        Some((arrived, packet))
     }
 
     fn backlog(&self) -> (u64, u64) {

@@ -58,7 +58,7 @@ fn overload(
             for packet in arrivals(at) {
                 enqueue(queue, ms(at as f64), packet, &mut dropped);
             }
-            let packet = queue.dequeue(ms(at as f64 + 0.5), &mut dropped);
+            let packet = queue.dequeue(ms(at as f64 + 0.5), &mut dropped).map(|(_, packet)| packet);
             (packet, dropped.packets)
         })
         .collect()
@@ -198,7 +198,7 @@ fn dualpi2_marks_its_own_queue_by_a_ramp() {
             let at = from_ms + 600.0 + 5.0 * f64::from(round);
             enqueue(&mut *queue, ms(at), full(2, Ecn::Ect1), &mut dropped);
             enqueue(&mut *queue, ms(at), full(2, Ecn::Ect1), &mut dropped);
-            let first = queue.dequeue(ms(at + waits_ms), &mut dropped).unwrap();
+            let (_, first) = queue.dequeue(ms(at + waits_ms), &mut dropped).unwrap();
             marked += u32::from(first.ecn == Ecn::Ce);
             let _ = queue.dequeue(ms(at + waits_ms), &mut dropped);
         }
@@ -215,7 +215,7 @@ fn a_threshold_queue_marks_what_arrives_behind_more() {
     let mut queue = queue(QueueKind::Ecn, parameters);
     let mut dropped = Dropped::default();
     (0..5).for_each(|_| enqueue(&mut *queue, ms(0.0), full(1, Ecn::Ect0), &mut dropped));
-    let marks: Vec<bool> = std::iter::from_fn(|| queue.dequeue(ms(1.0), &mut dropped)).map(|packet| packet.ecn == Ecn::Ce).collect();
+    let marks: Vec<bool> = std::iter::from_fn(|| queue.dequeue(ms(1.0), &mut dropped)).map(|(_, packet)| packet.ecn == Ecn::Ce).collect();
     assert_eq!(marks, [false, false, false, true, true]);
 }
 

@@ -44,8 +44,8 @@ impl<P: LinkPacket + fmt::Debug> Discipline<P> for ThresholdQueue<P> {
         Ok(())
     }
 
-    fn dequeue(&mut self, _: Time, _: &mut Dropped) -> Option<P> {
-        self.fifo.pop().map(|(_, packet)| packet)
+    fn dequeue(&mut self, _: Time, _: &mut Dropped) -> Option<(Time, P)> {
+        self.fifo.pop()
     }
 
     fn backlog(&self) -> (u64, u64) {

@@ -15,7 +15,7 @@ use crate::{
 };
 use outcome::{AgentOutcome, FlowSamples, LegSample, LegSamples, LinkOutcome, LinkSample, Outcome, RunSamples, ShaperOutcome};
 use scenario::Backpressure;
-use units::Phase;
+use units::{Phase, Span};
 
 /// The initial interval between samples, ns, for each 200 connections.
 const INITIAL_INTERVAL: u64 = 1_000_000;
@@ -178,6 +178,8 @@ fn shaper_outcome(simulation: &mut SeriesSimulation<'_>) -> Option<ShaperOutcome
 fn link_outcome(simulation: &mut SeriesSimulation<'_>, index: usize) -> LinkOutcome {
     let link = &simulation.scenario.links[index];
     let counts = simulation.net.counts(forward(index));
+    let delays = simulation.net.queue_delays(forward(index));
+    let quantile = |share: f64| delays.quantile(share).map(Span::secs);
     let rate = link.rate.bits_per_s() as f64;
     LinkOutcome {
         link: index + 1,
@@ -192,5 +194,7 @@ fn link_outcome(simulation: &mut SeriesSimulation<'_>, index: usize) -> LinkOutc
         duplicates: counts.duplicates,
         loss_asked: link::asked_loss(link),
         queue_max_bytes: counts.max_queued.0,
+        queue_delay_p50_s: quantile(0.5),
+        queue_delay_p95_s: quantile(0.95),
     }
 }
