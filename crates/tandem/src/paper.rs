@@ -161,7 +161,7 @@ impl PaperCommand {
             }
         }
         if let Some(path) = &self.page {
-            let title = if asked.is_empty() { "Five papers, repeated".to_owned() } else { format!("{asked}, repeated") };
+            let title = if asked.is_empty() { "Six papers, repeated".to_owned() } else { format!("{asked}, repeated") };
             output::write_page(path, &report::papers_page(&title, &results))?;
         }
         if self.json {
