@@ -8,12 +8,23 @@ use units::Rate;
 pub(crate) const MIN_GAIN: f64 = 1.05;
 /// A buffer is sufficient if it retains this fraction of the performance of an unlimited one.
 const SUFFICIENT: f64 = 0.98;
+/// How much larger the proxy's buffer must be than one that is sufficient in the simulator. There
+/// the whole of it is the window that the proxy advertises. In the real proxy half of it or more is
+/// the receive queue (`intercept::leg::Shares`), and of that only [`WINDOW_SHARE`] is payload, because
+/// the kernel charges each packet with its overhead. The next power of two.
+pub const REAL_BUFFER: u64 = 4;
+/// The least share of a receive buffer that is payload: single packets of 1500 bytes
+/// (`intercept::ReceiveBound`).
+pub const WINDOW_SHARE: f64 = 0.63;
 
 /// Why there is no advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdviceError {
     /// The path has a single link: a proxy needs at least two.
-    #[error("the path is one link, and a proxy stands between two: give the part before it and the part after it a [[link]] each")]
+    #[error(
+        "the path is one link, and a proxy stands between two: give the part before it and the part after it a [[link]] each, or on the \
+         command line a --link each"
+    )]
     OneLink,
     /// The scenario has networks in parallel.
     #[error("cannot advise on networks in parallel: describe the path as [[link]]s in series")]
@@ -51,8 +62,7 @@ pub struct Assessment {
     /// The candidate.
     #[serde(rename = "way")]
     pub candidate: Candidate,
-    /// Ratio to the path as it is, oriented so that more than 1 is better: the geometric mean over
-    /// the seeds.
+    /// Ratio of `value` to that of the path as it is, oriented so that more than 1 is better.
     pub gain: f64,
     /// Half the width of the 95 % interval of the gain.
     #[serde(rename = "half")]
@@ -81,8 +91,7 @@ impl Assessment {
 pub struct BufferResult {
     /// The limit for each direction of a connection.
     pub buffer_bytes: u64,
-    /// The performance as a fraction of that with an unlimited buffer: the geometric mean over the
-    /// seeds.
+    /// The performance as a fraction of that with an unlimited buffer.
     #[serde(rename = "leaves")]
     pub fraction: f64,
     /// Half the width of the fraction's 95 % interval.
@@ -95,6 +104,22 @@ pub struct BufferResult {
 pub fn sufficient(results: &[BufferResult]) -> Option<&BufferResult> {
     let last_short = results.iter().rposition(|result| result.fraction < SUFFICIENT);
     results.get(last_short.map_or(0, |index| index + 1))
+}
+
+/// The buffer to configure, bytes: the least [`sufficient`] one with the margin that the real proxy
+/// needs ([`REAL_BUFFER`]); absent if none is.
+pub fn buffer_to_configure(results: &[BufferResult]) -> Option<u64> {
+    sufficient(results).map(|result| result.buffer_bytes * REAL_BUFFER)
+}
+
+/// The leg of the proxy that carries the data on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProxyLeg {
+    /// The accepted one: the clients download.
+    Near,
+    /// The dialled one: the clients upload.
+    Far,
 }
 
 /// The conclusion.
@@ -119,6 +144,8 @@ pub struct Advice {
     pub objective: Objective,
     /// The number of seeds.
     pub seeds: usize,
+    /// The proxy's leg that has the controller.
+    pub leg: ProxyLeg,
     /// The path as it is.
     #[serde(rename = "now")]
     pub baseline: Assessment,
@@ -141,5 +168,6 @@ mod tests {
         let results = [result(1, 0.5), result(2, 0.985), result(4, 0.97), result(8, 0.99), result(16, 1.0)];
         assert_eq!(sufficient(&results).unwrap().buffer_bytes, 8);
         assert_eq!(sufficient(&results[..3]), None);
+        assert_eq!((buffer_to_configure(&results), buffer_to_configure(&results[..3])), (Some(32), None));
     }
 }

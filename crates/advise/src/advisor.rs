@@ -1,12 +1,12 @@
 //! Which variants to compare for a path, and what their outcomes say.
 
 use crate::{
-    advice::{Advice, AdviceError, AdviceVerdict, BufferResult, Candidate, MIN_GAIN, Objective},
+    advice::{Advice, AdviceError, AdviceVerdict, BufferResult, Candidate, MIN_GAIN, Objective, ProxyLeg},
     compare::{AS_IS, assessment, best_of, gain_by_equations, objective_of, of_case, ratio},
 };
 use control::Controller;
 use outcome::Outcome;
-use scenario::{Buffer, QueueKind, Scenario, Split, Variant};
+use scenario::{Buffer, Opens, QueueKind, Scenario, Split, Variant};
 use std::collections::BTreeMap;
 use units::Bytes;
 
@@ -116,6 +116,10 @@ impl Advisor {
             },
             objective,
             seeds: baseline.len(),
+            leg: match self.base.flows.first().map(|flow| flow.opens) {
+                Some(Opens::Receiver) => ProxyLeg::Near,
+                _ => ProxyLeg::Far,
+            },
             baseline: best(&is_baseline).ok_or_else(missing)?,
             sender: best(&|candidate| candidate.after.is_none() && !is_baseline(candidate)),
             split,

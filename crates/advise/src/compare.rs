@@ -29,20 +29,20 @@ fn value_of(objective: Objective, outcome: &Outcome) -> Option<f64> {
     .filter(|value| *value > 0.0)
 }
 
-/// How many times as good `then` is as `baseline`: the geometric mean over the seeds that both have,
-/// and half the width of its 95 % interval.
+/// How many times as good `then` is as `baseline`: the ratio of the means over the seeds that both
+/// have, and half the width of its 95 % interval. The interval is that of the mean of what the ratio
+/// leaves of each pair, to first order.
 pub(crate) fn ratio(objective: Objective, baseline: &[&Outcome], then: &[&Outcome]) -> Option<(f64, f64)> {
-    let log_ratio = |baseline: &&Outcome| {
+    let pair = |baseline: &&Outcome| {
         let then = then.iter().find(|then| then.seed == baseline.seed)?;
-        let log = (value_of(objective, then)? / value_of(objective, baseline)?).ln();
-        Some(if objective == Objective::MeanFlowS { -log } else { log })
+        let (now, then) = (value_of(objective, baseline)?, value_of(objective, then)?);
+        Some(if objective == Objective::MeanFlowS { (now, then) } else { (then, now) })
     };
-    let logs: Vec<f64> = baseline.iter().filter_map(log_ratio).collect();
-    if logs.is_empty() {
-        return None;
-    }
-    let gain = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
-    Some((gain, gain * half_width(&logs)))
+    let pairs: Vec<(f64, f64)> = baseline.iter().filter_map(pair).collect();
+    let over = mean(pairs.iter().map(|(_, over)| *over))?;
+    let gain = mean(pairs.iter().map(|(of, _)| *of))? / over;
+    let left: Vec<f64> = pairs.iter().map(|(of, over)| of - gain * over).collect();
+    Some((gain, half_width(&left) / over))
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
@@ -89,4 +89,39 @@ pub(crate) fn best_of<'a>(assessments: impl Iterator<Item = &'a Assessment> + Cl
         let needs_capacity = |assessment: &Assessment| assessment.candidate.capacity.is_some();
         drops(a).total_cmp(&drops(b)).then(needs_capacity(a).cmp(&needs_capacity(b))).then(b.gain.total_cmp(&a.gain))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outcome::FlowOutcome;
+
+    fn outcomes(seconds: &[f64]) -> Vec<Outcome> {
+        let outcome = |(seed, seconds): (u64, &f64)| {
+            let flows = vec![FlowOutcome { end_s: Some(*seconds), ..FlowOutcome::default() }];
+            Outcome { seed, valid: true, flows, goodput_bps: 8e6 / seconds, ..Outcome::default() }
+        };
+        (1..).zip(seconds).map(outcome).collect()
+    }
+
+    #[test]
+    fn a_gain_is_the_ratio_of_the_means_beside_it() {
+        let (now, then) = (outcomes(&[10.0, 30.0, 80.0]), outcomes(&[9.0, 10.0, 11.0]));
+        let (now, then): (Vec<&Outcome>, Vec<&Outcome>) = (now.iter().collect(), then.iter().collect());
+        let (gain, half) = ratio(Objective::MeanFlowS, &now, &then).unwrap();
+        assert!((gain - 40.0 / 10.0).abs() < 1e-12, "{gain}");
+        // What 4 times the second leave of the first: −26, −10, 36.
+        assert!((half - half_width(&[-26.0, -10.0, 36.0]) / 10.0).abs() < 1e-12, "{half}");
+        let (gain, _) = ratio(Objective::GoodputBps, &now, &then).unwrap();
+        let mean = |all: &[&Outcome]| all.iter().map(|one| one.goodput_bps).sum::<f64>();
+        assert!((gain - mean(&then) / mean(&now)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn equal_ratios_have_no_interval() {
+        let (now, then) = (outcomes(&[10.0, 30.0]), outcomes(&[5.0, 15.0]));
+        let (now, then): (Vec<&Outcome>, Vec<&Outcome>) = (now.iter().collect(), then.iter().collect());
+        let (gain, half) = ratio(Objective::MeanFlowS, &now, &then).unwrap();
+        assert!((gain - 2.0).abs() < 1e-12 && half < 1e-12);
+    }
 }

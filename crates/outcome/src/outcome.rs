@@ -15,7 +15,7 @@ pub struct Outcome {
     pub scenario: String,
     /// Name of the case, with the swept values; empty if the file has no cases.
     pub case: String,
-    /// Name of the engine: `lab`, `sim`, `theory` or `bound`.
+    /// Name of the engine: `lab`, `sim`, `theory`, `bound` or `compose`.
     pub engine: String,
     /// Seed of the run.
     pub seed: u64,

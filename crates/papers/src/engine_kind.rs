@@ -11,18 +11,21 @@ pub enum EngineKind {
     Theory,
     /// Packets in virtual time.
     Sim,
+    /// The slowest segment of a split path, each alone in virtual time.
+    Compose,
     /// The real kernel.
     Lab,
 }
 
 impl EngineKind {
-    const ALL: [EngineKind; 3] = [EngineKind::Theory, EngineKind::Sim, EngineKind::Lab];
+    const ALL: [EngineKind; 4] = [EngineKind::Theory, EngineKind::Sim, EngineKind::Compose, EngineKind::Lab];
 
     /// The engine's name, as outcomes have it.
     pub fn name(self) -> &'static str {
         match self {
             EngineKind::Theory => "theory",
             EngineKind::Sim => "sim",
+            EngineKind::Compose => "compose",
             EngineKind::Lab => "lab",
         }
     }
@@ -52,6 +55,6 @@ mod tests {
     #[test]
     fn an_unknown_engine_is_named_with_the_known_ones() {
         let error = "bound".parse::<EngineKind>().unwrap_err();
-        assert!(error.contains("\"bound\"") && error.contains("theory, sim, lab"), "{error}");
+        assert!(error.contains("\"bound\"") && error.contains("theory, sim, compose, lab"), "{error}");
     }
 }

@@ -10,11 +10,15 @@ mod packets_vs_equations;
 mod paired_run;
 mod parallel_map;
 mod plot;
+mod segment_paths;
+mod settings_count;
 mod simulated_buffer;
 mod split_lemmas;
 mod startup;
 mod table;
 mod tails;
+mod two_segments;
+mod two_segments_simulated;
 mod windows;
 
 use crate::error::PaperError;
@@ -84,6 +88,10 @@ pub enum Computation {
     RateOfBuffer,
     /// Baccelli's open questions (i).
     Buffer,
+    /// Yuan's Table 3, by the heuristic.
+    TwoSegments,
+    /// The same settings with packets over both segments.
+    TwoSegmentsSimulated,
 }
 
 impl EquationTable {
@@ -107,6 +115,7 @@ impl EquationTable {
             Computation::Alone | Computation::Split => Some(packets_vs_equations::SEEDS),
             Computation::Windows => Some(windows::SEEDS),
             Computation::TailByTime | Computation::TailPerPacket => Some(simulated_buffer::SEEDS),
+            Computation::TwoSegments => Some(two_segments::SEEDS),
             _ => None,
         }
     }
@@ -142,6 +151,8 @@ impl EquationTable {
             Computation::Delays => delays::table()?.into(),
             Computation::RateOfBuffer => split_lemmas::rate_of_buffer()?.into(),
             Computation::Buffer => split_lemmas::buffer()?.into(),
+            Computation::TwoSegments => two_segments::table(seeds)?.into(),
+            Computation::TwoSegmentsSimulated => two_segments_simulated::table()?.into(),
         })
     }
 }

@@ -108,7 +108,7 @@ fn lab() -> Vec<EngineKind> {
 
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<EngineKind>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged, expecting = "expected \"lab\", \"sim\" or \"theory\", or a list of them")]
+    #[serde(untagged, expecting = "expected \"lab\", \"sim\", \"compose\" or \"theory\", or a list of them")]
     enum Names {
         One(EngineKind),
         Many(Vec<EngineKind>),

@@ -32,6 +32,7 @@ fn every_experiment_can_be_read() {
                 let engine: &dyn Engine = match plan.engine {
                     EngineKind::Theory => &Theory,
                     EngineKind::Sim => &sim::Sim::default(),
+                    EngineKind::Compose => &compose::Compose::default(),
                     // What the lab can answer depends on the machine.
                     EngineKind::Lab => continue,
                 };

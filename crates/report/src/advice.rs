@@ -1,20 +1,26 @@
 //! Advice on a path as text and as JSON.
 
 use crate::{plain_table::PlainTable, terminal::wrap};
-use advise::{Advice, AdviceVerdict, Assessment, BufferResult, Candidate, Objective, sufficient};
+use advise::{Advice, AdviceVerdict, Assessment, BufferResult, Candidate, Objective, ProxyLeg, buffer_to_configure, sufficient};
 use serde_json::json;
 use units::Bytes;
 
-/// The advice in words, then the numbers behind it, for a terminal of `width` characters.
-/// `buffers` are in ascending order of size; empty if none were tried.
+/// The network interface in what is to be pasted: the proxy's, towards the next link.
+const INTERFACE: &str = "eth1";
+
+/// The advice in words, what to type for it, then the numbers behind it, for a terminal of `width`
+/// characters. `buffers` are in ascending order of size; empty if none were tried.
 pub fn advice_text(advice: &Advice, buffers: &[BufferResult], width: Option<usize>) -> String {
     let mut out = wrap(&conclusion(advice, buffers), width) + "\n\n";
+    if advice.verdict == AdviceVerdict::Split {
+        out += &instructions(advice, buffers, width);
+    }
     out += &candidates_table(advice).text(width);
     if !buffers.is_empty() {
         let row = |result: &BufferResult| {
             vec![Bytes(result.buffer_bytes).to_string(), format!("{:.3} ± {:.3}", result.fraction, result.half_width)]
         };
-        let table = PlainTable::new(&["buffer", "of the performance with an unlimited one"], buffers.iter().map(row).collect());
+        let table = PlainTable::new(&["buffer, simulated", "of the performance with an unlimited one"], buffers.iter().map(row).collect());
         out += &format!("\n{}", table.text(width));
     }
     out
@@ -22,8 +28,56 @@ pub fn advice_text(advice: &Advice, buffers: &[BufferResult], width: Option<usiz
 
 /// The advice as JSON. Ends with a newline.
 pub fn advice_json(advice: &Advice, buffers: &[BufferResult]) -> String {
-    let enough = sufficient(buffers).map(|result| result.buffer_bytes);
-    format!("{:#}\n", json!({ "advice": advice, "enough_bytes": enough, "buffers": buffers }))
+    let simulated = sufficient(buffers).map(|result| result.buffer_bytes);
+    let splits = advice.verdict == AdviceVerdict::Split;
+    let command = splits.then(|| command(advice, buffers));
+    let config = splits.then(|| config(advice, buffers));
+    format!(
+        "{:#}\n",
+        json!({
+            "advice": advice, "enough_bytes": buffer_to_configure(buffers), "enough_simulated_bytes": simulated, "buffers": buffers,
+            "command": command, "config": config,
+        })
+    )
+}
+
+/// What to type for a split, and the same as a configuration file.
+fn instructions(advice: &Advice, buffers: &[BufferResult], width: Option<usize>) -> String {
+    let end = match advice.leg {
+        ProxyLeg::Near => "clients",
+        ProxyLeg::Far => "servers",
+    };
+    let intro = match advice.split.candidate.capacity {
+        Some(_) => format!("On the proxy's host, with the interface towards the {end} in place of {INTERFACE}:"),
+        None => "On the proxy's host:".to_owned(),
+    };
+    let file = format!("Or in its configuration, with the interface towards the {end} in place of {INTERFACE}:");
+    let indented = |text: &str| text.lines().map(|line| format!("    {line}").trim_end().to_owned() + "\n").collect::<String>();
+    let (command, config) = (indented(&command(advice, buffers)), indented(&config(advice, buffers)));
+    format!("{}\n\n{command}\n{}\n\n{config}\n", wrap(&intro, width), wrap(&file, width))
+}
+
+/// The command that starts the proxy.
+fn command(advice: &Advice, buffers: &[BufferResult]) -> String {
+    let Candidate { control, capacity, .. } = &advice.split.candidate;
+    let leg = match advice.leg {
+        ProxyLeg::Near => "--near",
+        ProxyLeg::Far => "--far",
+    };
+    let capacity = capacity.map_or(String::new(), |rate| format!(",capacity={rate},link={INTERFACE}"));
+    let buffer = buffer_to_configure(buffers).map_or(String::new(), |bytes| format!(" --buffer {}", Bytes(bytes)));
+    format!("tandem proxy --listen transparent=[::]:5000 {leg} control={control}{capacity}{buffer}")
+}
+
+/// The proxy's configuration.
+fn config(advice: &Advice, buffers: &[BufferResult]) -> String {
+    let Candidate { control, capacity, .. } = &advice.split.candidate;
+    let mut text = buffer_to_configure(buffers).map_or(String::new(), |bytes| format!("buffer = \"{}\"\n\n", Bytes(bytes)));
+    text += &format!("[[listen]]\ntransparent = \"[::]:5000\"\n\n[[leg]]\ninterface = \"{INTERFACE}\"\ncontrol   = \"{control}\"\n");
+    if let Some(rate) = capacity {
+        text += &format!("capacity  = \"{rate}\"\n");
+    }
+    text
 }
 
 fn candidates_table(advice: &Advice) -> PlainTable {
@@ -36,7 +90,7 @@ fn candidates_table(advice: &Advice) -> PlainTable {
         let mut row = vec![
             name(&assessment.candidate, &advice.baseline.candidate),
             gain(assessment),
-            format!("{:.2}", in_unit(advice.objective, assessment.value)),
+            shown(advice.objective, assessment.value),
             assessment.jain.map_or("–".into(), |jain| format!("{jain:.3}")),
             format!("{:.0}", assessment.drops),
             format!("{:.0}", assessment.queue_max_bytes / 1e3),
@@ -54,37 +108,61 @@ fn conclusion(advice: &Advice, buffers: &[BufferResult]) -> String {
     // A controller at the sender changes nothing on the path: if it gains as much, it comes first.
     let sender = advice.sender.as_ref().filter(|sender| sender.pays());
     let (instead, besides): (Vec<&Assessment>, Vec<&Assessment>) = sender.into_iter().partition(|sender| sender.gain >= split.gain);
-    let mut text = String::new();
+    let mut sentences = Vec::new();
     if let Some(sender) = instead.first() {
-        text +=
-            &format!("No proxy is needed if the sender can use {}: {}. Otherwise: ", sender.candidate.control, compared(advice, sender));
+        sentences.push(format!(
+            "No proxy is needed if you can change the senders: with {} there, {}.",
+            told(sender),
+            compared(advice, sender)
+        ));
     }
-    text += &match advice.verdict {
+    let after = split.candidate.after.unwrap_or(0);
+    let otherwise = if instead.is_empty() { "" } else { "If you cannot: " };
+    match advice.verdict {
         AdviceVerdict::Split => {
-            let capacity =
-                split.candidate.capacity.map_or(String::new(), |rate| format!(", configured with the next link's capacity of {rate}"));
-            let buffer = match sufficient(buffers) {
-                Some(result) => format!("a buffer of {} in each direction is enough", Bytes(result.buffer_bytes)),
-                None => "no buffer that was tried is enough".into(),
-            };
-            format!(
-                "split it after link {}, with {} at the proxy{capacity}; {buffer}. {}. The price: acknowledgements no longer come from the \
-                 receiver, and connections end if the proxy does (RFC 3135 §4).",
-                split.candidate.after.unwrap_or(0),
-                split.candidate.control,
-                capitalized(&compared(advice, split))
-            )
+            sentences.push(capitalized(&format!("{otherwise}split the path after link {after}, with {} at the proxy.", told(split))));
+            sentences.push(format!("Then {}.", compared(advice, split)));
+            sentences.push(buffer_sentence(buffers));
+            sentences.push(
+                "The price: senders get their acknowledgements from the proxy and not from the receiver, and connections end if the proxy \
+                 does (RFC 3135 §4)."
+                    .into(),
+            );
         }
-        AdviceVerdict::DoesNotPay => format!("do not split it: that does not pay. The best split: {}.", compared(advice, split)),
-        AdviceVerdict::CannotTell => format!(
-            "do not split it: the gain cannot be told from chance. The best split: {}. More seeds (--seeds) narrow the interval.",
-            compared(advice, split)
-        ),
-    };
-    if let Some(sender) = besides.first() {
-        text += &format!(" Without a proxy, with {} at the sender: {}.", sender.candidate.control, compared(advice, sender));
+        AdviceVerdict::DoesNotPay => {
+            sentences.push("Do not split the path: that does not pay.".into());
+            sentences.push(format!("With the best split, after link {after} with {}, {}.", told(split), compared(advice, split)));
+        }
+        AdviceVerdict::CannotTell => {
+            sentences.push("Do not split the path: the gain may be chance.".into());
+            sentences.push(format!("With the best split, after link {after} with {}, {}.", told(split), compared(advice, split)));
+            sentences.push("More seeds (--seeds) narrow the interval.".into());
+        }
     }
-    capitalized(&text)
+    if let Some(sender) = besides.first() {
+        sentences.push(format!("Without a proxy, with {} at the senders, {}.", told(sender), compared(advice, sender)));
+    }
+    sentences.join(" ")
+}
+
+/// The controller of a candidate, and what it must be told.
+fn told(assessment: &Assessment) -> String {
+    let Candidate { control, capacity, .. } = &assessment.candidate;
+    let capacity = capacity.map_or(String::new(), |rate| format!(" and the next link's capacity of {rate}"));
+    format!("the controller {control}{capacity}")
+}
+
+/// How much buffer the proxy needs, and why more than in the simulator.
+fn buffer_sentence(buffers: &[BufferResult]) -> String {
+    match (buffer_to_configure(buffers), sufficient(buffers)) {
+        (Some(bytes), Some(result)) => format!(
+            "Give it a buffer of {} in each direction of a connection: {} are enough in the simulator, but a real proxy offers the sender less \
+             than a third of its buffer as its window.",
+            Bytes(bytes),
+            Bytes(result.buffer_bytes)
+        ),
+        _ => "No buffer that was tried is enough.".into(),
+    }
 }
 
 /// `text` with a capital first letter.
@@ -95,14 +173,23 @@ fn capitalized(text: &str) -> String {
 
 /// A candidate compared with the path as it is.
 fn compared(advice: &Advice, assessment: &Assessment) -> String {
-    let (now, then) = (in_unit(advice.objective, advice.baseline.value), in_unit(advice.objective, assessment.value));
-    let values = match advice.objective {
-        Objective::MeanFlowS => format!("a flow takes {then:.2} s instead of {now:.2} s in the mean"),
-        Objective::GoodputBps => format!("{then:.2} Mbit/s instead of {now:.2}"),
+    let [now, then] = [advice.baseline.value, assessment.value].map(|value| shown(advice.objective, value));
+    let (values, better) = match advice.objective {
+        Objective::MeanFlowS => (format!("a transfer takes {then} s in the mean instead of {now} s"), "as fast"),
+        Objective::GoodputBps => (format!("{then} Mbit/s arrive in the mean instead of {now}"), "as much"),
     };
-    // Without an interval all seeds gave the same result.
-    let seeds = if assessment.half_width > 0.0 { format!("{} seeds", advice.seeds) } else { "nothing here is random".into() };
-    format!("{values}, {} times as good ({seeds})", gain(assessment))
+    let Assessment { gain, half_width, .. } = assessment;
+    let certainty = if is_random(assessment) {
+        format!(" ({:.2} to {:.2} with 95 % confidence, {} simulated runs)", (gain - half_width).max(0.0), gain + half_width, advice.seeds)
+    } else {
+        String::new()
+    };
+    format!("{values}, {gain:.2} times {better}{certainty}")
+}
+
+/// Whether the gain differs from seed to seed.
+fn is_random(assessment: &Assessment) -> bool {
+    assessment.half_width > 1e-9
 }
 
 fn name(candidate: &Candidate, baseline: &Candidate) -> String {
@@ -114,7 +201,7 @@ fn name(candidate: &Candidate, baseline: &Candidate) -> String {
 }
 
 fn gain(assessment: &Assessment) -> String {
-    if assessment.half_width > 0.0 {
+    if is_random(assessment) {
         format!("{:.2} ± {:.2}", assessment.gain, assessment.half_width)
     } else {
         format!("{:.2}", assessment.gain)
@@ -128,11 +215,19 @@ fn value_head(objective: Objective) -> &'static str {
     }
 }
 
-fn in_unit(objective: Objective, value: f64) -> f64 {
-    match objective {
+/// A value in its unit, with three significant digits or to the whole unit.
+fn shown(objective: Objective, value: f64) -> String {
+    let value = match objective {
         Objective::MeanFlowS => value,
         Objective::GoodputBps => value / 1e6,
-    }
+    };
+    let decimals = match value {
+        100.0.. => 0,
+        10.0.. => 1,
+        1.0.. => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
 }
 
 #[cfg(test)]
@@ -160,7 +255,7 @@ mod tests {
         let sender = assessment(None, "hybla", 1.6, 0.1);
         let assessments = vec![split.clone(), sender.clone(), baseline.clone()];
         let (verdict, objective) = (AdviceVerdict::Split, Objective::MeanFlowS);
-        Advice { verdict, objective, seeds: 10, baseline, split, sender: Some(sender), assessments }
+        Advice { verdict, objective, seeds: 10, leg: ProxyLeg::Near, baseline, split, sender: Some(sender), assessments }
     }
 
     #[test]
@@ -168,9 +263,12 @@ mod tests {
         let buffers = [BufferResult { buffer_bytes: 65_536, fraction: 0.99, half_width: 0.001 }];
         let text = advice_text(&advice(), &buffers, None);
         for part in [
-            "Split it after link 1, with share at the proxy, configured with the next link's capacity of 10Mbit; a buffer of ",
-            " in each direction is enough. A flow takes 2.50 s instead of 10.00 s in the mean, 4.00 ± 0.30 times as good (10 seeds)",
-            "Without a proxy, with hybla at the sender: a flow takes ",
+            "Split the path after link 1, with the controller share and the next link's capacity of 10Mbit at the proxy. Then a transfer takes \
+             2.50 s in the mean instead of 10.0 s, 4.00 times as fast (3.70 to 4.30 with 95 % confidence, 10 simulated runs).",
+            "Give it a buffer of 256KiB in each direction of a connection: 64KiB are enough in the simulator, but a real proxy",
+            "Without a proxy, with the controller hybla at the senders, a transfer takes 6.25 s in the mean",
+            "\n    tandem proxy --listen transparent=[::]:5000 --near control=share,capacity=10Mbit,link=eth1 --buffer 256KiB\n",
+            "\n    buffer = \"256KiB\"\n\n    [[listen]]\n",
             "as it is: end to end, cubic",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
@@ -178,10 +276,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_to_be_pasted_depends_on_the_direction_and_the_controller() {
+        let mut advice = advice();
+        advice.leg = ProxyLeg::Far;
+        advice.split.candidate = Candidate { after: Some(1), control: "bbr".into(), capacity: None };
+        assert_eq!(command(&advice, &[]), "tandem proxy --listen transparent=[::]:5000 --far control=bbr");
+        assert_eq!(config(&advice, &[]), "[[listen]]\ntransparent = \"[::]:5000\"\n\n[[leg]]\ninterface = \"eth1\"\ncontrol   = \"bbr\"\n");
+        advice.verdict = AdviceVerdict::DoesNotPay;
+        let text = advice_text(&advice, &[], None);
+        assert!(
+            text.starts_with("Do not split the path: that does not pay. With the best split, after link 1") && !text.contains("--listen")
+        );
+    }
+
+    #[test]
+    fn values_have_three_digits() {
+        let all = [0.1234, 1.234, 12.34, 123.4, 1234.5].map(|value| shown(Objective::MeanFlowS, value));
+        assert_eq!(all, ["0.123", "1.23", "12.3", "123", "1234"]);
+        assert_eq!(shown(Objective::GoodputBps, 19_400_000.0), "19.4");
+    }
+
+    #[test]
     fn advice_fits_80_characters_and_breaks_neither_words_nor_numbers() {
         let buffers = [BufferResult { buffer_bytes: 65_536, fraction: 0.99, half_width: 0.001 }];
         let text = advice_text(&advice(), &buffers, Some(80));
-        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        // What is to be pasted is not wrapped.
+        assert!(text.lines().all(|line| line.chars().count() <= 80 || line.starts_with("    tandem proxy ")), "{text}");
         let unwrapped = advice_text(&advice(), &buffers, None);
         let known: Vec<&str> = unwrapped.split_whitespace().collect();
         let is_line = |word: &str| word.starts_with('─');
@@ -194,8 +314,9 @@ mod tests {
         let buffers = [BufferResult { buffer_bytes: 65_536, fraction: 0.99, half_width: 0.001 }];
         let json: serde_json::Value = serde_json::from_str(&advice_json(&advice(), &buffers)).unwrap();
         let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
-        assert_eq!(keys(&json["advice"]), "verdict aim seeds now split sender findings");
+        assert_eq!(keys(&json["advice"]), "verdict aim seeds leg now split sender findings");
         assert_eq!(keys(&json["advice"]["now"]), "way gain half value drops queue_max_bytes jain by_equations");
         assert_eq!(keys(&json["buffers"][0]), "buffer_bytes leaves half");
+        assert_eq!((&json["enough_bytes"], &json["enough_simulated_bytes"]), (&262_144.into(), &65_536.into()));
     }
 }

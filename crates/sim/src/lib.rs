@@ -38,7 +38,7 @@
 //!
 //! Congestion controllers are Tandem's, compiled from the headers that are also the kernel's
 //! programs. The end-to-end controllers that need feedback from routers
-//! ([`Explicit`](scenario::Explicit)) exist in the simulator only. There is no BBR.
+//! ([`Explicit`](scenario::Explicit)) exist in the simulator only.
 //!
 //! # XCP, VCP and MPCP
 //!

@@ -8,18 +8,30 @@ use advise::{AdviceVerdict, Advisor};
 use clap::Args;
 use outcome::{Engine, Outcome};
 use runner::{RunOptions, RunOrder, SeedRange};
-use scenario::{Assignment, Variant};
-use std::{path::PathBuf, thread};
+use scenario::{Assignment, ScenarioFile, Variant};
+use std::{fmt::Write as _, path::PathBuf, str::FromStr, thread};
 
 /// Advise whether to split a path: where, with which controller and buffer, and the gain
 ///
 /// Simulates the scenario as written, end to end with other controllers, and split at each position
 /// with each controller, all with the same seeds. Where the equations apply, prints the gain that
-/// they predict beside it. The path needs at least two links: a proxy stands between two links.
+/// they predict beside it. The path needs at least two links: a proxy stands between two links. It
+/// is a scenario file, or links on the command line: --link 1Gbit,4ms --link 50Mbit,600ms,0.1%.
 #[derive(Debug, Args)]
 pub(crate) struct AdviseCommand {
     /// Scenario file: the path, and the flows over it
-    file: PathBuf,
+    #[arg(required_unless_present = "links", conflicts_with_all = ["links", "bytes", "flows"])]
+    file: Option<PathBuf>,
+    /// A link of the path in place of a file, from the servers' side on: its rate, its one-way delay
+    /// and the share of packets that it loses, as in 50Mbit,600ms,0.1%. Give one for each link
+    #[arg(long = "link", value_name = "RATE,DELAY[,LOSS]")]
+    links: Vec<LinkArgument>,
+    /// With --link: size of each download
+    #[arg(long, value_name = "SIZE", default_value = "20MB")]
+    bytes: String,
+    /// With --link: number of downloads at the same time
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    flows: u32,
     /// Override a key of the scenario: link.2.loss.per_packet=0.01
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<Assignment>,
@@ -35,14 +47,14 @@ pub(crate) struct AdviseCommand {
 
 impl AdviseCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        let mut variants = runs::read_variants(&self.file, &self.sets, &[])?;
+        let (origin, mut variants) = self.path()?;
         if variants.len() > 1 {
             let (count, names) = (variants.len(), runs::case_names(&variants));
-            let text = format!("tandem: {} has {count} cases; advice is given for the first one of {names}", self.file.display());
+            let text = format!("tandem: {origin} has {count} cases; advice is given for the first one of {names}");
             eprintln!("{}", report::wrap(&text, output::width()));
         }
         let scenario = variants.remove(0).scenario;
-        let advisor = Advisor::new(&scenario).map_err(|why| CommandError::Usage(format!("{}: {why}", self.file.display())))?;
+        let advisor = Advisor::new(&scenario).map_err(|why| CommandError::Usage(format!("{origin}: {why}")))?;
         let candidates = advisor.candidates();
         let outcomes = self.simulate(&candidates)?;
         let advice = advisor.advice(&outcomes, &by_equations(&candidates)).map_err(|why| CommandError::CannotTell(why.to_string()))?;
@@ -58,6 +70,20 @@ impl AdviseCommand {
         Ok(())
     }
 
+    /// Returns the path with its variants, and where it is from.
+    fn path(&self) -> Result<(String, Vec<Variant>), CommandError> {
+        if let Some(file) = &self.file {
+            return Ok((file.display().to_string(), runs::read_variants(file, &self.sets, &[])?));
+        }
+        let origin = "--link";
+        let mut text = format!("name = \"path\"\n[[flow]]\ncount = {}\nbytes = \"{}\"\nopens = \"receiver\"\n", self.flows, self.bytes);
+        self.links.iter().for_each(|link| text += &link.table());
+        let variants = ScenarioFile::parse(&text, origin)
+            .and_then(|file| file.variants(&self.sets))
+            .map_err(|error| CommandError::Usage(error.to_string()))?;
+        Ok((origin.to_owned(), variants))
+    }
+
     /// Returns the simulator's outcomes of each variant with each seed.
     fn simulate(&self, variants: &[Variant]) -> Result<Vec<Outcome>, CommandError> {
         let seeds = SeedRange { first: None, count: self.seeds };
@@ -70,6 +96,46 @@ impl AdviseCommand {
     }
 }
 
+/// A link on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct LinkArgument {
+    rate: String,
+    delay: String,
+    loss: Option<String>,
+}
+
+impl FromStr for LinkArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        let expected = "expected RATE,DELAY or RATE,DELAY,LOSS, as in 50Mbit,600ms,0.1%";
+        let (rate, delay, loss) = match parts[..] {
+            [rate, delay] => (rate, delay, None),
+            [rate, delay, loss] => (rate, delay, Some(loss)),
+            _ => return Err(expected.into()),
+        };
+        let wrong = |what: &str, why: &dyn std::fmt::Display| format!("{what}: {why}; {expected}");
+        rate.parse::<units::Rate>().map_err(|why| wrong("the rate", &why))?;
+        delay.parse::<units::Span>().map_err(|why| wrong("the delay", &why))?;
+        if let Some(loss) = loss {
+            loss.parse::<scenario::Fraction>().map_err(|why| wrong("the loss", &why))?;
+        }
+        Ok(LinkArgument { rate: rate.into(), delay: delay.into(), loss: loss.map(str::to_owned) })
+    }
+}
+
+impl LinkArgument {
+    /// The link in a scenario file.
+    fn table(&self) -> String {
+        let mut text = format!("[[link]]\nrate = \"{}\"\ndelay = \"{}\"\n", self.rate, self.delay);
+        if let Some(loss) = &self.loss {
+            let _ = writeln!(text, "loss = {{ per_packet = \"{loss}\" }}");
+        }
+        text
+    }
+}
+
 /// Returns the outcomes of the equations for the candidates that they cover.
 fn by_equations(candidates: &[Variant]) -> Vec<Outcome> {
     let answer = |variant: &Variant| {
@@ -77,4 +143,22 @@ fn by_equations(candidates: &[Variant]) -> Vec<Outcome> {
         Some(Outcome { case: variant.case.clone(), ..outcome })
     };
     candidates.iter().filter_map(answer).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_a_rate_a_delay_and_perhaps_a_loss() {
+        let link: LinkArgument = "50Mbit, 600ms, 0.1%".parse().unwrap();
+        assert_eq!(link.table(), "[[link]]\nrate = \"50Mbit\"\ndelay = \"600ms\"\nloss = { per_packet = \"0.1%\" }\n");
+        assert_eq!("1Gbit,4ms".parse::<LinkArgument>().unwrap().loss, None);
+        let wrong = |text: &str| text.parse::<LinkArgument>().unwrap_err();
+        for (text, what) in
+            [("50Mbit", "expected RATE,DELAY"), ("50,4ms", "the rate: "), ("1Gbit,4", "the delay: "), ("1Gbit,4ms,few", "the loss: ")]
+        {
+            assert!(wrong(text).contains(what), "{text}: {}", wrong(text));
+        }
+    }
 }

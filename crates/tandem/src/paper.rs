@@ -20,7 +20,7 @@ pub(crate) struct PaperCommand {
     /// All tables and figures of all papers
     #[arg(long, conflicts_with = "id")]
     all: bool,
-    /// Engines that run it: theory, sim, lab [default: those that the experiment names, without the
+    /// Engines that run it: theory, sim, compose, lab [default: those that the experiment names, without the
     /// lab unless it names no other; the lab needs root and runs in real time]. Cases that an
     /// engine does not support are left out with a note. Exit status 3 if an engine given here
     /// supports no case
@@ -161,7 +161,7 @@ impl PaperCommand {
             }
         }
         if let Some(path) = &self.page {
-            let title = if asked.is_empty() { "Five papers, repeated".to_owned() } else { format!("{asked}, repeated") };
+            let title = if asked.is_empty() { "Six papers, repeated".to_owned() } else { format!("{asked}, repeated") };
             output::write_page(path, &report::papers_page(&title, &results))?;
         }
         if self.json {

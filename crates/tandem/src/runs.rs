@@ -45,6 +45,8 @@ pub(crate) enum EngineName {
     Theory,
     /// Lower bound on transfer times under fair sharing of the bottleneck
     Bound,
+    /// The slowest segment of a split path, each played alone by the packet simulator
+    Compose,
 }
 
 impl EngineName {
@@ -54,6 +56,7 @@ impl EngineName {
             EngineName::Sim => Box::new(sim::Sim::default()),
             EngineName::Theory => Box::new(theory::Theory),
             EngineName::Bound => Box::new(bound::FairShareBound),
+            EngineName::Compose => Box::new(compose::Compose::default()),
             EngineName::Lab => Box::new(lab::Lab { capture, ..lab::Lab::default() }),
         }
     }

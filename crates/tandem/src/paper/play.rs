@@ -114,6 +114,7 @@ fn engine_name(engine: EngineKind) -> EngineName {
     match engine {
         EngineKind::Lab => EngineName::Lab,
         EngineKind::Sim => EngineName::Sim,
+        EngineKind::Compose => EngineName::Compose,
         EngineKind::Theory => EngineName::Theory,
     }
 }

@@ -264,6 +264,62 @@ fn advice_is_to_split_only_where_that_pays() {
     assert_eq!((&lan["advice"]["verdict"], &lan["enough_bytes"]), (&"does_not_pay".into(), &serde_json::Value::Null), "{lan}");
 }
 
+/// The advised buffer's receive queue has, in payload, the window that is enough in the simulator:
+/// however the proxy divides the buffer, and whatever its packets take of the kernel's memory.
+#[test]
+fn the_advised_buffer_has_the_window_that_is_enough_in_the_simulator() {
+    for enough in (16..28).map(|power| 1_u64 << power) {
+        let result = |buffer_bytes, fraction| advise::BufferResult { buffer_bytes, fraction, half_width: 0.0 };
+        let advised = advise::buffer_to_configure(&[result(enough / 2, 0.9), result(enough, 1.0)]).unwrap();
+        let receive = intercept::leg::Shares::of(advised as usize).receive;
+        let window = receive as f64 * advise::WINDOW_SHARE;
+        assert!(window >= enough as f64, "{enough}: {advised} has a window of {window}");
+    }
+}
+
+#[test]
+fn a_path_on_the_command_line_gives_advice_that_can_be_pasted() {
+    let path = ["advise", "--link", "1Gbit,4ms", "--link", "50Mbit,300ms,0.1%", "--bytes", "5MB", "--seeds", "3"];
+    let output = tandem(&[&path[..], &["--json"]].concat());
+    assert_eq!(status(&output), 0, "{}", said(&output));
+    let advice: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&advice["advice"]["verdict"], &advice["advice"]["leg"]), (&"split".into(), &"near".into()));
+    let ways = advice["advice"]["findings"].as_array().unwrap();
+    for control in ["bbr", "bbr3"] {
+        assert!(ways.iter().any(|one| one["way"]["control"] == control && one["way"]["after"] == 1), "{control}");
+    }
+    for one in ways {
+        let [gain, now, then] = [&one["gain"], &advice["advice"]["now"]["value"], &one["value"]].map(|number| number.as_f64().unwrap());
+        assert!((gain - now / then).abs() < 1e-9, "{one}");
+    }
+    // The command and the file are what `tandem proxy` reads.
+    let command = advice["command"].as_str().unwrap();
+    let mut arguments: Vec<&str> = command.strip_prefix("tandem ").unwrap().split(' ').collect();
+    arguments.push("--check=config");
+    let checked = tandem(&arguments);
+    assert_eq!(status(&checked), 0, "{command}: {}", said(&checked));
+    let (_directory, config) = file(advice["config"].as_str().unwrap());
+    let checked = tandem(&["proxy", "-c", config.to_str().unwrap(), "--check=config"]);
+    assert_eq!(status(&checked), 0, "{}: {}", advice["config"], said(&checked));
+    let text = String::from_utf8(tandem(&path).stdout).unwrap();
+    assert!(text.contains(command), "{text}");
+}
+
+#[test]
+fn a_wrong_link_is_refused_with_what_is_expected() {
+    for (links, what) in [
+        (&["--link", "50Mbit"][..], "expected RATE,DELAY or RATE,DELAY,LOSS, as in 50Mbit,600ms,0.1%"),
+        (&["--link", "50Mbit,600"], "the delay: "),
+        (&["--link", "50Mbit,600ms,0.1%"], "on the command line a --link each"),
+        (&["--link", "1Gbit,4ms", "path.toml"], "cannot be used with"),
+        (&[], "<FILE"),
+    ] {
+        let output = tandem(&[&["advise"], links].concat());
+        assert_eq!(status(&output), 2, "{links:?}");
+        assert!(said(&output).contains(what), "{links:?}: {}", said(&output));
+    }
+}
+
 #[test]
 fn advice_needs_a_path_of_two_links() {
     let (_directory, file) = file("name = \"x\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"5ms\"\n[[flow]]\nbytes = \"1MB\"\n");
