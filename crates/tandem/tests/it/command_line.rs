@@ -447,7 +447,7 @@ fn stored_outcomes_give_the_same_verdicts() {
 fn a_paper_runs_on_the_engines_given() {
     let unknown = tandem(&["paper", "joshi/base", "--on", "ns2"]);
     assert_eq!(status(&unknown), 2);
-    assert!(said(&unknown).contains("there is no engine \"ns2\" for papers; there are theory, sim, lab"), "{}", said(&unknown));
+    assert!(said(&unknown).contains("there is no engine \"ns2\" for papers; there are theory, sim, compose, lab"), "{}", said(&unknown));
     let none = tandem(&["paper", "joshi/base", "--on", "theory"]);
     assert_eq!(status(&none), 3, "{}", said(&none));
 
