@@ -67,6 +67,8 @@ pub(crate) struct LinkGauge {
 pub(crate) struct LinkReport {
     /// Packet counts in the direction of the data.
     pub(crate) counts: LinkCounts,
+    /// Packet counts in the opposite direction.
+    pub(crate) reverse_counts: LinkCounts,
     /// The rate while packets were queued, divided by the configured rate; `None` if there was no
     /// queue for long enough.
     pub(crate) rate_share: Option<f64>,
@@ -283,6 +285,7 @@ impl EmulatorThread {
         }
         let report = |link: EmulatedLink| LinkReport {
             counts: link.directions[0].counts(),
+            reverse_counts: link.directions[1].counts(),
             rate_share: link.rate_meter.share(),
             late: Lateness::of(&link.late),
             refused: link.refused,

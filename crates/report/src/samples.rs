@@ -86,6 +86,7 @@ fn link(number: usize, rate: f64, delay: f64, loss: Option<f64>, drops: u64) -> 
         duplicates: 0,
         loss_asked: loss,
         queue_max_bytes: if number == 2 { 1_000_000 } else { 45_000 },
+        reverse: None,
     }
 }
 

@@ -143,6 +143,11 @@ impl TcpReceiver {
         self.rto_us = self.srtt_us + 200_000;
     }
 
+    /// The RTT of the handshake, µs; 0 if it was not measured.
+    pub(crate) fn srtt_us(&self) -> u32 {
+        self.srtt_us as u32
+    }
+
     fn key(&self) -> EventKey {
         EventKey { target: self.connection, kind: ScheduledEventKind::ReceiverTimer }
     }

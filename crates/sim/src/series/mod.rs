@@ -6,6 +6,8 @@ mod sampler;
 mod setup;
 mod simulation;
 mod split_node;
+mod web;
 
 pub(crate) use sampler::{RunSampler, outcome};
+pub(crate) use setup::SeriesControls;
 pub(crate) use simulation::SeriesSimulation;
