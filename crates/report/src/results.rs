@@ -38,12 +38,12 @@ pub(crate) fn results(groups: &[OutcomeGroup<'_>]) -> Grid {
         grid.numbers("goodput", QuantityKind::Rate, &goodput);
     }
     if any(|outcome| outcome.flows.iter().any(|flow| flow.reverse)) {
-        let of = |outcome: &Outcome| Some(outcome.flows.iter().filter(|flow| flow.reverse).map(|flow| flow.goodput_bps).sum());
+        let of = |outcome: &Outcome| Some(outcome.flows.iter().filter(|flow| flow.reverse).map(|flow| flow.goodput_bps).sum::<f64>());
         let reverse: Vec<_> = groups.iter().map(|group| group.mean(of).map(without_interval)).collect();
         grid.numbers("reverse flows", QuantityKind::Rate, &reverse).droppable(3);
     }
     if any(|outcome| !outcome.cross_flows.is_empty()) {
-        let of = |outcome: &Outcome| Some(outcome.cross_flows.iter().map(|flow| flow.goodput_bps).sum());
+        let of = |outcome: &Outcome| Some(outcome.cross_flows.iter().map(|flow| flow.goodput_bps).sum::<f64>());
         let cross: Vec<_> = groups.iter().map(|group| group.mean(of).map(without_interval)).collect();
         grid.numbers("cross flows", QuantityKind::Rate, &cross).droppable(5);
     }
