@@ -2,6 +2,8 @@
 
 mod application;
 mod cross_traffic;
+mod link_changes;
+mod place;
 mod sampler;
 mod setup;
 mod simulation;

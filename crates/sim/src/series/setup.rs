@@ -3,7 +3,9 @@
 use super::{
     application::SourceApplication,
     cross_traffic::CrossTrafficSource,
-    simulation::{ConnectionPlace, NO_SPLIT, SeriesFlow, SeriesSimulation, VaryingLink},
+    link_changes::VaryingLink,
+    place::{ConnectionPlace, NO_SPLIT},
+    simulation::{SeriesFlow, SeriesSimulation},
     split_node::SplitNode,
     web::{WebHalf, WebTraffic},
 };

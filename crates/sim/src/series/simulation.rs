@@ -4,6 +4,8 @@
 use super::{
     application::SourceApplication,
     cross_traffic::CrossTrafficSource,
+    link_changes::VaryingLink,
+    place::ConnectionPlace,
     split_node::SplitNode,
     web::{WebHalf, WebTraffic},
 };
@@ -12,14 +14,12 @@ use crate::{
     connection::{ConnectionEnd, TcpConnection},
     event_loop::{self, RunEnd, Simulation},
     event_queue::{EventKey, ScheduledEventKind},
-    network::{NextHop, SimNetwork, backward, forward},
+    network::{NextHop, SimNetwork},
     packet::{PacketKind, SimPacket},
     run_counters::RunCounters,
 };
 use outcome::Progress;
-use scenario::{FlowSpec, LinkChanges, Opens, Scenario, SplitMode};
-use std::iter::Peekable;
-use units::Rate;
+use scenario::{FlowSpec, Opens, Scenario, SplitMode};
 
 /// How long to wait, after the last byte has arrived, for the senders to learn of it, ns.
 const CONFIRMATION_LIMIT: u64 = 600_000_000_000;
@@ -49,45 +49,6 @@ pub(crate) struct SeriesFlow {
     pub(crate) ended: Option<u64>,
     /// When the sending application knew that its last byte was acknowledged, ns.
     pub(crate) acked: Option<u64>,
-}
-
-/// The place of a connection in its flow, and of its ends in the network.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ConnectionPlace {
-    /// The number of its flow.
-    pub(super) flow: u32,
-    /// The index of the split whose proxy sends on it; [`NO_SPLIT`]: the flow's sender does.
-    pub(super) split_before: u32,
-    /// The index of the split whose proxy receives on it; [`NO_SPLIT`]: the flow's receiver does.
-    pub(super) split_behind: u32,
-    /// Its first link, and one past its last link, whichever way its data goes.
-    pub(super) links: [u16; 2],
-    /// Its data goes against the links.
-    pub(super) is_reverse: bool,
-}
-
-/// The end of a leg without a split.
-pub(super) const NO_SPLIT: u32 = u32::MAX;
-
-impl ConnectionPlace {
-    /// Whether it is the connection of the flow's sender.
-    fn is_first(self) -> bool {
-        self.split_before == NO_SPLIT
-    }
-
-    /// Whether it is the connection of the flow's receiver.
-    pub(super) fn is_last(self) -> bool {
-        self.split_behind == NO_SPLIT
-    }
-}
-
-/// A link that changes during the run.
-#[derive(Debug)]
-pub(super) struct VaryingLink {
-    /// Its index, from 0.
-    pub(super) link: usize,
-    /// What is to come.
-    pub(super) changes: Peekable<LinkChanges>,
 }
 
 /// The state of a run.
@@ -267,25 +228,6 @@ impl SeriesSimulation<'_> {
         }
     }
 
-    /// Sends a packet that a channel has delivered into the next channel of its connection, or to the
-    /// end of the connection that is there.
-    fn forward_by_connection(&mut self, channel: usize, packet: &SimPacket) {
-        let ConnectionPlace { links: [first, end], is_reverse, .. } = self.places[packet.connection as usize];
-        let (link, goes_forward) = (channel / 2, channel == forward(channel / 2));
-        let is_at_end = if goes_forward { link + 1 == usize::from(end) } else { link == usize::from(first) };
-        match (is_at_end, goes_forward == is_reverse) {
-            (false, _) if goes_forward => _ = self.net.send(forward(link + 1), *packet),
-            (false, _) => _ = self.net.send(backward(link - 1), *packet),
-            (true, false) => {
-                self.on_packet_at_receiver(packet);
-                if self.web.is_some() {
-                    self.on_web_data(packet.connection as usize);
-                }
-            }
-            (true, true) => self.on_packet_at_sender(packet),
-        }
-    }
-
     /// If an agent stands behind a channel, it passes the packet on.
     fn pass_agent(&mut self, channel: usize, packet: &SimPacket) -> bool {
         let agent = self.agents.iter_mut().find(|agent| agent.is_behind(channel));
@@ -301,7 +243,7 @@ impl SeriesSimulation<'_> {
         }
     }
 
-    fn on_packet_at_receiver(&mut self, packet: &SimPacket) {
+    pub(super) fn on_packet_at_receiver(&mut self, packet: &SimPacket) {
         let index = packet.connection as usize;
         let connection = &mut self.connections[index];
         if (!connection.is_established(ConnectionEnd::Receiver) || packet.kind == PacketKind::SynAck)
@@ -407,7 +349,7 @@ impl SeriesSimulation<'_> {
         self.after_sending(connection);
     }
 
-    fn on_packet_at_sender(&mut self, packet: &SimPacket) {
+    pub(super) fn on_packet_at_sender(&mut self, packet: &SimPacket) {
         let index = packet.connection as usize;
         let connection = &mut self.connections[index];
         if !connection.is_established(ConnectionEnd::Sender) || packet.kind == PacketKind::SynAck {
@@ -530,57 +472,5 @@ impl SeriesSimulation<'_> {
             self.application_write(flow);
         }
         self.connections[opening].open(&mut self.net);
-    }
-
-    /// Assigns the rate of a link that follows demand, and schedules the next look at its queues. A
-    /// proxy is not told of the rate.
-    fn follow_demand(&mut self, number: usize, key: EventKey) {
-        let link = self.demand_links[number];
-        let spec = &self.scenario.links[link];
-        let Some(demand) = spec.demand else { return };
-        let waiting = self.net.queued(forward(link)).max(self.net.queued(backward(link)));
-        let assigned = match waiting {
-            _ if self.net.now == 0 => Some(demand.least),
-            0 => Some(demand.least),
-            waiting if waiting >= demand.above.0 => Some(spec.rate),
-            // What was assigned stays.
-            _ => None,
-        };
-        if let Some(rate) = assigned {
-            self.net.set_rate(forward(link), rate);
-            self.net.set_rate(backward(link), rate);
-        }
-        self.net.events.schedule(key, self.net.now + demand.every.0);
-    }
-
-    /// Changes a link, and schedules its next change.
-    fn change_link(&mut self, number: usize, key: EventKey) {
-        let VaryingLink { link, changes } = &mut self.varying_links[number];
-        let link = *link;
-        let Some(change) = changes.next() else { return };
-        if let Some(next) = changes.peek() {
-            self.net.events.schedule(key, next.at.0);
-        }
-        self.net.change_link(link, &change);
-        if let Some(rate) = change.rate {
-            self.change_rate(link, rate);
-        }
-    }
-
-    /// Changes the rate of a link. The proxy before it learns of that unless its capacity is
-    /// configured.
-    fn change_rate(&mut self, link: usize, rate: Rate) {
-        self.net.set_rate(forward(link), rate);
-        self.net.set_rate(backward(link), rate);
-        for (index, split) in self.scenario.splits.iter().enumerate() {
-            if split.after == link && split.capacity.is_none() {
-                if let Some(monitor) = self.monitors[index] {
-                    self.net.monitors[monitor].set_capacity(rate);
-                }
-                if let Some(shaper) = self.shapers[index] {
-                    self.net.set_rate(shaper, rate);
-                }
-            }
-        }
     }
 }
