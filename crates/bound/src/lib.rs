@@ -41,6 +41,13 @@ impl Engine for FairShareBound {
         if !scenario.cross.is_empty() {
             return EngineError::cannot("bound", "cross", "it has no traffic but the flows");
         }
+        if let Some(key) = scenario.beyond_forward_flows() {
+            return EngineError::cannot(
+                "bound",
+                key,
+                "it has data from the first link to the last only; the simulator has other traffic: --on sim",
+            );
+        }
         if !scenario.agents.is_empty() {
             return EngineError::cannot("bound", "agent", "its senders repair all losses; the simulator has agents: --on sim");
         }

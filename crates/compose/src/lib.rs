@@ -38,6 +38,10 @@ impl Engine for Compose {
         if scenario.parallel().is_some() {
             return EngineError::cannot(NAME, "network", "it composes links in series; the simulator has parallel networks: --on sim");
         }
+        if let Some(key) = scenario.beyond_forward_flows().filter(|_| !scenario.splits.is_empty()) {
+            let why = "its segments carry flows from the first link to the last; the simulator has other traffic: --on sim";
+            return EngineError::cannot(NAME, key, why);
+        }
         for (index, split) in (1..).zip(&scenario.splits) {
             if split.mode != SplitMode::Stream {
                 let why = "its segments forward data as it arrives; the simulator has the other modes: --on sim";
@@ -166,6 +170,13 @@ mod tests {
 
     fn composed(scenario: &Scenario) -> Outcome {
         Compose::default().run(scenario, 1, &()).unwrap()
+    }
+
+    #[test]
+    fn a_split_path_with_other_traffic_is_refused() {
+        let reverse = scenario("[[split]]\nafter = 1\n[[flow]]\ndirection = \"reverse\"\n");
+        let refused = Compose::default().can_answer(&reverse).unwrap_err().to_string();
+        assert!(refused.contains("direction") && refused.contains("--on sim"), "{refused}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The segments of a path, each as a scenario of its own.
 
-use scenario::{Control, Draw, FlowGroup, FlowSpec, LegLinks, Scenario, Shape, SizeLaw};
+use scenario::{Control, Direction, Draw, FlowGroup, FlowSpec, LegLinks, Scenario, Shape, SizeLaw};
 
 /// A part of a path between two ends of TCP connections, played alone.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,13 +59,14 @@ fn flow(scenario: &Scenario, spec: &FlowSpec, leg: usize, last: usize) -> FlowGr
     let at_sender = leg == 0;
     FlowGroup {
         count: 1,
+        direction: Direction::Forward,
         bytes: spec.bytes.map(|mean| SizeLaw { shape: Shape::Deterministic, mean }),
         start: Draw::Fixed(spec.start),
         opens: spec.opens,
         access_delay: if at_sender { Draw::Fixed(spec.access_delay) } else { Draw::default() },
         window: spec.window.filter(|_| leg == last),
         send_buffer: spec.send_buffer.filter(|_| at_sender),
-        fast_open: scenario.has_fast_open(spec, leg),
+        fast_open: scenario.has_fast_open(spec, &scenario.legs_of(spec.path)[leg]),
         offers: spec.offers.filter(|_| at_sender),
         control: scenario.flows[spec.group].control.clone().filter(|_| at_sender),
     }

@@ -2,7 +2,7 @@
 
 use kernel::{Controller, LoadedController};
 use outcome::EngineError;
-use scenario::{ControllerSetting, Scenario};
+use scenario::{ControllerSetting, Scenario, WebClient, WebTable};
 
 /// Keeps the controllers of all legs loaded. The proxies find them loaded and use them as they are.
 pub(crate) struct LegControllers {
@@ -10,6 +10,10 @@ pub(crate) struct LegControllers {
     pub sender: String,
     /// The same for each group of flows.
     pub groups: Vec<String>,
+    /// The same for each group of TCP cross traffic.
+    pub cross_groups: Vec<String>,
+    /// The same for both ends of each page, and then of each exchange.
+    pub web: Vec<String>,
     _loaded: Vec<LoadedController>,
 }
 
@@ -17,17 +21,32 @@ impl LegControllers {
     /// Loads Tandem's controllers among those of the legs with all tunables of the scenario, so that a
     /// controller that another program has loaded with other tunables is an error.
     pub(crate) fn load(scenario: &Scenario) -> Result<Self, EngineError> {
-        let (settings, groups) = (scenario.leg_settings(), scenario.sender_settings());
+        let (settings, groups, cross) = (scenario.leg_settings(), scenario.sender_settings(), scenario.cross_sender_settings());
+        let web: Vec<ControllerSetting> = scenario.web_settings().into_iter().map(|(_, setting)| setting).collect();
         let load = |setting: &ControllerSetting| {
             let ours = kernel::resolve(&setting.name)?;
             Some(load(ours, setting))
         };
-        let loaded: Vec<LoadedController> = settings.iter().chain(&groups).filter_map(load).collect::<Result<_, _>>()?;
+        let loaded: Vec<LoadedController> =
+            settings.iter().chain(&groups).chain(&cross).chain(&web).filter_map(load).collect::<Result<_, _>>()?;
         Ok(LegControllers {
             sender: in_kernel(&settings[0].name),
             groups: groups.iter().map(|group| in_kernel(&group.name)).collect(),
+            web: web.iter().map(|table| in_kernel(&table.name)).collect(),
+            cross_groups: cross.iter().map(|group| in_kernel(&group.name)).collect(),
             _loaded: loaded,
         })
+    }
+}
+
+impl LegControllers {
+    /// The controller of both ends of a client in a scenario with this number of pages.
+    pub(crate) fn of_web_client(&self, client: &WebClient, pages: usize) -> String {
+        let table = match client.table() {
+            WebTable::Page(page) => page,
+            WebTable::Exchange(exchange) => pages + exchange,
+        };
+        self.web[table].clone()
     }
 }
 
@@ -48,11 +67,18 @@ fn load(ours: Controller, setting: &ControllerSetting) -> Result<LoadedControlle
 pub(crate) fn check_tunables(scenario: &Scenario) -> Result<(), EngineError> {
     let (legs, mut settings) = (scenario.leg_settings().len(), scenario.leg_settings());
     settings.extend(scenario.sender_settings());
+    let groups = settings.len();
+    settings.extend(scenario.cross_sender_settings());
+    let cross_groups = settings.len();
+    let (web_keys, web): (Vec<String>, Vec<ControllerSetting>) = scenario.web_settings().into_iter().unzip();
+    settings.extend(web);
     for (leg, setting) in settings.iter().enumerate() {
         let key = match leg {
             0 => "control.sender".into(),
             _ if leg < legs => "control.proxy".into(),
-            _ => format!("flow[{}].control", leg - legs + 1),
+            _ if leg < groups => format!("flow[{}].control", leg - legs + 1),
+            _ if leg < cross_groups => format!("cross_flow[{}].control", leg - groups + 1),
+            _ => web_keys[leg - cross_groups].clone(),
         };
         let Some(ours) = kernel::resolve(&setting.name) else {
             if setting.tunables.is_empty() {

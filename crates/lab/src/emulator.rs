@@ -69,6 +69,8 @@ pub(crate) struct LinkReport {
     pub(crate) counts: LinkCounts,
     /// From arrival at the queue until the end of the transmission, in the same direction.
     pub(crate) queue_delays: DelayHistogram,
+    /// Packet counts in the opposite direction.
+    pub(crate) reverse_counts: LinkCounts,
     /// The rate while packets were queued, divided by the configured rate; `None` if there was no
     /// queue for long enough.
     pub(crate) rate_share: Option<f64>,
@@ -286,6 +288,7 @@ impl EmulatorThread {
         let report = |link: EmulatedLink| LinkReport {
             counts: link.directions[0].counts(),
             queue_delays: link.directions[0].queue_delays().clone(),
+            reverse_counts: link.directions[1].counts(),
             rate_share: link.rate_meter.share(),
             late: Lateness::of(&link.late),
             refused: link.refused,

@@ -40,7 +40,7 @@ pub(crate) fn give_cookies(network: &SeriesNetwork, scenario: &Scenario) -> Resu
 
 /// Gives cookies for the connections that this end opens.
 fn give(network: &SeriesNetwork, scenario: &Scenario, opens: Opens) -> Result<(), LabError> {
-    let flows = || scenario.flows.iter().filter(|flow| flow.opens == opens);
+    let flows = || scenario.flows.iter().filter(|flow| flow.is_opened_from(opens));
     if flows().next().is_none() {
         return Ok(());
     }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use crate::{
         network::NetworkOptions,
-        workload::{RunContext, Workload},
+        workload::{FlowGroups, RunContext, Workload},
     };
     use scenario::ScenarioFile;
     use std::sync::Arc;
@@ -154,8 +154,9 @@ mod tests {
             network.hosts().iter().map(|host| [ACTIVE, "TCPFastOpenPassive"].map(|name| of(host, name))).collect()
         };
         let before = counts();
-        let context = Arc::new(RunContext::new(1, &["reno".into()], used));
-        let mut workload = Workload::start(&network, context.clone(), &scenario.flow_specs(1), &[]).unwrap();
+        let context = Arc::new(RunContext::new(1, used));
+        let flows = FlowGroups { specs: &scenario.flow_specs(1), controls: &["reno".into()] };
+        let mut workload = Workload::start(&network, context.clone(), [flows, FlowGroups { specs: &[], controls: &[] }], &[]).unwrap();
         let flow = workload.flows[0].clone();
         let begun = Instant::now();
         while flow.read.load(std::sync::atomic::Ordering::Relaxed) == 0 && begun.elapsed() < PATIENCE {

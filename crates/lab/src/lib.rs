@@ -3,7 +3,7 @@
 //! machine's own network.
 //!
 //! Links in series: `host` makes hosts, `network` joins them, `emulator` carries packets between
-//! them, `workload` runs the endpoints of flows, `fast_open` gives hosts their cookies, `run` plays
+//! them, `workload` runs the endpoints of flows and `web` those of pages, `fast_open` gives hosts their cookies, `run` plays
 //! a scenario, and `measure` turns the samples of a run into an [`Outcome`](outcome::Outcome).
 //! `parallel` does the same for networks in parallel.
 
@@ -25,6 +25,7 @@ mod playable;
 mod probes;
 mod run;
 mod sys;
+mod web;
 mod workload;
 
 pub use calibrate::{Calibration, calibrate};

@@ -10,9 +10,11 @@ use crate::{
     workload::{Flow, FlowResult, RunContext, flow_of},
 };
 use intercept::{LinkView, TcpInfo};
-use outcome::{FlowSamples, LegSample, LegSamples, LinkOutcome, LinkSample, Outcome, RunSamples, ShaperOutcome};
+use outcome::{
+    FlowSamples, LegSample, LegSamples, LinkOutcome, LinkSample, Outcome, ReverseLinkOutcome, RunSamples, ShaperOutcome, WebSamples,
+};
 use proxy::{FlowRecord, FlowStats};
-use scenario::{FlowSpec, Opens, Scenario};
+use scenario::{FlowLeg, FlowSpec, Opens, Scenario, WebTable};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use units::{Phase, Rate, Span};
 
@@ -30,8 +32,12 @@ pub(crate) const SHORT_OF_MEMORY: &str = "the machine's memory for TCP ran short
 #[derive(Debug)]
 pub(crate) struct Recorder {
     seen: RunSamples,
-    /// Which end opens each flow.
-    opens: Vec<Opens>,
+    /// The flows, and then those of TCP cross traffic.
+    specs: Vec<FlowSpec>,
+    /// Number of flows that are not cross traffic.
+    flows: usize,
+    /// For each flow and proxy: which leg the proxy sends on; none if the flow does not pass it.
+    proxy_legs: Vec<Vec<Option<usize>>>,
     /// Index of the bottleneck link, from 0.
     link: usize,
     /// The kernel has run short of memory for TCP at least once.
@@ -39,12 +45,18 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(crate) fn new(scenario: &Scenario, specs: &[FlowSpec]) -> Self {
-        let flow = |_| FlowSamples { legs: vec![LegSamples::default(); scenario.splits.len() + 1], ..FlowSamples::default() };
+    /// A recorder of these flows and of those of TCP cross traffic.
+    pub(crate) fn new(scenario: &Scenario, specs: &[FlowSpec], cross_specs: &[FlowSpec]) -> Self {
+        let all: Vec<FlowSpec> = specs.iter().chain(cross_specs).copied().collect();
+        let legs: Vec<Vec<FlowLeg>> = all.iter().map(|spec| scenario.legs_of(spec.path)).collect();
+        let flow = |legs: &Vec<FlowLeg>| FlowSamples { legs: vec![LegSamples::default(); legs.len()], ..FlowSamples::default() };
+        let sent_by = |legs: &[FlowLeg], proxy: usize| legs.iter().position(|leg| leg.split_before == Some(proxy));
         let shaper = scenario.splits.iter().any(|split| split.shaper).then(ShaperOutcome::default);
         Recorder {
-            seen: RunSamples { flows: specs.iter().map(flow).collect(), shaper, ..RunSamples::default() },
-            opens: specs.iter().map(|spec| spec.opens).collect(),
+            seen: RunSamples { flows: legs.iter().map(flow).collect(), shaper, ..RunSamples::default() },
+            proxy_legs: legs.iter().map(|legs| (0..scenario.splits.len()).map(|proxy| sent_by(legs, proxy)).collect()).collect(),
+            specs: all,
+            flows: specs.len(),
             link: scenario.bottleneck(),
             short_of_memory: false,
         }
@@ -68,9 +80,11 @@ impl Recorder {
         for (proxy, stats) in proxies.iter().enumerate() {
             let t = context.now();
             for stats in stats {
-                if let Some(id) = flow_of(stats.server.port()).filter(|id| *id < flows.len()) {
-                    held += self.record_proxy_sample(proxy, id, t, stats);
-                }
+                held += match flow_of(stats.server.port()) {
+                    Some(id) if id < flows.len() => self.record_proxy_sample(proxy, id, t, stats),
+                    // Web traffic has data in both directions.
+                    _ => stats.up.held().0 + stats.down.held().0,
+                };
             }
         }
         if !proxies.is_empty() {
@@ -92,12 +106,13 @@ impl Recorder {
     /// Records a proxy's statistics of flow `id`: of the direction of the data, and of the leg that
     /// sends them on. Returns the bytes that the proxy holds of it.
     fn record_proxy_sample(&mut self, proxy: usize, id: usize, t: f64, stats: &FlowStats) -> u64 {
-        let (direction, leg, source) = match self.opens[id] {
+        let Some(number) = self.proxy_legs[id][proxy] else { return 0 };
+        let (direction, leg, source) = match self.specs[id].opens {
             Opens::Sender => (&stats.up, stats.far, &stats.near),
             Opens::Receiver => (&stats.down, stats.near, &stats.far),
         };
         let held = direction.held().0;
-        record_sample(&mut self.seen.flows[id].legs[proxy + 1], t, &leg, Some((direction.moved, held, direction.phase(source))));
+        record_sample(&mut self.seen.flows[id].legs[number], t, &leg, Some((direction.moved, held, direction.phase(source))));
         held
     }
 }
@@ -139,7 +154,7 @@ pub(crate) fn outcome(
     scenario: &Scenario,
     seed: u64,
     recorder: Recorder,
-    flows: &[Arc<Flow>],
+    (flows, web): (&[Arc<Flow>], Vec<WebSamples>),
     records: Vec<(usize, FlowRecord)>,
     links: &[LinkReport],
     end_s: f64,
@@ -148,7 +163,8 @@ pub(crate) fn outcome(
     // The record of an ended flow is the last sample of it at that proxy.
     for (proxy, record) in &records {
         if let Some(id) = flow_of(record.last.server.port()).filter(|id| *id < flows.len()) {
-            let t = recorder.seen.flows[id].legs[proxy + 1].samples.last().map_or(end_s, |sample| sample.t);
+            let leg = recorder.proxy_legs[id][*proxy].map(|leg| &recorder.seen.flows[id].legs[leg]);
+            let t = leg.and_then(|leg| leg.samples.last()).map_or(end_s, |sample| sample.t);
             recorder.record_proxy_sample(*proxy, id, t, &record.last);
         }
     }
@@ -162,6 +178,7 @@ pub(crate) fn outcome(
         (seen.end_s, seen.error) = (result.ended, result.error);
     }
     recorder.seen.end_s = end_s;
+    recorder.seen.web = web;
     recorder.seen.links = links.iter().enumerate().map(|(index, report)| link_outcome(scenario, index, report)).collect();
 
     let mut warnings = series_warnings(scenario, links);
@@ -171,6 +188,12 @@ pub(crate) fn outcome(
     let valid = warnings.is_empty();
     let failed = recorder.seen.flows.iter().enumerate().filter_map(|(id, flow)| Some((id, flow.error.as_ref()?)));
     warnings.extend(failed.map(|(id, error)| format!("flow {id} failed: {error}")));
+    let failed = recorder.seen.web.iter().filter_map(|client| Some((client.table, client.error.as_ref()?)));
+    warnings.extend(failed.map(|(table, error)| match table {
+        WebTable::Page(page) => format!("a browser of page {} failed: {error}", page + 1),
+        WebTable::Exchange(exchange) => format!("a client of exchange {} failed: {error}", exchange + 1),
+    }));
+    recorder.seen.cross_flows = recorder.seen.flows.split_off(recorder.flows);
     let mut outcome = recorder.seen.outcome("lab", scenario, seed);
     outcome.warnings.extend(warnings);
     Outcome { valid, ..outcome }
@@ -230,5 +253,11 @@ fn link_outcome(scenario: &Scenario, index: usize, report: &LinkReport) -> LinkO
         queue_max_bytes: report.counts.max_queued.0,
         queue_delay_p50_s: report.queue_delays.quantile(0.5).map(Span::secs),
         queue_delay_p95_s: report.queue_delays.quantile(0.95).map(Span::secs),
+        reverse: scenario.has_two_way_data().then_some(ReverseLinkOutcome {
+            packets: report.reverse_counts.arrived,
+            queue_drops: report.reverse_counts.queue_drops,
+            losses: report.reverse_counts.losses,
+            queue_max_bytes: report.reverse_counts.max_queued.0,
+        }),
     }
 }

@@ -14,13 +14,13 @@ use crate::{
     other_proxy::{OtherProxy, RunningProgram},
     sys,
 };
-use intercept::{LegProfile, LegRule, LinkView, Policy, Prefix, ReceiveCounters};
+use intercept::{Interface, LegProfile, LegRule, LinkView, Policy, Prefix, ReceiveCounters};
 use kernel::Controller;
 use link::DirectionSpec;
 use proxy::{FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand_pcg::Pcg64;
 use rustix::fd::OwnedFd;
-use scenario::{Opens, Purpose, Scenario, stream};
+use scenario::{FlowPath, LegLinks, Opens, Purpose, Scenario, stream};
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -205,12 +205,21 @@ impl SeriesNetwork {
         &self.hosts[self.proxies[number].host]
     }
 
-    /// The host that opens connections, the host that accepts them, and its IPv4 address.
+    /// The host that opens connections over all links, the host that accepts them, and its IPv4 address.
     pub(crate) fn ends(&self, opens: Opens) -> (&Host, &Host, IpAddr) {
-        match opens {
-            Opens::Sender => (self.sender(), self.receiver(), self.receiver_addresses()[0]),
-            Opens::Receiver => (self.receiver(), self.sender(), self.sender_addresses()[0]),
-        }
+        let links = LegLinks { first: 0, end: self.hosts.len() - 1 };
+        self.ends_of(FlowPath { links, is_reverse: false }, opens)
+    }
+
+    /// The host that opens the connections of a flow, the host that accepts them, and its IPv4 address.
+    pub(crate) fn ends_of(&self, path: FlowPath, opens: Opens) -> (&Host, &Host, IpAddr) {
+        let (opener, server) = match opens {
+            Opens::Sender => (path.sender_host(), path.receiver_host()),
+            Opens::Receiver => (path.receiver_host(), path.sender_host()),
+        };
+        let LegLinks { first, end } = path.links;
+        let address = if server == end { addresses(end - 1)[1][0] } else { addresses(first)[0][0] };
+        (&self.hosts[opener], &self.hosts[server], address)
     }
 
     /// Reconfigures the proxies that send into link `index` (from 0) for its new rate, except those
@@ -252,11 +261,22 @@ impl SeriesNetwork {
             onward.link = Some(format!("link{}", host + 1));
             onward.shape = Some(split.shaper);
         }
-        let towards_receiver = LegRule { to, profile: onward, ..LegRule::default() };
+        let legs = if scenario.beyond_forward_flows().is_none() {
+            vec![LegRule { to, profile: onward, ..LegRule::default() }]
+        } else {
+            // Connections may end before the receiver, and carry data away from it.
+            let leaves = |link: usize, profile| {
+                let interface = vec![Interface(format!("link{link}"))];
+                LegRule { interface, profile, ..LegRule::default() }
+            };
+            let back = scenario.leg_controls()[scenario.control_of_leg_behind(number, true)];
+            let reverse = scenario.has_two_way_data().then(|| leaves(host, profile(back)));
+            [leaves(host + 1, onward)].into_iter().chain(reverse).collect()
+        };
         let sender = profile(scenario.control.sender_name());
         ProxyConfig {
             listen: vec![ListenerConfig::transparent((Ipv6Addr::UNSPECIFIED, PROXY_PORT).into())],
-            policy: Policy { legs: vec![towards_receiver], near: sender.clone(), far: sender, ..Policy::default() },
+            policy: Policy { legs, near: sender.clone(), far: sender, ..Policy::default() },
             buffer: scenario.buffer_limit(number),
             ..ProxyConfig::default()
         }
@@ -469,7 +489,7 @@ fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]
 /// that the window is never the bottleneck.
 fn socket_memory(scenario: &Scenario) -> String {
     let queues: u64 = (0..scenario.links.len()).map(|index| scenario.queue_size(index).bytes().0).fold(0, u64::saturating_add);
-    let whole = scenario::LegLinks { first: 0, end: scenario.links.len() };
+    let whole = LegLinks { first: 0, end: scenario.links.len() };
     let extra = scenario.flow_specs(scenario.seed).iter().map(|flow| 2 * flow.access_delay.0).max().unwrap_or(0);
     let rtt = scenario.base_rtt(whole) + Span(extra);
     let fastest = scenario.links.iter().map(|link| link.rate).max().unwrap_or(units::Rate(0));

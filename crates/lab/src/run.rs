@@ -7,10 +7,10 @@ use crate::{
     measure::{self, Recorder},
     network::{NetworkOptions, SeriesNetwork, uses_fast_open},
     parallel,
-    workload::{self, RunContext, Workload},
+    workload::{self, FlowGroups, RunContext, Workload},
 };
 use outcome::{Engine, EngineError, Outcome, Progress};
-use scenario::{Backpressure, Explicit, QueueKind, Scenario, SplitMode, Tcp};
+use scenario::{Backpressure, Explicit, QueueKind, Scenario, SplitMode, Tcp, WebClient};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},
@@ -89,6 +89,10 @@ impl Engine for Lab {
                 let why = "only Tandem's proxy is told to use TCP Fast Open";
                 return EngineError::cannot("lab", format!("split[{}].fast_open", index + 1), why);
             }
+            if let (true, Some(key)) = (split.fast_open, scenario.web_key()) {
+                let why = format!("the connections of a [[{key}]] do not use TCP Fast Open: leave it out");
+                return EngineError::cannot("lab", format!("split[{}].fast_open", index + 1), why);
+            }
             if split.backpressure != Backpressure::Window {
                 return EngineError::cannot(
                     "lab",
@@ -121,7 +125,9 @@ impl Engine for Lab {
                 return EngineError::cannot("lab", format!("flow[{index}].send_buffer"), why);
             }
         }
-        if scenario.flow_specs(scenario.seed).len() > MAX_FLOWS {
+        let flows = scenario.flow_specs(scenario.seed).len();
+        let others = scenario.cross_flow_specs(scenario.seed, 0).len() + scenario.web_clients(scenario.seed).len();
+        if flows + others > MAX_FLOWS {
             return EngineError::cannot("lab", "flow.count", format!("it has ports for {MAX_FLOWS} flows only: ask for fewer"));
         }
         let available = intercept::available_controllers();
@@ -129,7 +135,11 @@ impl Engine for Lab {
         let legs = legs.map(|(leg, name)| (if leg == 0 { "control.sender" } else { "control.proxy" }.to_owned(), leg, name));
         let senders = scenario.sender_settings();
         let groups = (1..).zip(&senders).map(|(group, setting)| (format!("flow[{group}].control"), 0, setting.name.as_str()));
-        for (key, leg, name) in legs.chain(groups) {
+        let cross_senders = scenario.cross_sender_settings();
+        let cross = (1..).zip(&cross_senders).map(|(group, setting)| (format!("cross_flow[{group}].control"), 0, setting.name.as_str()));
+        let web = scenario.web_settings();
+        let ends = web.iter().map(|(key, setting)| (key.clone(), 0, setting.name.as_str()));
+        for (key, leg, name) in legs.chain(groups).chain(cross).chain(ends) {
             if kernel::has_congestion_control(name) {
                 continue;
             }
@@ -181,6 +191,7 @@ impl From<LabError> for EngineError {
 fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<Outcome, EngineError> {
     progress.at(0.0, "building");
     let specs = scenario.flow_specs(seed);
+    let cross_specs = scenario.cross_flow_specs(seed, specs.len() as u32);
     let delayed = specs.iter().filter(|flow| flow.access_delay.0 > 0);
     let options = NetworkOptions {
         capture: lab.capture.clone(),
@@ -201,14 +212,19 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     if has_fast_open {
         fast_open::give_cookies(&network, scenario)?;
     }
-    let context = Arc::new(RunContext::new(seed, &controllers.groups, has_fast_open));
+    let context = Arc::new(RunContext::new(seed, has_fast_open));
     network.start_clock();
     let mut rate_changes: Vec<_> = scenario.links.iter().map(|link| link.all_changes().peekable()).collect();
-    let mut workload = Workload::start(&network, context.clone(), &specs, &scenario.cross)?;
-    let mut recorder = Recorder::new(scenario, &specs);
+    let flows = FlowGroups { specs: &specs, controls: &controllers.groups };
+    let cross_flows = FlowGroups { specs: &cross_specs, controls: &controllers.cross_groups };
+    let mut workload = Workload::start(&network, context.clone(), [flows, cross_flows], &scenario.cross)?;
+    let clients = scenario.web_clients(seed);
+    let ends_by_itself = specs.iter().all(|flow| flow.bytes.is_some()) && clients.iter().all(WebClient::has_end);
+    let web_controls = clients.iter().map(|client| controllers.of_web_client(client, scenario.pages.len())).collect();
+    workload.start_web(&network, clients, web_controls)?;
+    let mut recorder = Recorder::new(scenario, &specs, &cross_specs);
 
     let duration = scenario.duration.map(units::Span::duration);
-    let ends_by_itself = specs.iter().all(|flow| flow.bytes.is_some());
     let mut next = Instant::now();
     let cancelled = loop {
         recorder.sample(&context, &workload.flows, &network);
@@ -244,20 +260,21 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     }
     recorder.count_overruns(&network);
     let flows = workload.flows.clone();
+    let web = workload.web.iter().map(|session| session.result()).collect();
     drop(workload);
     let links = network.finish()?;
     if cancelled {
         return Err(EngineError::Cancelled);
     }
     let records = ended.lock().map(|mut records| std::mem::take(&mut *records)).unwrap_or_default();
-    Ok(measure::outcome(scenario, seed, recorder, &flows, records, &links, end_s))
+    Ok(measure::outcome(scenario, seed, recorder, (&flows, web), records, &links, end_s))
 }
 
 /// Completed share of a run, estimated from elapsed time and from the bytes read.
 fn progress_of(workload: &Workload, elapsed: Duration, duration: Option<Duration>) -> f64 {
     let time = duration.map(|duration| elapsed.as_secs_f64() / duration.as_secs_f64());
     let (mut read, mut asked) = (0, 0);
-    for flow in &workload.flows {
+    for flow in workload.awaited_flows() {
         if let Some(bytes) = flow.spec.bytes {
             read += flow.read.load(std::sync::atomic::Ordering::Relaxed);
             asked += bytes.0;

@@ -4,9 +4,9 @@
 //! A flow has two threads, one on each host. They publish their state in [`Flow`], which can be
 //! sampled while the flow runs.
 
-use crate::{LabError, host::Host, network::SeriesNetwork};
+use crate::{LabError, host::Host, network::SeriesNetwork, web::WebSession};
 use rand::RngExt;
-use scenario::{Cross, FlowSpec, Opens, Purpose, Times, Writes, stream};
+use scenario::{Cross, FlowSpec, Opens, Purpose, Times, WebClient, Writes, stream};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io::{self, Read, Write},
@@ -53,18 +53,16 @@ pub(crate) struct RunContext {
     seed: u64,
     /// The bytes that flows send, repeated cyclically.
     payload: Vec<u8>,
-    /// The sender's congestion controller of each group of flows.
-    controls: Vec<String>,
     /// Whether the receiver of a download sends a request of one byte, which the sender awaits. A
     /// SYN with Fast Open is sent with the first data only.
     requests: bool,
 }
 
 impl RunContext {
-    pub(crate) fn new(seed: u64, controls: &[String], requests: bool) -> Self {
+    pub(crate) fn new(seed: u64, requests: bool) -> Self {
         let mut payload = vec![0; 1 << 20];
         stream(seed, Purpose::Payload, 0).fill(&mut payload[..]);
-        RunContext { began: Instant::now(), stop: AtomicBool::new(false), seed, payload, controls: controls.to_vec(), requests }
+        RunContext { began: Instant::now(), stop: AtomicBool::new(false), seed, payload, requests }
     }
 
     /// Seconds since the start of the run.
@@ -72,7 +70,13 @@ impl RunContext {
         self.began.elapsed().as_secs_f64()
     }
 
-    fn stopped(&self) -> bool {
+    /// The bytes that are sent, repeated cyclically.
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// Whether the run is to end.
+    pub(crate) fn stopped(&self) -> bool {
         self.stop.load(Relaxed)
     }
 
@@ -95,6 +99,8 @@ impl RunContext {
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) spec: FlowSpec,
+    /// The sender's congestion controller.
+    control: String,
     /// Payload that the receiver has read, bytes.
     pub(crate) read: AtomicU64,
     sending: OnceLock<Arc<Socket>>,
@@ -148,24 +154,50 @@ impl Flow {
 pub(crate) struct Workload {
     pub(crate) context: Arc<RunContext>,
     pub(crate) flows: Vec<Arc<Flow>>,
-    threads: Vec<thread::JoinHandle<()>>,
+    /// The web clients, in the order of the scenario.
+    pub(crate) web: Vec<Arc<WebSession>>,
+    /// Number of flows that are not cross traffic.
+    awaited: usize,
+    /// Threads of flows and web clients, for whose end the run waits.
+    flow_threads: Vec<thread::JoinHandle<()>>,
+    /// Threads of cross traffic and web servers.
+    cross_threads: Vec<thread::JoinHandle<()>>,
+}
+
+/// The flows of a run, with the sender's congestion controller of each of their groups.
+pub(crate) struct FlowGroups<'a> {
+    pub(crate) specs: &'a [FlowSpec],
+    pub(crate) controls: &'a [String],
 }
 
 impl Workload {
-    /// Starts the threads of all flows and of all cross traffic; each waits until its start time.
-    pub(crate) fn start(network: &SeriesNetwork, context: Arc<RunContext>, specs: &[FlowSpec], cross: &[Cross]) -> Result<Self, LabError> {
-        let mut workload = Workload { context, flows: Vec::new(), threads: Vec::new() };
-        for spec in specs {
-            let flow = Arc::new(Flow {
-                spec: *spec,
-                read: AtomicU64::new(0),
-                sending: OnceLock::new(),
-                receiving: OnceLock::new(),
-                listening: OnceLock::new(),
-                result: Mutex::new(FlowResult::default()),
-            });
-            workload.add(network, &flow)?;
-            workload.flows.push(flow);
+    /// Starts the threads of all flows and of all cross traffic, over TCP (`cross_flows`) and UDP; each
+    /// waits until its start time. The flows are followed by those of cross traffic in
+    /// [`flows`](Self::flows).
+    pub(crate) fn start(
+        network: &SeriesNetwork,
+        context: Arc<RunContext>,
+        [flows, cross_flows]: [FlowGroups<'_>; 2],
+        cross: &[Cross],
+    ) -> Result<Self, LabError> {
+        let awaited = flows.specs.len();
+        let mut workload =
+            Workload { context, flows: Vec::new(), web: Vec::new(), awaited, flow_threads: Vec::new(), cross_threads: Vec::new() };
+        for (groups, is_cross) in [(flows, false), (cross_flows, true)] {
+            for spec in groups.specs {
+                let flow = Arc::new(Flow {
+                    spec: *spec,
+                    control: groups.controls[spec.group].clone(),
+                    read: AtomicU64::new(0),
+                    sending: OnceLock::new(),
+                    receiving: OnceLock::new(),
+                    listening: OnceLock::new(),
+                    result: Mutex::new(FlowResult::default()),
+                });
+                let threads = workload.play_flow(network, &flow)?;
+                if is_cross { &mut workload.cross_threads } else { &mut workload.flow_threads }.extend(threads);
+                workload.flows.push(flow);
+            }
         }
         for (index, cross) in (0..).zip(cross) {
             let from = &network.hosts()[cross.link - 1];
@@ -174,59 +206,78 @@ impl Workload {
             let sink =
                 to.enter(|| UdpSocket::bind(address))?.map_err(|why| LabError::System { what: "open a sink for cross traffic", why })?;
             let (context, times) = (workload.context.clone(), cross.times(workload.context.seed, index));
-            workload.threads.push(from.spawn("cross", move || cross_traffic(&context, times, &sink))?);
+            workload.cross_threads.push(from.spawn("cross", move || cross_traffic(&context, times, &sink))?);
         }
         Ok(workload)
     }
 
-    fn add(&mut self, network: &SeriesNetwork, flow: &Arc<Flow>) -> Result<(), LabError> {
-        let (opener, server, address) = network.ends(flow.spec.opens);
+    /// Starts the web clients and their servers, at the ports that follow those of the flows. `controls`
+    /// has the controller of both ends of each client.
+    pub(crate) fn start_web(&mut self, network: &SeriesNetwork, clients: Vec<WebClient>, controls: Vec<String>) -> Result<(), LabError> {
+        for (client, control) in clients.into_iter().zip(controls) {
+            let port = port((self.flows.len() + self.web.len()) as u32);
+            let (session, [server, player]) = WebSession::start(network, self.context.clone(), client, control, port)?;
+            self.web.push(session);
+            self.cross_threads.push(server);
+            self.flow_threads.push(player);
+        }
+        Ok(())
+    }
+
+    /// Starts the two ends of a flow.
+    fn play_flow(&self, network: &SeriesNetwork, flow: &Arc<Flow>) -> Result<[thread::JoinHandle<()>; 2], LabError> {
+        let (opener, server, address) = network.ends_of(flow.spec.path, flow.spec.opens);
         let failed = |why| LabError::System { what: "open a listener for a flow", why };
         // The socket listens before any client connects.
         let listener = self.listener(server, flow, address)?.map_err(failed)?;
         let listener = Arc::new(listener);
         let _ = flow.listening.set(listener.clone());
         let (context, shared) = (self.context.clone(), flow.clone());
-        self.threads.push(server.spawn("server", move || match listener.accept() {
+        let serving = server.spawn("server", move || match listener.accept() {
             Ok((socket, _)) => play(&context, &shared, socket, shared.spec.opens == Opens::Receiver),
             Err(_) if context.stopped() => {}
             Err(why) => shared.fail("accept", &why),
-        })?);
+        })?;
         let (context, shared) = (self.context.clone(), flow.clone());
-        self.threads.push(opener.spawn("opener", move || {
+        let opening = opener.spawn("opener", move || {
             if context.sleep_until(shared.spec.start) {
                 open(&context, &shared, SocketAddr::new(address, port(shared.spec.id)));
             }
-        })?);
-        Ok(())
+        })?;
+        Ok([serving, opening])
     }
 
     fn listener(&self, host: &Host, flow: &Flow, address: IpAddr) -> Result<io::Result<Socket>, LabError> {
         let receives = flow.spec.opens == Opens::Sender;
         host.enter(|| {
-            let socket = socket(&self.context, flow, receives)?;
+            let socket = socket(flow, receives)?;
             socket.bind(&SockAddr::from(SocketAddr::new(address, port(flow.spec.id))))?;
             socket.listen(4)?;
             Ok(socket)
         })
     }
 
-    /// Whether all threads of flows have ended.
+    /// The flows for whose end the run waits.
+    pub(crate) fn awaited_flows(&self) -> impl Iterator<Item = &Arc<Flow>> {
+        self.flows.iter().take(self.awaited)
+    }
+
+    /// Whether all flows and web clients have ended; cross traffic may go on.
     pub(crate) fn is_done(&self) -> bool {
-        self.threads.iter().filter(|thread| thread.thread().name() != Some("cross")).all(thread::JoinHandle::is_finished)
+        self.flow_threads.iter().all(thread::JoinHandle::is_finished)
     }
 
     /// Stops all threads and waits for them, for at most ten seconds.
     pub(crate) fn finish(&mut self) {
         self.context.stop.store(true, Relaxed);
         let begun = Instant::now();
-        while !self.threads.iter().all(thread::JoinHandle::is_finished) && begun.elapsed() < Duration::from_secs(10) {
-            for flow in &self.flows {
-                flow.interrupt();
-            }
+        let mut threads: Vec<_> = self.flow_threads.drain(..).chain(self.cross_threads.drain(..)).collect();
+        while !threads.iter().all(thread::JoinHandle::is_finished) && begun.elapsed() < Duration::from_secs(10) {
+            self.flows.iter().for_each(|flow| flow.interrupt());
+            self.web.iter().for_each(|session| session.interrupt());
             thread::sleep(Duration::from_millis(1));
         }
-        for thread in self.threads.drain(..) {
+        for thread in threads.drain(..) {
             if thread.is_finished() && thread.join().is_err() {
                 tracing::error!("a flow's thread panicked");
             }
@@ -241,7 +292,7 @@ impl Drop for Workload {
 }
 
 /// A socket for one end of `flow`, with its options set before it connects.
-fn socket(context: &RunContext, flow: &Flow, receives: bool) -> io::Result<Socket> {
+fn socket(flow: &Flow, receives: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if receives {
@@ -250,7 +301,7 @@ fn socket(context: &RunContext, flow: &Flow, receives: bool) -> io::Result<Socke
             intercept::clamp_window(&socket, window.0 as usize)?;
         }
     } else {
-        socket.set_tcp_congestion(context.controls[flow.spec.group].as_bytes())?;
+        socket.set_tcp_congestion(flow.control.as_bytes())?;
         // Send buffers are large enough for the BDP of any path. Without this limit, unlimited
         // flows would fill them with unsent data.
         socket.set_tcp_notsent_lowat(MAX_UNSENT)?;
@@ -261,7 +312,7 @@ fn socket(context: &RunContext, flow: &Flow, receives: bool) -> io::Result<Socke
 /// Connects, and plays the opening end of the connection.
 fn open(context: &RunContext, flow: &Flow, to: SocketAddr) {
     let receives = flow.spec.opens == Opens::Receiver;
-    let connected = socket(context, flow, receives).and_then(|socket| {
+    let connected = socket(flow, receives).and_then(|socket| {
         if flow.spec.fast_open {
             // The connect returns at once, and the first write sends the SYN.
             intercept::sys::set_fast_open_connect(&socket)?;

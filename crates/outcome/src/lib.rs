@@ -7,12 +7,14 @@ mod engine;
 mod outcome;
 mod samples;
 mod sojourns;
+mod web;
 
 pub use counted_jobs::CountedJobs;
 pub use engine::{Engine, EngineError, Progress};
 pub use outcome::{
     AgentOutcome, Dist, FlowOutcome, IntervalOutcome, LegOutcome, LinkOutcome, NUMBERS, NetworkOutcome, OVER_CAN, Outcome, Phases,
-    ProxyOutcome, ReorderOutcome, SOJOURNS, Series, ShaperOutcome, add_ci95, half_width, jain, schema,
+    ProxyOutcome, ReorderOutcome, ReverseLinkOutcome, SOJOURNS, Series, ShaperOutcome, add_ci95, half_width, jain, schema,
 };
 pub use samples::{FlowSamples, LegSample, LegSamples, LinkSample, RunSamples};
 pub use sojourns::{Means, Sojourns};
+pub use web::{ExchangeOutcome, PageOutcome, TimePercentiles, WebSamples};

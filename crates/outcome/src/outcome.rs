@@ -1,6 +1,7 @@
 //! The result of a run. Field names are stable: they are those of the JSON that `--json` prints, and
 //! the comments here are the descriptions in its schema.
 
+use crate::web::{ExchangeOutcome, PageOutcome, TimePercentiles};
 use scenario::Scenario;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,8 +28,8 @@ pub struct Outcome {
     pub valid: bool,
     /// What to know before using the numbers, and which flows failed.
     pub warnings: Vec<String>,
-    /// Payload read by all receivers, from the first SYN to the last byte. With a `[foreground]`: of
-    /// all classes while they are measured.
+    /// Payload read by the receivers of all flows, in either direction, from the first SYN to the last
+    /// byte. With a `[foreground]`: of all classes while they are measured.
     pub goodput_bps: f64,
     /// IP bytes that left the bottleneck (the slowest link, the first of equals) over what it could
     /// have carried in that time, from 0 to 1. For networks in parallel: of all together.
@@ -60,6 +61,22 @@ pub struct Outcome {
     pub delay_s: Option<Dist>,
     /// The flows, in the order of their numbers.
     pub flows: Vec<FlowOutcome>,
+    /// The connections of TCP cross traffic, whose numbers follow those of the flows. They count in no
+    /// other number but those of links and what proxies hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cross_flows: Vec<FlowOutcome>,
+    /// Page load time, over all loads of all pages. Absent: none was complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_load_s: Option<TimePercentiles>,
+    /// Response time, over all objects of pages and all responses of exchanges. Absent: there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_s: Option<TimePercentiles>,
+    /// The pages, in the order of the scenario.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pages: Vec<PageOutcome>,
+    /// The exchanges, in the order of the scenario.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exchanges: Vec<ExchangeOutcome>,
     /// The proxy; all connections and proxies together. Absent: nothing is split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxyOutcome>,
@@ -108,6 +125,9 @@ pub struct Outcome {
 pub struct FlowOutcome {
     /// Number of the flow in the scenario, from 0.
     pub id: u32,
+    /// Whether its data goes against the links, from the last to the first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reverse: bool,
     /// Payload that it was to send. Absent: as much as it can until the run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_bytes: Option<u64>,
@@ -168,12 +188,12 @@ pub struct LegOutcome {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProxyOutcome {
     /// Payload held in the direction of the data, over time: receive queue, pipe and unsent send queue
-    /// of all connections together.
+    /// of all connections together, those of cross flows and web traffic too.
     pub buffer_bytes: Dist,
     /// Delay from a byte's first transmission by the sender's TCP until the receiver reads it, over the
     /// bytes of all flows.
     pub delay_s: Dist,
-    /// Shares of the time in which data flowed.
+    /// Shares of the time in which data of flows went through it; all zero without flows.
     pub phases: Phases,
     /// The queue of the proxies' own shaper. Absent: they do not shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -281,6 +301,23 @@ pub struct LinkOutcome {
     /// The same, 95th percentile.
     #[serde(default)]
     pub queue_delay_p95_s: Option<f64>,
+    /// Packets against the direction of the data: acknowledgements, and the data of reverse flows, which
+    /// share a queue. Absent: nothing sends data that way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverse: Option<ReverseLinkOutcome>,
+}
+
+/// What a link carried against the direction of the data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReverseLinkOutcome {
+    /// Packets that arrived at the link.
+    pub packets: u64,
+    /// Packets that the queue dropped.
+    pub queue_drops: u64,
+    /// Packets that were lost behind the queue.
+    pub losses: u64,
+    /// Largest length of the queue.
+    pub queue_max_bytes: u64,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -431,6 +468,14 @@ impl Outcome {
             "queue_max_bytes" => Some(self.queue_max() as f64),
             "queue_delay_p50_s" => self.bottleneck()?.queue_delay_p50_s,
             "queue_delay_p95_s" => self.bottleneck()?.queue_delay_p95_s,
+            "page_load_s" => self.page_load_s.map(|time| time.mean),
+            "page_load_p50_s" => self.page_load_s.map(|time| time.p50),
+            "page_load_p95_s" => self.page_load_s.map(|time| time.p95),
+            "page_load_p99_s" => self.page_load_s.map(|time| time.p99),
+            "response_s" => self.response_s.map(|time| time.mean),
+            "response_p50_s" => self.response_s.map(|time| time.p50),
+            "response_p95_s" => self.response_s.map(|time| time.p95),
+            "response_p99_s" => self.response_s.map(|time| time.p99),
             "phase_free" => self.proxy.as_ref().map(|proxy| proxy.phases.free),
             "phase_starvation" => self.proxy.as_ref().map(|proxy| proxy.phases.starvation),
             "phase_backpressure" => self.proxy.as_ref().map(|proxy| proxy.phases.backpressure),
@@ -460,7 +505,7 @@ pub const SOJOURNS: [&str; Scenario::MOST_NETWORKS + 1] = ["sojourn_0_s", "sojou
 pub const OVER_CAN: [&str; Scenario::MOST_NETWORKS + 1] = ["over_can_0", "over_can_1", "over_can_2", "over_can_3", "over_can_4"];
 
 /// The numbers by which outcomes are compared, and which have intervals over seeds.
-pub const NUMBERS: [&str; 34] = [
+pub const NUMBERS: [&str; 42] = [
     "goodput_bps",
     "utilization",
     "completion_s",
@@ -485,6 +530,14 @@ pub const NUMBERS: [&str; 34] = [
     "phase_backpressure",
     "held_bytes",
     "delay_s",
+    "page_load_s",
+    "page_load_p50_s",
+    "page_load_p95_s",
+    "page_load_p99_s",
+    "response_s",
+    "response_p50_s",
+    "response_p95_s",
+    "response_p99_s",
     SOJOURNS[0],
     SOJOURNS[1],
     SOJOURNS[2],
@@ -594,6 +647,8 @@ mod tests {
             queue_bytes,
             proxy,
             agents: vec![AgentOutcome::default()],
+            page_load_s: Some(TimePercentiles::default()),
+            response_s: Some(TimePercentiles::default()),
             sojourn_s,
             sojourn_over_can,
             ..Outcome::default()

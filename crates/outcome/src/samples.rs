@@ -4,8 +4,9 @@
 use crate::{
     curve,
     outcome::{Dist, FlowOutcome, IntervalOutcome, LegOutcome, LinkOutcome, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome, jain},
+    web::{WebResults, WebSamples},
 };
-use scenario::{Interval, LegLinks, Scenario};
+use scenario::{FlowSpec, Interval, LegLinks, Scenario};
 use units::{Phase, Span};
 
 /// Number of points of a flow at which a byte's delay is measured.
@@ -96,6 +97,10 @@ pub struct RunSamples {
     pub end_s: f64,
     /// The flows, in the scenario's order.
     pub flows: Vec<FlowSamples>,
+    /// The connections of TCP cross traffic, in the scenario's order.
+    pub cross_flows: Vec<FlowSamples>,
+    /// The web clients, in the order of [`Scenario::web_clients`].
+    pub web: Vec<WebSamples>,
     /// The slowest link.
     pub bottleneck: Vec<LinkSample>,
     /// Times, and the payload that all proxies held together.
@@ -113,34 +118,17 @@ pub struct RunSamples {
 impl RunSamples {
     /// Computes the outcome.
     pub fn outcome(self, engine: &str, scenario: &Scenario, seed: u64) -> Outcome {
-        let controls: Vec<String> = scenario.leg_settings().iter().map(ToString::to_string).collect();
         let specs = scenario.flow_specs(seed);
-        let flows: Vec<FlowOutcome> = specs
-            .iter()
-            .zip(&self.flows)
-            .map(|(spec, samples)| {
-                let time = samples.end_s.unwrap_or(self.end_s) - samples.start_s;
-                FlowOutcome {
-                    id: spec.id,
-                    asked_bytes: spec.bytes.map(|bytes| bytes.0),
-                    bytes: samples.bytes,
-                    start_s: samples.start_s,
-                    end_s: samples.end_s,
-                    // Senders may learn of the end after the run.
-                    acked_s: None,
-                    kept_max_bytes: samples.kept_max_bytes,
-                    goodput_bps: if time > 0.0 { samples.bytes as f64 * 8.0 / time } else { 0.0 },
-                    error: samples.error.clone(),
-                    legs: controls.iter().zip(&samples.legs).map(|(control, leg)| leg.outcome(control)).collect(),
-                }
-            })
-            .collect();
+        let flows = self.flow_outcomes(scenario, &specs, &self.flows, |_| None);
+        let cross = scenario.cross_flow_specs(seed, specs.len() as u32);
+        let cross_flows = self.flow_outcomes(scenario, &cross, &self.cross_flows, |group| scenario.cross_flows[group].control.as_deref());
         let [first, last] = self.span();
         let span = (last - first).max(1e-9);
         let total: u64 = flows.iter().map(|flow| flow.bytes).sum();
         let left: Vec<(f64, f64)> = self.bottleneck.iter().map(|sample| (sample.t, sample.left as f64)).collect();
         let carried = curve::value_at(&left, last) - curve::value_at(&left, first);
         let delay_s = self.delays();
+        let web = WebResults::of(scenario, &self.web);
         Outcome {
             scenario: scenario.name.clone(),
             engine: engine.into(),
@@ -159,12 +147,50 @@ impl RunSamples {
             series: self.series(scenario),
             links: self.links,
             flows,
+            cross_flows,
+            pages: web.pages,
+            exchanges: web.exchanges,
+            page_load_s: web.page_load_s,
+            response_s: web.response_s,
             ..Outcome::default()
         }
     }
 
-    /// The times of the first start and of the last end.
+    /// The outcomes of these flows. `control` has the sender's controller of each group, if it is not
+    /// `control.sender`.
+    fn flow_outcomes<'a>(
+        &self,
+        scenario: &Scenario,
+        specs: &[FlowSpec],
+        samples: &[FlowSamples],
+        control: impl Fn(usize) -> Option<&'a str>,
+    ) -> Vec<FlowOutcome> {
+        let outcome = |(spec, samples): (&FlowSpec, &FlowSamples)| {
+            let controls = scenario.flow_leg_settings(spec.path, control(spec.group));
+            let time = samples.end_s.unwrap_or(self.end_s) - samples.start_s;
+            FlowOutcome {
+                id: spec.id,
+                reverse: spec.path.is_reverse,
+                asked_bytes: spec.bytes.map(|bytes| bytes.0),
+                bytes: samples.bytes,
+                start_s: samples.start_s,
+                end_s: samples.end_s,
+                // Senders may learn of the end after the run.
+                acked_s: None,
+                kept_max_bytes: samples.kept_max_bytes,
+                goodput_bps: if time > 0.0 { samples.bytes as f64 * 8.0 / time } else { 0.0 },
+                error: samples.error.clone(),
+                legs: controls.iter().zip(&samples.legs).map(|(control, leg)| leg.outcome(&control.to_string())).collect(),
+            }
+        };
+        specs.iter().zip(samples).map(outcome).collect()
+    }
+
+    /// The times of the first start and of the last end of flows; the whole run if there are none.
     fn span(&self) -> [f64; 2] {
+        if self.flows.is_empty() {
+            return [0.0, self.end_s];
+        }
         let first = self.flows.iter().map(|flow| flow.start_s).fold(f64::INFINITY, f64::min);
         let last = self.flows.iter().map(|flow| flow.end_s.unwrap_or(self.end_s)).fold(0.0, f64::max);
         [first, last]

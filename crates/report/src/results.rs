@@ -9,7 +9,7 @@ use crate::{
     markup::plain,
     number_format::{NONE, QuantityKind, count, three},
 };
-use outcome::{LinkOutcome, OVER_CAN, Outcome, ProxyOutcome, SOJOURNS};
+use outcome::{LinkOutcome, OVER_CAN, Outcome, Phases, ProxyOutcome, SOJOURNS, TimePercentiles};
 use std::collections::BTreeSet;
 
 /// A row for each group.
@@ -30,8 +30,23 @@ pub(crate) fn results(groups: &[OutcomeGroup<'_>]) -> Grid {
         grid.written("Jain", "", groups.iter().map(cell).collect()).droppable(4);
     }
     sojourns(&mut grid, groups);
-    let goodput: Vec<_> = groups.iter().map(|group| group.number("goodput_bps", |outcome| Some(outcome.goodput_bps))).collect();
-    grid.numbers("goodput", QuantityKind::Rate, &goodput);
+    percentiles(&mut grid, groups, "page load", |outcome| outcome.page_load_s);
+    percentiles(&mut grid, groups, "response", |outcome| outcome.response_s);
+    if !any(has_only_web) || any(|outcome| !outcome.flows.is_empty()) {
+        let of = |outcome: &Outcome| (!has_only_web(outcome)).then_some(outcome.goodput_bps);
+        let goodput: Vec<_> = groups.iter().map(|group| group.number("goodput_bps", of)).collect();
+        grid.numbers("goodput", QuantityKind::Rate, &goodput);
+    }
+    if any(|outcome| outcome.flows.iter().any(|flow| flow.reverse)) {
+        let of = |outcome: &Outcome| Some(outcome.flows.iter().filter(|flow| flow.reverse).map(|flow| flow.goodput_bps).sum::<f64>());
+        let reverse: Vec<_> = groups.iter().map(|group| group.mean(of).map(without_interval)).collect();
+        grid.numbers("reverse flows", QuantityKind::Rate, &reverse).droppable(3);
+    }
+    if any(|outcome| !outcome.cross_flows.is_empty()) {
+        let of = |outcome: &Outcome| Some(outcome.cross_flows.iter().map(|flow| flow.goodput_bps).sum::<f64>());
+        let cross: Vec<_> = groups.iter().map(|group| group.mean(of).map(without_interval)).collect();
+        grid.numbers("cross flows", QuantityKind::Rate, &cross).droppable(5);
+    }
     let used: Vec<_> = groups.iter().map(|group| group.number("utilization", |outcome| Some(outcome.utilization))).collect();
     grid.numbers("utilization", QuantityKind::Share, &used).droppable(5);
     if any(has_legs) {
@@ -104,6 +119,11 @@ pub(crate) fn links(groups: &[OutcomeGroup<'_>]) -> Grid {
     let drops = every(|link| Some(link.queue_drops as f64));
     let cells = drops.into_iter().map(|drops| drops.map_or(NONE.into(), count)).collect();
     grid.written("queue drops", "", cells).droppable(3);
+    let reverse = every(|link| link.reverse.map(|reverse| reverse.queue_drops as f64));
+    if reverse.iter().any(Option::is_some) {
+        let cells = reverse.into_iter().map(|drops| drops.map_or(NONE.into(), count)).collect();
+        grid.written("reverse drops", "", cells).droppable(3);
+    }
     let queue = worst(|link| Some(link.queue_max_bytes as f64));
     let wait = worst(|link| link.queue_delay_p95_s);
     grid.scaled("wait, p95", scale(QuantityKind::Delay, &[&wait]), &wait).droppable(1);
@@ -184,6 +204,34 @@ fn sojourns(grid: &mut Grid, groups: &[OutcomeGroup<'_>]) {
     }
 }
 
+/// Whether an outcome has web traffic and no flow whose goodput it could be.
+fn has_only_web(outcome: &Outcome) -> bool {
+    outcome.flows.is_empty() && (!outcome.pages.is_empty() || !outcome.exchanges.is_empty())
+}
+
+fn without_interval(mean: f64) -> SeedNumber {
+    SeedNumber { mean, half: None }
+}
+
+/// Adds a column with the percentiles of a time, if an outcome has them: means over the seeds.
+fn percentiles(grid: &mut Grid, groups: &[OutcomeGroup<'_>], head: &str, of: fn(&Outcome) -> Option<TimePercentiles>) {
+    let all: Vec<Option<[f64; 3]>> = groups
+        .iter()
+        .map(|group| {
+            let mean = |number: fn(TimePercentiles) -> f64| group.mean(|outcome| of(outcome).map(number));
+            Some([mean(|time| time.p50)?, mean(|time| time.p95)?, mean(|time| time.p99)?])
+        })
+        .collect();
+    if all.iter().all(Option::is_none) {
+        return;
+    }
+    // The unit suits the largest of them.
+    let scale = QuantityKind::Time.scale(all.iter().flatten().map(|times| times[2]));
+    let cell = |times: [f64; 3]| times.map(|time| three(time / scale.per)).join(" / ");
+    let cells = all.into_iter().map(|times| times.map_or(NONE.into(), cell)).collect();
+    grid.written(head, &format!("p50 / p95 / p99, {}", scale.unit), cells).droppable(1);
+}
+
 fn proxy(grid: &mut Grid, groups: &[OutcomeGroup<'_>]) {
     let held: Vec<Option<(f64, f64)>> = groups
         .iter()
@@ -201,7 +249,11 @@ fn proxy(grid: &mut Grid, groups: &[OutcomeGroup<'_>]) {
     let share = |group: &OutcomeGroup<'_>, of: fn(&ProxyOutcome) -> f64| {
         group.mean(|outcome| outcome.proxy.as_ref().map(of)).map(|share| format!("{:.0}", share * 100.0))
     };
+    let has_phases = |outcome: &Outcome| outcome.proxy.as_ref().is_some_and(|proxy| proxy.phases != Phases::default());
     let phases = |group: &OutcomeGroup<'_>| -> Option<String> {
+        if !group.outcomes.iter().any(|outcome| has_phases(outcome)) {
+            return None;
+        }
         let [free, starved, held_back] = [
             share(group, |proxy| proxy.phases.free)?,
             share(group, |proxy| proxy.phases.starvation)?,

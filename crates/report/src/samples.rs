@@ -88,6 +88,7 @@ fn link(number: usize, rate: f64, delay: f64, loss: Option<f64>, drops: u64) -> 
         queue_max_bytes: if number == 2 { 1_000_000 } else { 45_000 },
         queue_delay_p50_s: Some(0.001),
         queue_delay_p95_s: Some(0.004),
+        reverse: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{PlainTable, links_table, samples, table};
 use insta::assert_snapshot;
-use outcome::{FlowOutcome, Outcome, add_ci95};
+use outcome::{FlowOutcome, Outcome, PageOutcome, TimePercentiles, add_ci95};
 
 #[test]
 fn the_four_cases_of_a_demonstration() {
@@ -138,6 +138,34 @@ fn engines_and_parallel_networks_get_their_columns() {
     let table = table(&[own], None);
     assert!(table.contains("2.44 ± 0.05") && table.contains("– / 5.01"), "{table}");
     assert!(table.ends_with("± is half the width of the 95 % interval that the engine itself gives its mean.\n"), "{table}");
+}
+
+#[test]
+fn web_traffic_and_reverse_flows_get_their_columns() {
+    let times = |p50: f64| TimePercentiles { count: 30, mean: p50, p50, p95: 2.0 * p50, p99: 3.0 * p50, max: 4.0 * p50 };
+    let answer = |case: &str, p50: f64| Outcome {
+        scenario: "web".into(),
+        case: case.into(),
+        engine: "sim".into(),
+        valid: true,
+        utilization: 0.12,
+        page_load_s: Some(times(p50)),
+        response_s: Some(times(p50 / 10.0)),
+        pages: vec![PageOutcome::default()],
+        ..Outcome::default()
+    };
+    let alone = table(&[answer("end to end", 6.0), answer("split", 3.5)], None);
+    let all = ["page load", "response", "p50 / p95 / p99, s", "6.00 / 12.0 / 18.0", "3.50 / 7.00 / 10.5", "0.600 / 1.20 / 1.80"];
+    assert!(all.iter().all(|text| alone.contains(text)) && !alone.contains("goodput"), "{alone}");
+    // A flow beside the page has a goodput, and the page has none.
+    let mut beside = answer("split", 3.5);
+    let flow = |id, reverse, goodput_bps| FlowOutcome { id, reverse, goodput_bps, end_s: Some(9.0), ..FlowOutcome::default() };
+    beside.flows = vec![flow(0, false, 4e6), flow(1, true, 3e6)];
+    beside.cross_flows = vec![flow(2, false, 1e6)];
+    beside.goodput_bps = 7e6;
+    let both = table(&[answer("page alone", 3.5), beside], None);
+    let all = ["goodput", "7.00", "reverse flows", "3.00", "cross flows", "1.00"];
+    assert!(all.iter().all(|text| both.contains(text)), "{both}");
 }
 
 #[test]

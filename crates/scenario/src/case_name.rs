@@ -1,7 +1,7 @@
 //! The name of a case in parts: a case of the file, and a value for each key that was swept.
 
 /// The keys of a scenario file at the top level, with which every swept key begins.
-const TOP_KEYS: [&str; 15] = [
+const TOP_KEYS: [&str; 18] = [
     "name",
     "about",
     "duration",
@@ -13,6 +13,9 @@ const TOP_KEYS: [&str; 15] = [
     "tcp",
     "flow",
     "cross",
+    "cross_flow",
+    "page",
+    "exchange",
     "interval",
     "network",
     "foreground",

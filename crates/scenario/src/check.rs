@@ -3,7 +3,7 @@
 use crate::{
     agent::AgentKind,
     control::Control,
-    flows::Draw,
+    flows::{Draw, FlowGroup},
     foreground_arrivals::MmppPhases,
     fraction::Fraction,
     law::{SizeLaw, SpanLaw},
@@ -16,7 +16,7 @@ use toml_file::Fault;
 use units::{Bytes, PKT, QueueLimit, Span};
 
 /// A fault at `path`, unless `ok`.
-fn need(ok: bool, path: String, message: String) -> Result<(), Fault> {
+pub(crate) fn need(ok: bool, path: String, message: String) -> Result<(), Fault> {
     if ok { Ok(()) } else { Err(Fault::new(path, message)) }
 }
 
@@ -165,7 +165,8 @@ impl Scenario {
             need(cross.rate.0 > 0, format!("cross[{index}].rate"), "is 0: leave the [[cross]] out instead".into())?;
             check_spells(&format!("cross[{index}]"), cross.on, cross.off)?;
         }
-        Ok(())
+        self.check_cross_flows()?;
+        self.check_web()
     }
 
     fn check_agents(&self) -> Result<(), Fault> {
@@ -218,7 +219,8 @@ impl Scenario {
     }
 
     fn check_flows(&self) -> Result<(), Fault> {
-        need(!self.flows.is_empty(), "flow".into(), "is missing: a scenario has at least one [[flow]]".into())?;
+        let has_traffic = !self.flows.is_empty() || self.web_key().is_some();
+        need(has_traffic, "flow".into(), "is missing: a scenario has at least one [[flow]], [[page]] or [[exchange]]".into())?;
         for (index, flow) in self.flows.iter().enumerate() {
             need(flow.count > 0, format!("flow[{index}].count"), "is 0: leave the [[flow]] out instead".into())?;
             need(
@@ -245,12 +247,10 @@ impl Scenario {
                 crate::control::check_text(format!("flow[{index}].control"), text)?;
             }
         }
-        for (index, offer) in self.flows.iter().enumerate().filter_map(|(index, flow)| Some((index, flow.offers?))) {
-            need(offer.bytes != Bytes(0).into(), format!("flow[{index}].offers.bytes"), "is 0: it would never send".into())?;
-            need(offer.every != Span::ZERO.into(), format!("flow[{index}].offers.every"), "is 0: leave the offer out instead".into())?;
-            check_spells(&format!("flow[{index}].offers"), offer.on, offer.off)?;
-        }
-        Ok(())
+        self.flows
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, flow)| crate::check_traffic::check_offer(&format!("flow[{index}]"), flow.offers))
     }
 
     fn check_parallel(&self) -> Result<(), Fault> {
@@ -259,6 +259,9 @@ impl Scenario {
             ("split", self.splits.is_empty()),
             ("agent", self.agents.is_empty()),
             ("cross", self.cross.is_empty()),
+            ("cross_flow", self.cross_flows.is_empty()),
+            ("page", self.pages.is_empty()),
+            ("exchange", self.exchanges.is_empty()),
             ("interval", self.intervals.is_empty()),
         ];
         for (key, is_absent) in series {
@@ -288,6 +291,9 @@ impl Scenario {
                 let controlled = self.flows.iter().position(|flow| flow.control.is_some());
                 let shared = "is of one group, but connections over networks in parallel have one controller: set control.sender";
                 need(controlled.is_none(), format!("flow[{}].control", controlled.unwrap_or(0)), shared.into())?;
+                let reverse = self.flows.iter().position(FlowGroup::has_reverse);
+                let both = "is for links in series: over networks in parallel, opens = \"receiver\" makes a download";
+                need(reverse.is_none(), format!("flow[{}].direction", reverse.unwrap_or(0)), both.into())?;
                 self.check_flows()
             }
         }
@@ -396,11 +402,11 @@ fn check_queue(path: &str, queue: Queue) -> Result<(), Fault> {
     need(holds, path.into(), "holds no packet: give it at least \"1pkt\"".into())
 }
 
-fn check_size(path: &str, size: SizeLaw) -> Result<(), Fault> {
+pub(crate) fn check_size(path: &str, size: SizeLaw) -> Result<(), Fault> {
     need(size.mean.0 > 0, path.into(), "is 0: a transfer has at least one byte".into())
 }
 
-fn check_window(path: &str, window: Option<Bytes>) -> Result<(), Fault> {
+pub(crate) fn check_window(path: &str, window: Option<Bytes>) -> Result<(), Fault> {
     let opens = window.is_none_or(|window| window >= PKT);
     need(opens, path.into(), "is less than one packet: nothing could be sent".into())
 }
@@ -427,7 +433,7 @@ fn check_loss(path: &str, loss: Option<Loss>) -> Result<(), Fault> {
 }
 
 /// Spells and pauses go together, and a source that never sends is left out.
-fn check_spells(path: &str, on: Option<SpanLaw>, off: Option<SpanLaw>) -> Result<(), Fault> {
+pub(crate) fn check_spells(path: &str, on: Option<SpanLaw>, off: Option<SpanLaw>) -> Result<(), Fault> {
     let wrong = |message: &str| Err(Fault::new(format!("{path}.on"), message));
     match on {
         _ if on.is_some() != off.is_some() => wrong("on and off go together: give both, or neither for a source that never pauses"),

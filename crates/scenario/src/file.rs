@@ -263,6 +263,7 @@ fn hint(written: &str) -> &'static [&'static str] {
         "description" | "title" => &["about"],
         "time" | "runtime" => &["duration"],
         "position" | "link" => &["after"],
+        "depends" | "depends_on" | "requires" => &["needs"],
         "near" | "client" | "server" => &["sender"],
         "far" => &["proxy"],
         _ => &[],

@@ -3,6 +3,7 @@
 
 use crate::{
     law::{Law, Shape, SizeLaw},
+    path::FlowPath,
     sources::Offer,
 };
 use rand::RngExt;
@@ -13,6 +14,7 @@ use toml_file::text_or_table;
 use units::{Bytes, Span};
 
 /// Connections that are alike. Data goes from the sender to the receiver, whichever end opens them.
+/// The sender is at the beginning of the path unless `direction` says otherwise.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FlowGroup {
@@ -25,6 +27,10 @@ pub struct FlowGroup {
     /// When each starts.
     #[serde(default)]
     pub start: Draw,
+    /// Which way the data goes over the links.
+    #[serde(default, skip_serializing_if = "Direction::is_forward")]
+    #[schemars(extend("default" = "forward"))]
+    pub direction: Direction,
     /// The end that opens the connections.
     #[serde(default)]
     pub opens: Opens,
@@ -56,6 +62,51 @@ pub struct FlowGroup {
 
 fn one_flow() -> u32 {
     1
+}
+
+impl FlowGroup {
+    /// Whether data goes against the links, on all of its connections or on half of them.
+    pub fn has_reverse(&self) -> bool {
+        self.direction != Direction::Forward
+    }
+
+    /// Whether a connection is opened from the end of the path at which a flow with `forward` data has
+    /// its sender (`Opens::Sender`) or its receiver.
+    pub fn is_opened_from(&self, end: Opens) -> bool {
+        match self.direction {
+            Direction::Forward => self.opens == end,
+            Direction::Reverse => self.opens != end,
+            Direction::Both => true,
+        }
+    }
+}
+
+/// Which way data goes over links in series, which are listed from the sender's end to the receiver's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// From the first link to the last
+    #[default]
+    Forward,
+    /// From the last link to the first. The sender is behind the last link
+    Reverse,
+    /// Two connections in place of one, which start together: one each way, with `bytes` each
+    Both,
+}
+
+impl Direction {
+    pub(crate) fn is_forward(&self) -> bool {
+        *self == Direction::Forward
+    }
+
+    /// For each connection that one of a group's `count` makes: whether its data goes in reverse.
+    pub(crate) fn each(self) -> &'static [bool] {
+        match self {
+            Direction::Forward => &[false],
+            Direction::Reverse => &[true],
+            Direction::Both => &[false, true],
+        }
+    }
 }
 
 /// The end that opens a connection.
@@ -168,6 +219,8 @@ pub struct FlowSpec {
     pub start: Span,
     /// The end that opens it.
     pub opens: Opens,
+    /// The links that it crosses, and in which direction.
+    pub path: FlowPath,
     /// Extra one-way delay on the first link.
     pub access_delay: Span,
     /// The receiver's window, if it is a limit.

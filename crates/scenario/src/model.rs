@@ -4,14 +4,19 @@
 use crate::{
     agent::Agent,
     control::{Control, ControllerSetting, bare},
-    flows::{FlowGroup, FlowSpec, Opens},
+    cross_flows::CrossFlow,
+    flows::{Direction, FlowGroup, FlowSpec, Opens},
     links::{Link, QueueParameters},
     networks::{Bond, Foreground, ParallelNetwork},
+    pages::{Exchange, Page},
+    path::{FlowLeg, FlowPath, LegLinks, legs_over},
     random::{Purpose, stream},
     sources::Cross,
     split::{Buffer, Split},
     tcp::Tcp,
+    web_client::WebClient,
 };
+use control::Controller;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use units::{Bytes, QueueSize, Rate, Span};
@@ -55,6 +60,15 @@ pub struct Scenario {
     /// Sources of UDP packets, each across one link.
     #[serde(rename = "cross", default, skip_serializing_if = "Vec::is_empty")]
     pub cross: Vec<Cross>,
+    /// Groups of TCP connections over some of the links, as traffic beside the flows.
+    #[serde(rename = "cross_flow", default, skip_serializing_if = "Vec::is_empty")]
+    pub cross_flows: Vec<CrossFlow>,
+    /// Browsers that load web pages.
+    #[serde(rename = "page", default, skip_serializing_if = "Vec::is_empty")]
+    pub pages: Vec<Page>,
+    /// Clients that send requests and get responses.
+    #[serde(rename = "exchange", default, skip_serializing_if = "Vec::is_empty")]
+    pub exchanges: Vec<Exchange>,
     /// Intervals of the run for which an outcome has the goodput, beside that of the whole run. They
     /// end before the duration. If `--set` shortens the run, an outcome leaves later intervals out, with
     /// a warning.
@@ -85,15 +99,6 @@ fn one() -> u64 {
     1
 }
 
-/// The links between the two ends of a TCP connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LegLinks {
-    /// Index of the first link, from 0.
-    pub first: usize,
-    /// One past the last link.
-    pub end: usize,
-}
-
 impl Scenario {
     /// Whether the run lasts until the end of an interval.
     pub fn lasts_for(&self, interval: &Interval) -> bool {
@@ -107,13 +112,15 @@ impl Scenario {
             let starts = group.start.draw(group.count, &mut stream(seed, Purpose::Starts, group_index));
             let delays = group.access_delay.draw(group.count, &mut stream(seed, Purpose::AccessDelays, group_index));
             let sizes = &mut stream(seed, Purpose::Sizes, group_index);
-            for (start, access_delay) in starts.into_iter().zip(delays) {
+            let connections = starts.into_iter().zip(delays).flat_map(|times| group.direction.each().iter().map(move |way| (times, way)));
+            for ((start, access_delay), &is_reverse) in connections {
                 specs.push(FlowSpec {
                     id: specs.len() as u32,
                     group: group_index as usize,
                     bytes: group.bytes.map(|law| law.draw(sizes)),
                     start,
                     opens: group.opens,
+                    path: FlowPath { links: self.whole_path(), is_reverse },
                     access_delay,
                     window: group.window,
                     send_buffer: group.send_buffer,
@@ -123,6 +130,101 @@ impl Scenario {
             }
         }
         specs
+    }
+
+    /// The connections of TCP cross traffic, numbered from `first_id` on, with random values drawn from
+    /// `seed`.
+    pub fn cross_flow_specs(&self, seed: u64, first_id: u32) -> Vec<FlowSpec> {
+        let mut specs = Vec::new();
+        for (group, cross) in self.cross_flows.iter().enumerate() {
+            cross.add_specs(seed, group, first_id, &mut specs);
+        }
+        specs
+    }
+
+    /// The browsers of all pages, and then the clients of all exchanges, with random start times drawn
+    /// from `seed`.
+    pub fn web_clients(&self, seed: u64) -> Vec<WebClient> {
+        let mut clients = Vec::new();
+        let path = |direction| FlowPath { links: self.whole_path(), is_reverse: direction == Direction::Reverse };
+        for (table, page) in self.pages.iter().enumerate() {
+            for start in page.start.draw(page.count, &mut stream(seed, Purpose::PageStarts, table as u64)) {
+                clients.push(WebClient::of_page(page, table, clients.len() as u64, seed, path(page.direction), start));
+            }
+        }
+        for (table, exchange) in self.exchanges.iter().enumerate() {
+            for start in exchange.start.draw(exchange.count, &mut stream(seed, Purpose::ExchangeStarts, table as u64)) {
+                clients.push(WebClient::of_exchange(exchange, table, clients.len() as u64, seed, path(exchange.direction), start));
+            }
+        }
+        clients
+    }
+
+    /// The controller of both ends of each table of web traffic with its tunables, and its key: pages,
+    /// and then exchanges.
+    pub fn web_settings(&self) -> Vec<(String, ControllerSetting)> {
+        let pages = (1..).zip(&self.pages).map(|(number, page)| (format!("page[{number}].control"), &page.control));
+        let exchanges = (1..).zip(&self.exchanges).map(|(number, exchange)| (format!("exchange[{number}].control"), &exchange.control));
+        let setting = |(key, control): (String, &Option<String>)| match control {
+            Some(control) => (key, self.control.setting(control)),
+            None => ("control.sender".into(), self.control.setting(&self.control.sender)),
+        };
+        pages.chain(exchanges).map(setting).collect()
+    }
+
+    /// The key of the first table of web pages or of request-response; none if there is none.
+    pub fn web_key(&self) -> Option<&'static str> {
+        [("page", self.pages.is_empty()), ("exchange", self.exchanges.is_empty())].into_iter().find(|(_, none)| !none).map(|(key, _)| key)
+    }
+
+    /// All links.
+    pub fn whole_path(&self) -> LegLinks {
+        LegLinks { first: 0, end: self.links.len() }
+    }
+
+    /// The key of the first traffic with data that goes against the links; none if there is none.
+    /// Requests do.
+    pub fn reverse_key(&self) -> Option<String> {
+        let flow = self.flows.iter().position(FlowGroup::has_reverse);
+        let cross = self.cross_flows.iter().position(|cross| cross.direction != Direction::Forward);
+        let key = |name: &str, index: usize| format!("{name}[{}].direction", index + 1);
+        flow.map(|index| key("flow", index))
+            .or_else(|| cross.map(|index| key("cross_flow", index)))
+            .or_else(|| self.web_key().map(Into::into))
+    }
+
+    /// Whether data goes over links in both directions, or only against them.
+    pub fn has_two_way_data(&self) -> bool {
+        self.reverse_key().is_some()
+    }
+
+    /// The first key of traffic that is not flows from the first link to the last, or UDP; none if there
+    /// is no such traffic.
+    pub fn beyond_forward_flows(&self) -> Option<String> {
+        self.reverse_key().or_else(|| (!self.cross_flows.is_empty()).then(|| "cross_flow".into()))
+    }
+
+    /// The legs of a flow, from its sender on.
+    pub fn legs_of(&self, path: FlowPath) -> Vec<FlowLeg> {
+        legs_over(path, self.splits.iter().map(|split| split.after))
+    }
+
+    /// The controller of each leg of a flow over `path`, with its tunables. `sender` is that of its
+    /// sender, if it is not `control.sender`.
+    pub fn flow_leg_settings(&self, path: FlowPath, sender: Option<&str>) -> Vec<ControllerSetting> {
+        let texts = self.leg_texts();
+        let proxy = |split: usize| texts[self.control_of_leg_behind(split, path.is_reverse)];
+        let control = |leg: FlowLeg| leg.split_before.map_or(sender.unwrap_or(texts[0]), proxy);
+        self.legs_of(path).into_iter().map(|leg| self.control.setting(control(leg))).collect()
+    }
+
+    /// Which of [`leg_controls`](Self::leg_controls) split `split` sends with, towards the receiver or in
+    /// `reverse`: there the sender's if its own divides a capacity, since it is told that of the link
+    /// towards the receiver only.
+    pub fn control_of_leg_behind(&self, split: usize, reverse: bool) -> usize {
+        let number = split + 1;
+        let divides_capacity = || Controller::named(bare(self.leg_texts()[number])).is_some_and(Controller::needs_capacity);
+        if reverse && divides_capacity() { 0 } else { number }
     }
 
     /// The legs from sender to receiver: one if nothing is split, and one more for each split.
@@ -139,12 +241,12 @@ impl Scenario {
             .collect()
     }
 
-    /// Whether the connection of `flow` on leg `number` (from 0) has Fast Open. The flow's setting holds
-    /// on the leg that its opener dials, a proxy's on the leg that the proxy dials.
-    pub fn has_fast_open(&self, flow: &FlowSpec, number: usize) -> bool {
+    /// Whether the connection of `flow` on a leg has Fast Open. The flow's setting holds on the leg that
+    /// its opener dials, a proxy's on the leg that the proxy dials.
+    pub fn has_fast_open(&self, flow: &FlowSpec, leg: &FlowLeg) -> bool {
         let dialled_by = match flow.opens {
-            Opens::Sender => number.checked_sub(1),
-            Opens::Receiver => Some(number),
+            Opens::Sender => leg.split_before,
+            Opens::Receiver => leg.split_behind,
         };
         dialled_by.and_then(|split| self.splits.get(split)).map_or(flow.fast_open, |split| split.fast_open)
     }
@@ -163,6 +265,12 @@ impl Scenario {
     pub fn sender_settings(&self) -> Vec<ControllerSetting> {
         let text = |group: &FlowGroup| group.control.clone().unwrap_or_else(|| self.control.sender.clone());
         self.flows.iter().map(|group| self.control.setting(&text(group))).collect()
+    }
+
+    /// The sender's controller of each group of TCP cross traffic with its tunables.
+    pub fn cross_sender_settings(&self) -> Vec<ControllerSetting> {
+        let text = |group: &CrossFlow| group.control.clone().unwrap_or_else(|| self.control.sender.clone());
+        self.cross_flows.iter().map(|group| self.control.setting(&text(group))).collect()
     }
 
     fn leg_texts(&self) -> Vec<&str> {

@@ -36,6 +36,16 @@ pub enum Purpose {
     Duplicates,
     /// Drops of a queue under active management.
     Queue,
+    /// Start times of the connections of a group of TCP cross traffic.
+    CrossFlowStarts,
+    /// Sizes of these connections.
+    CrossFlowSizes,
+    /// Sizes and times of a web client.
+    Web,
+    /// Start times of the browsers of a page.
+    PageStarts,
+    /// Start times of the clients of an exchange.
+    ExchangeStarts,
 }
 
 /// The generator for `purpose` and `index` (the number of the flow group, of the link …) under `seed`.

@@ -95,6 +95,27 @@ impl TcpConnection {
         self.handshakes[end as usize].state == HandshakeState::Established
     }
 
+    /// Establishes an end without a handshake of its own: by that of a connection in the opposite
+    /// direction over the same leg, whose RTT was `rtt_us` (0: not measured).
+    pub(crate) fn establish_with(&mut self, end: ConnectionEnd, rtt_us: u32, net: &mut SimNetwork) {
+        self.handshakes[end as usize].state = HandshakeState::Established;
+        match end {
+            ConnectionEnd::Sender => {
+                let window = self.receiver.handshake_window();
+                self.sender.establish(rtt_us, window, self.settings.initial_window, net);
+            }
+            ConnectionEnd::Receiver => self.receiver.establish(rtt_us),
+        }
+    }
+
+    /// The RTT that an end has measured so far, µs; 0 if none.
+    pub(crate) fn handshake_rtt_us(&self, end: ConnectionEnd) -> u32 {
+        match end {
+            ConnectionEnd::Sender => self.sender.rtt.srtt_us(),
+            ConnectionEnd::Receiver => self.receiver.srtt_us(),
+        }
+    }
+
     /// Whether an end has begun by Fast Open and its handshake is not complete.
     pub(crate) fn in_early_data(&self, end: ConnectionEnd) -> bool {
         let handshake = &self.handshakes[end as usize];

@@ -5,7 +5,7 @@ use crate::{
     parallel::{self, MAX_WEIGHT, ParallelSimulation},
     run_counters::RunCounters,
     sender::CongestionControl,
-    series::{self, RunSampler, SeriesSimulation},
+    series::{self, RunSampler, SeriesControls, SeriesSimulation},
     settings::TcpSettings,
 };
 use control::Controller;
@@ -49,7 +49,11 @@ impl Engine for Sim {
             }
         }
         can_answer_agents(scenario)?;
+        can_answer_two_way(scenario)?;
+        can_answer_web(scenario)?;
+        web_controls(scenario)?;
         group_controls(scenario)?;
+        cross_flow_controls(scenario)?;
         leg_controls(scenario).map(drop)
     }
 
@@ -80,7 +84,10 @@ impl Sim {
                 let simulation = ParallelSimulation::new(scenario, parallel, seed, controller, settings);
                 run_parallel(simulation, scenario, parallel, seed, progress)
             }
-            _ => run_series(scenario, seed, [&controls, &group_controls(scenario)?], settings, progress),
+            _ => {
+                let (flows, cross_flows, web) = (group_controls(scenario)?, cross_flow_controls(scenario)?, web_controls(scenario)?);
+                run_series(scenario, seed, &SeriesControls { legs: controls, flows, cross_flows, web }, settings, progress)
+            }
         }
     }
 }
@@ -88,12 +95,12 @@ impl Sim {
 fn run_series(
     scenario: &Scenario,
     seed: u64,
-    controls: [&[CongestionControl]; 2],
+    controls: &SeriesControls,
     settings: TcpSettings,
     progress: &dyn Progress,
 ) -> Result<(Outcome, RunCounters), EngineError> {
     let mut simulation = SeriesSimulation::new(scenario, seed, controls, settings);
-    let mut sampler = RunSampler::new(simulation.flows.len(), simulation.legs, &settings);
+    let mut sampler = RunSampler::new(&simulation, &settings);
     let until = scenario.duration.unwrap_or(TIME_LIMIT).0;
     if simulation.run(until, &mut sampler, progress) == RunEnd::Cancelled {
         return Err(EngineError::Cancelled);
@@ -105,8 +112,8 @@ fn run_series(
     for (outcome, flow) in outcome.flows.iter_mut().zip(&simulation.flows) {
         outcome.acked_s = flow.acked.map(|at| at as f64 / 1e9);
     }
-    if scenario.duration.is_none() && outcome.flows.iter().any(|flow| flow.end_s.is_none()) {
-        outcome.warnings.push("a flow had not ended after a month of simulated time".into());
+    if scenario.duration.is_none() && simulation.is_unfinished() {
+        outcome.warnings.push("a flow or a page had not ended after a month of simulated time".into());
     }
     Ok((outcome, counters))
 }
@@ -148,6 +155,22 @@ fn can_answer_agents(scenario: &Scenario) -> Result<(), EngineError> {
         if Explicit::named(controls[leg]).is_some() {
             let why = format!("it discards or changes acknowledgements with the feedback of routers, which {} needs", controls[leg]);
             return EngineError::cannot("sim", format!("agent[{index}].kind"), why);
+        }
+    }
+    Ok(())
+}
+
+/// Refuses data against the links, or connections over some of them, beside what assumes flows from the
+/// first link to the last.
+fn can_answer_two_way(scenario: &Scenario) -> Result<(), EngineError> {
+    if let (Some(key), false) = (scenario.beyond_forward_flows(), scenario.agents.is_empty()) {
+        return EngineError::cannot("sim", key, "its agents know flows from the first link to the last only: leave the [[agent]]s out");
+    }
+    let Some(key) = scenario.reverse_key() else { return Ok(()) };
+    for control in scenario.leg_controls() {
+        if Explicit::named(control).is_some() {
+            let why = format!("routers give feedback to data from the first link to the last only, and {control:?} needs it");
+            return EngineError::cannot("sim", key, why);
         }
     }
     Ok(())
@@ -223,6 +246,48 @@ fn group_controls(scenario: &Scenario) -> Result<Vec<CongestionControl>, EngineE
     };
     let settings = scenario.sender_settings().into_iter().enumerate();
     settings.map(|(group, setting)| congestion_control(scenario, 0, &setting, key(group))).collect()
+}
+
+/// Refuses web traffic beside what its connections do not have.
+fn can_answer_web(scenario: &Scenario) -> Result<(), EngineError> {
+    let Some(key) = scenario.web_key() else { return Ok(()) };
+    for (index, split) in (1..).zip(&scenario.splits) {
+        if split.mode != SplitMode::Stream {
+            let why = format!("proxies that carry a [[{key}]] forward it as a stream: set mode = \"stream\"");
+            return EngineError::cannot("sim", format!("split[{index}].mode"), why);
+        }
+        if split.fast_open {
+            let why = format!("the connections of a [[{key}]] do not use TCP Fast Open: leave it out");
+            return EngineError::cannot("sim", format!("split[{index}].fast_open"), why);
+        }
+    }
+    Ok(())
+}
+
+/// The congestion control of each table of web traffic, pages first.
+fn web_controls(scenario: &Scenario) -> Result<Vec<CongestionControl>, EngineError> {
+    scenario.web_settings().into_iter().map(|(key, setting)| congestion_control(scenario, 0, &setting, key)).collect()
+}
+
+/// The sender's congestion control of each group of TCP cross traffic.
+fn cross_flow_controls(scenario: &Scenario) -> Result<Vec<CongestionControl>, EngineError> {
+    let key = |group: usize| match scenario.cross_flows[group].control {
+        Some(_) => format!("cross_flow[{}].control", group + 1),
+        None => "control.sender".into(),
+    };
+    let settings = scenario.cross_sender_settings().into_iter().enumerate();
+    settings.map(|(group, setting)| cross_flow_control(scenario, &setting, key(group))).collect()
+}
+
+/// The congestion control of cross traffic by its setting, that of `key`. Its links may have no routers
+/// that give feedback.
+fn cross_flow_control(scenario: &Scenario, setting: &ControllerSetting, key: String) -> Result<CongestionControl, EngineError> {
+    if Explicit::named(&setting.name).is_some() {
+        let why =
+            format!("{:?} needs feedback of routers, which TCP cross traffic does not follow: give it a control of its own", setting.name);
+        return EngineError::cannot("sim", key, why);
+    }
+    congestion_control(scenario, 0, setting, key)
 }
 
 /// The congestion control of leg `leg` by its setting, that of `key`.

@@ -42,6 +42,10 @@ pub(crate) enum ScheduledEventKind {
     BondCheck,
     /// The timer of a connection at an agent. Its target is the number of the timer.
     AgentTimer,
+    /// A browser, or a client of request-response, acts.
+    WebClient,
+    /// A server sends the next response over a connection.
+    WebServer,
 }
 
 /// A timer that can be set, moved and stopped. Its entries are in an [`EventQueue`].
@@ -90,7 +94,7 @@ impl Timer {
 }
 
 /// Every kind, in the order of its discriminant.
-const ALL_KINDS: [ScheduledEventKind; 10] = [
+const ALL_KINDS: [ScheduledEventKind; 12] = [
     ScheduledEventKind::RateChange,
     ScheduledEventKind::Sample,
     ScheduledEventKind::FlowStart,
@@ -101,6 +105,8 @@ const ALL_KINDS: [ScheduledEventKind; 10] = [
     ScheduledEventKind::ReceiverTimer,
     ScheduledEventKind::BondCheck,
     ScheduledEventKind::AgentTimer,
+    ScheduledEventKind::WebClient,
+    ScheduledEventKind::WebServer,
 ];
 
 /// An entry as one integer, so that one comparison orders entries: time, target, kind.

@@ -10,7 +10,7 @@
 //! | `network`, `packet`, `link_monitor` | links and shapers, packets, a proxy's view of a link |
 //! | `connection`, `sender`, `receiver`, `rtt` | TCP as in Linux |
 //! | `router`, `feedback` | XCP, VCP and MPCP routers; the return of their feedback |
-//! | `series` | links in series: flows, split nodes, applications, cross traffic |
+//! | `series` | links in series: flows, split nodes, applications, cross traffic, web pages |
 //! | `agent` | agents on the way of connections: Snoop, notices of loss |
 //! | `parallel` | networks in parallel: striped transfers |
 //! | `engine`, `settings`, `run_counters` | the interface |
@@ -27,7 +27,8 @@
 //! - Timer ticks of 4 ms: timers have a resolution of 1 µs.
 //! - Memory pressure, and giving up: a connection retries for ever.
 //! - A FIN segment of its own: the last data segment carries the FIN.
-//! - Data in both directions: acknowledgements are never piggybacked.
+//! - Acknowledgements on data: a connection with requests and responses acknowledges either by
+//!   packets of their own.
 //! - Receive buffer autotuning: from the first acknowledgement on, an end without a configured
 //!   limit advertises a window as large as the path can need, up to TCP's largest (1 GiB, RFC
 //!   7323).

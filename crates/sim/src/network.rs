@@ -20,6 +20,8 @@ pub(crate) enum NextHop {
     Receiver,
     /// To the sender of its connection.
     Sender,
+    /// Depends on the connection: to the next channel, or to the end of the connection that is there.
+    ByConnection,
 }
 
 /// One direction of a link, or a shaper in front of one.
@@ -76,14 +78,20 @@ impl SimNetwork {
     /// The links of a series scenario. The channels of link k are 2k and 2k + 1; shapers follow.
     pub(crate) fn for_series(scenario: &Scenario, seed: u64) -> Self {
         let mut channels = Vec::new();
+        let depends_on_connection = scenario.beyond_forward_flows().is_some();
         let is_split = |node: usize| scenario.splits.iter().any(|split| split.after == node);
         for (index, link) in scenario.links.iter().enumerate() {
             let continues_forward = index + 1 < scenario.links.len() && !is_split(index + 1);
             let continues_backward = index > 0 && !is_split(index);
-            let hops = [
-                if continues_forward { NextHop::Channel(forward(index + 1)) } else { NextHop::Receiver },
-                if continues_backward { NextHop::Channel(backward(index - 1)) } else { NextHop::Sender },
-            ];
+            // Fast path: if all data goes from the first link to the last, the place alone tells.
+            let hops = if depends_on_connection {
+                [NextHop::ByConnection; 2]
+            } else {
+                [
+                    if continues_forward { NextHop::Channel(forward(index + 1)) } else { NextHop::Receiver },
+                    if continues_backward { NextHop::Channel(backward(index - 1)) } else { NextHop::Sender },
+                ]
+            };
             // Acknowledgements get no feedback from routers.
             let routers = [router::for_queue(link.queue.kind, link.rate), None];
             for ((next_hop, is_reverse), router) in hops.into_iter().zip([false, true]).zip(routers) {

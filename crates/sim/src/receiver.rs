@@ -149,6 +149,11 @@ impl TcpReceiver {
         self.send_ack(net);
     }
 
+    /// The RTT of the handshake, µs; 0 if it was not measured.
+    pub(crate) fn srtt_us(&self) -> u32 {
+        self.srtt_us as u32
+    }
+
     fn key(&self) -> EventKey {
         EventKey { target: self.connection, kind: ScheduledEventKind::ReceiverTimer }
     }

@@ -70,6 +70,13 @@ fn check_steady_state(scenario: &Scenario) -> Result<(), EngineError> {
     if !scenario.cross.is_empty() {
         return EngineError::cannot("theory", "cross", "its equations have no cross traffic");
     }
+    if let Some(key) = scenario.beyond_forward_flows() {
+        return EngineError::cannot(
+            "theory",
+            key,
+            "its equations describe data from the first link to the last; the simulator has other traffic: --on sim",
+        );
+    }
     if scenario.links.iter().any(|link| link.demand.is_some()) {
         return EngineError::cannot(
             "theory",

@@ -7,6 +7,7 @@ mod common;
 mod links;
 mod parallel;
 mod play;
+mod web;
 
 use std::sync::Mutex;
 

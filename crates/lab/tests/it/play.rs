@@ -39,7 +39,7 @@ const TRACE: [u32; 40] = [
 const STEPS: &str = "time,rate,delay\n0s,8Mbit,5ms\n200ms,2Mbit,\n400ms,,30ms\n";
 
 /// Plays until a run is valid. Returns `None` and reports the test as skipped if none is.
-fn play(test: &str, text: &str) -> Option<Outcome> {
+pub(crate) fn play(test: &str, text: &str) -> Option<Outcome> {
     play_on(&Lab::default(), test, text)
 }
 
@@ -88,6 +88,66 @@ fn a_file_arrives_whole_end_to_end_and_split_up_and_down() {
             assert_eq!(outcome.proxy.is_some(), legs == 2);
         }
     }
+}
+
+/// Both directions at once: each link's reverse queue has the reverse data and the forward data's
+/// acknowledgements.
+#[test]
+fn data_goes_both_ways_at_once_end_to_end_and_split() {
+    const TEST: &str = "data_goes_both_ways_at_once_end_to_end_and_split";
+    if common::skip(TEST) {
+        return;
+    }
+    for (split, controls) in [("", vec!["reno"]), ("[[split]]\nafter = 1\n", vec!["reno", "cubic"])] {
+        for opens in ["sender", "receiver"] {
+            let text = format!(
+                "{LINKS}{split}[control]\nsender = \"reno\"\nproxy = \"cubic\"\n\
+                 [[flow]]\nbytes = \"1MB\"\nopens = \"{opens}\"\ndirection = \"both\"\n"
+            );
+            let Some(outcome) = play(TEST, &text) else { return };
+            assert_eq!(outcome.flows.iter().map(|flow| flow.reverse).collect::<Vec<_>>(), [false, true]);
+            for flow in &outcome.flows {
+                assert!(flow.bytes == 1_000_000 && flow.end_s.is_some(), "{split}{opens}: {flow:?}");
+                assert_eq!(flow.legs.iter().map(|leg| leg.control.as_str()).collect::<Vec<_>>(), controls);
+                assert!(flow.legs.iter().all(|leg| leg.mean_rtt_s > 0.0), "{flow:?}");
+            }
+            if !split.is_empty() {
+                // The near leg of the reverse flow is that over the second link, with 20 ms.
+                let near = [0, 1].map(|flow| outcome.flows[flow].legs[0].min_rtt_s);
+                assert!((0.004..0.02).contains(&near[0]) && near[1] >= 0.02, "{near:?}");
+            }
+            // 691 segments and at least as many acknowledgements as half of them.
+            let reverse = outcome.links[1].reverse.unwrap();
+            assert!(reverse.packets > 691 + 345, "{reverse:?}");
+        }
+    }
+}
+
+/// A cross flow enters and leaves where it is told to, and is split by the proxies on its way only.
+#[test]
+fn cross_flows_take_their_links_and_pass_the_proxies_between() {
+    const TEST: &str = "cross_flows_take_their_links_and_pass_the_proxies_between";
+    if common::skip(TEST) {
+        return;
+    }
+    let text = format!(
+        "duration = \"3s\"\n{LINKS}[[link]]\nrate = \"50Mbit\"\ndelay = \"3ms\"\n[[split]]\nafter = 2\n[control]\nsender = \"reno\"\n\
+         [[flow]]\n[[cross_flow]]\nenters = 2\nleaves = 2\n[[cross_flow]]\nenters = 2\nleaves = 3\nbytes = \"500kB\"\n\
+         [[cross_flow]]\nenters = 1\nleaves = 1\ndirection = \"reverse\"\nbytes = \"200kB\"\ncontrol = \"cubic\"\n"
+    );
+    let Some(outcome) = play(TEST, &text) else { return };
+    assert_eq!((outcome.flows.len(), outcome.flows[0].legs.len()), (1, 2));
+    let [endless, through, reverse] = &outcome.cross_flows[..] else { panic!("{:?}", outcome.cross_flows) };
+    assert_eq!([endless, through, reverse].map(|flow| flow.legs.len()), [1, 2, 1]);
+    assert!(endless.bytes > 1_000_000 && endless.end_s.is_none(), "{endless:?}");
+    assert_eq!((through.bytes, reverse.bytes, reverse.reverse), (500_000, 200_000, true));
+    assert_eq!(reverse.legs[0].control, "cubic");
+    // Round trips of link 2, of link 2 and 3 apart, and of link 1.
+    for (leg, base) in [(&endless.legs[0], 0.02), (&through.legs[0], 0.02), (&through.legs[1], 0.006), (&reverse.legs[0], 0.004)] {
+        assert!(leg.min_rtt_s >= base && leg.min_rtt_s < base + 0.015, "{leg:?}");
+    }
+    // The flow has left some of link 2 to them.
+    assert!(outcome.goodput_bps < 17e6, "{}", outcome.goodput_bps);
 }
 
 /// With an initial window of ten, ten segments of payload need one flight; with two, they need two

@@ -32,6 +32,17 @@ impl SourceApplication {
         SourceApplication { total, written: if writes.is_some() { 0 } else { total }, writes, next, last_wakeup: Span::ZERO }
     }
 
+    /// An application that writes messages when it is told to, without end.
+    pub(crate) fn of_messages() -> Self {
+        SourceApplication { total: ENDLESS, written: 0, writes: None, next: None, last_wakeup: Span::ZERO }
+    }
+
+    /// Writes a message; returns the bytes written so far.
+    pub(crate) fn append(&mut self, bytes: u64) -> u64 {
+        self.written += bytes;
+        self.written
+    }
+
     /// Performs the writes that are due at `now` ns; returns the bytes written so far.
     pub(crate) fn write(&mut self, now: u64) -> u64 {
         while let Some((at, bytes)) = self.next

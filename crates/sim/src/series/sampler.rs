@@ -4,16 +4,19 @@
 //! way for every engine.
 
 use super::{
-    simulation::{RunObserver, SeriesSimulation},
+    simulation::{RunObserver, SeriesFlow, SeriesSimulation},
     split_node::SplitNode,
 };
 use crate::{
     agent::{AgentCounters, PathAgent},
     connection::TcpConnection,
-    network::forward,
+    network::{backward, forward},
     settings::TcpSettings,
 };
-use outcome::{AgentOutcome, FlowSamples, LegSample, LegSamples, LinkOutcome, LinkSample, Outcome, RunSamples, ShaperOutcome};
+use outcome::{
+    AgentOutcome, FlowSamples, LegSample, LegSamples, LinkOutcome, LinkSample, Outcome, ReverseLinkOutcome, RunSamples, ShaperOutcome,
+    WebSamples,
+};
 use scenario::Backpressure;
 use units::{Phase, Span};
 
@@ -33,12 +36,19 @@ pub(crate) struct RunSampler {
 }
 
 impl RunSampler {
-    /// A sampler for this number of flows, with this number of legs each.
-    pub(crate) fn new(flows: usize, legs: usize, settings: &TcpSettings) -> Self {
-        let max_samples = (MAX_CONNECTION_SAMPLES / (flows * legs).max(1)).clamp(MIN_SAMPLES, settings.max_samples.max(MIN_SAMPLES));
-        let interval = INITIAL_INTERVAL * (flows as u64 * legs as u64 / 200).max(1);
-        let flow = FlowSamples { legs: vec![LegSamples::default(); legs], ..FlowSamples::default() };
-        RunSampler { interval, max_samples, samples: RunSamples { flows: vec![flow; flows], ..RunSamples::default() } }
+    /// A sampler for the flows of a simulation.
+    pub(crate) fn new(simulation: &SeriesSimulation<'_>, settings: &TcpSettings) -> Self {
+        let legs = simulation.flows.iter().map(|flow| flow.legs).sum::<usize>();
+        let max_samples = (MAX_CONNECTION_SAMPLES / legs.max(1)).clamp(MIN_SAMPLES, settings.max_samples.max(MIN_SAMPLES));
+        let interval = INITIAL_INTERVAL * (legs as u64 / 200).max(1);
+        let of = |flow: &SeriesFlow| FlowSamples { legs: vec![LegSamples::default(); flow.legs], ..FlowSamples::default() };
+        let (flows, cross_flows) = simulation.flows.iter().partition::<Vec<_>, _>(|flow| flow.is_awaited);
+        let samples = RunSamples {
+            flows: flows.into_iter().map(of).collect(),
+            cross_flows: cross_flows.into_iter().map(of).collect(),
+            ..RunSamples::default()
+        };
+        RunSampler { interval, max_samples, samples }
     }
 
     /// Keeps every second sample.
@@ -46,7 +56,7 @@ impl RunSampler {
         thin(&mut self.samples.bottleneck);
         thin(&mut self.samples.held);
         thin(&mut self.samples.shaped);
-        for flow in &mut self.samples.flows {
+        for flow in self.samples.flows.iter_mut().chain(&mut self.samples.cross_flows) {
             thin(&mut flow.read);
             flow.legs.iter_mut().for_each(|leg| thin(&mut leg.samples));
         }
@@ -74,14 +84,17 @@ impl RunObserver for RunSampler {
         }
         let t = seconds(simulation.net.now);
         let mut held = 0;
-        for (flow, of_flow) in self.samples.flows.iter_mut().enumerate() {
+        let samples = &mut self.samples;
+        for (flow, of_flow) in samples.flows.iter_mut().chain(&mut samples.cross_flows).enumerate() {
+            let first_connection = simulation.flows[flow].first_connection;
             of_flow.read.push((t, simulation.read_bytes(flow) as f64));
             for (leg, of_leg) in of_flow.legs.iter_mut().enumerate() {
-                let sample = leg_sample(simulation, flow, leg);
+                let sample = leg_sample(simulation, first_connection + leg);
                 held += sample.held;
                 of_leg.samples.push(sample);
             }
         }
+        held += simulation.held_of_web_traffic();
         let channel = forward(simulation.scenario.bottleneck());
         let (left, queued) = (simulation.net.departed_bytes(channel), simulation.net.queued(channel));
         self.samples.bottleneck.push(LinkSample { t, left, queued });
@@ -100,8 +113,8 @@ fn shapers(simulation: &SeriesSimulation<'_>) -> Vec<usize> {
     simulation.shapers.iter().flatten().copied().collect()
 }
 
-fn leg_sample(simulation: &SeriesSimulation<'_>, flow: usize, leg: usize) -> LegSample {
-    let sender = &simulation.connections[flow * simulation.legs + leg].sender;
+fn leg_sample(simulation: &SeriesSimulation<'_>, connection: usize) -> LegSample {
+    let sender = &simulation.connections[connection].sender;
     let mut sample = LegSample {
         t: seconds(simulation.net.now),
         sent: sender.snd_nxt,
@@ -113,11 +126,11 @@ fn leg_sample(simulation: &SeriesSimulation<'_>, flow: usize, leg: usize) -> Leg
         busy: sender.is_established() && (sender.packets_out() > 0 || sender.unsent() > 0),
         phase: Phase::Free,
     };
-    if let Some(split) = leg.checked_sub(1) {
-        sample.held = simulation.held_bytes(flow, split);
-        let leg_before = &simulation.connections[flow * simulation.legs + split];
+    if let Some(node) = simulation.proxy_before(connection) {
+        sample.held = simulation.held_bytes(connection - 1);
+        let leg_before = &simulation.connections[connection - 1];
         sample.phase = match sample.held {
-            _ if is_held_back(&simulation.split_nodes[split], leg_before) => Phase::Backpressure,
+            _ if is_held_back(node, leg_before) => Phase::Backpressure,
             0 => Phase::Starvation,
             _ => Phase::Free,
         };
@@ -143,18 +156,21 @@ pub(crate) fn outcome(simulation: &mut SeriesSimulation<'_>, seed: u64, mut samp
     }
     let mut samples = sampler.samples;
     samples.end_s = seconds(simulation.net.now);
-    for (number, (flow, of_flow)) in simulation.flows.iter().zip(&mut samples.flows).enumerate() {
+    let of_flows = samples.flows.iter_mut().chain(&mut samples.cross_flows);
+    for (number, (flow, of_flow)) in simulation.flows.iter().zip(of_flows).enumerate() {
         // A flow whose start is after the end of the run has read nothing.
         of_flow.start_s = flow.spec.start.secs();
         of_flow.end_s = flow.ended.map(seconds);
         of_flow.bytes = simulation.read_bytes(number);
-        of_flow.kept_max_bytes = Some(simulation.connections[number * simulation.legs].sender.counters.max_unreleased);
+        of_flow.kept_max_bytes = Some(simulation.connections[flow.first_connection].sender.counters.max_unreleased);
         for (leg, of_leg) in of_flow.legs.iter_mut().enumerate() {
-            let sender = &simulation.connections[number * simulation.legs + leg].sender;
+            let sender = &simulation.connections[flow.first_connection + leg].sender;
             of_leg.min_rtt_us = sender.rtt.min_us();
             of_leg.retransmits = sender.counters.retransmits;
         }
     }
+    let clients = simulation.web.iter().flat_map(|web| &web.clients);
+    samples.web = clients.map(|client| WebSamples { table: client.table(), times: client.times().clone(), error: None }).collect();
     samples.shaper = shaper_outcome(simulation);
     samples.links = (0..simulation.scenario.links.len()).map(|index| link_outcome(simulation, index)).collect();
     Outcome { agents: agent_outcomes(simulation), ..samples.outcome("sim", simulation.scenario, seed) }
@@ -196,5 +212,14 @@ fn link_outcome(simulation: &mut SeriesSimulation<'_>, index: usize) -> LinkOutc
         queue_max_bytes: counts.max_queued.0,
         queue_delay_p50_s: quantile(0.5),
         queue_delay_p95_s: quantile(0.95),
+        reverse: simulation.scenario.has_two_way_data().then(|| {
+            let counts = simulation.net.counts(backward(index));
+            ReverseLinkOutcome {
+                packets: counts.arrived,
+                queue_drops: counts.queue_drops,
+                losses: counts.losses,
+                queue_max_bytes: counts.max_queued.0,
+            }
+        }),
     }
 }

@@ -3,8 +3,11 @@
 use super::{
     application::SourceApplication,
     cross_traffic::CrossTrafficSource,
-    simulation::{SeriesFlow, SeriesSimulation, VaryingLink},
+    link_changes::VaryingLink,
+    place::{ConnectionPlace, NO_SPLIT},
+    simulation::{SeriesFlow, SeriesSimulation},
     split_node::SplitNode,
+    web::{WebHalf, WebTraffic},
 };
 use crate::{
     agent::PathAgent,
@@ -15,15 +18,27 @@ use crate::{
     sender::{CongestionControl, SenderConfig, TcpSender},
     settings::TcpSettings,
 };
-use scenario::{FlowSpec, LegLinks, Scenario, SplitMode};
+use scenario::{FlowLeg, FlowSpec, LegLinks, Scenario, SplitMode};
 use units::{Rate, Span};
 
+/// The congestion control of all connections.
+#[derive(Debug)]
+pub(crate) struct SeriesControls {
+    /// Of each leg from the first link on.
+    pub(crate) legs: Vec<CongestionControl>,
+    /// Of the senders of each group of flows.
+    pub(crate) flows: Vec<CongestionControl>,
+    /// Of the senders of each group of TCP cross traffic.
+    pub(crate) cross_flows: Vec<CongestionControl>,
+    /// Of both ends of each table of web traffic: pages, and then exchanges.
+    pub(crate) web: Vec<CongestionControl>,
+}
+
 impl<'a> SeriesSimulation<'a> {
-    /// The simulation of a scenario at time zero. `controls` has the congestion control of each
-    /// leg, `senders` that of the first leg for each group of flows.
-    pub(crate) fn new(scenario: &'a Scenario, seed: u64, [controls, senders]: [&[CongestionControl]; 2], settings: TcpSettings) -> Self {
+    /// The simulation of a scenario at time zero.
+    pub(crate) fn new(scenario: &'a Scenario, seed: u64, controls: &SeriesControls, settings: TcpSettings) -> Self {
         let specs = scenario.flow_specs(seed);
-        let legs = scenario.legs().len();
+        let cross_specs = scenario.cross_flow_specs(seed, specs.len() as u32);
         let split_nodes = (0..scenario.splits.len()).map(|index| {
             let split = &scenario.splits[index];
             let buffer = scenario.buffer_limit(index).map_or(u64::MAX, |buffer| buffer.0);
@@ -33,14 +48,15 @@ impl<'a> SeriesSimulation<'a> {
         let mut simulation = SeriesSimulation {
             scenario,
             net: SimNetwork::for_series(scenario, seed),
-            connections: Vec::with_capacity(specs.len() * legs),
-            flows: specs.iter().map(|spec| SeriesFlow { spec: *spec, ended: None, acked: None }).collect(),
+            connections: Vec::with_capacity((specs.len() + cross_specs.len()) * scenario.legs().len()),
+            places: Vec::new(),
+            flows: Vec::with_capacity(specs.len() + cross_specs.len()),
+            web: None,
             split_nodes: split_nodes.collect(),
-            agents: agents(scenario, (specs.len() * legs) as u32, &settings),
-            legs,
+            agents: Vec::new(),
             shapers: Vec::new(),
             monitors: Vec::new(),
-            applications: specs.iter().map(|spec| SourceApplication::new(spec, seed)).collect(),
+            applications: specs.iter().chain(&cross_specs).map(|spec| SourceApplication::new(spec, seed)).collect(),
             cross_traffic: (0..).zip(&scenario.cross).map(|(index, cross)| CrossTrafficSource::new(cross, seed, index)).collect(),
             varying_links: varying_links(scenario),
             demand_links: (0..scenario.links.len()).filter(|link| scenario.links[*link].demand.is_some()).collect(),
@@ -48,9 +64,25 @@ impl<'a> SeriesSimulation<'a> {
             open_flows: finite_flows,
             unconfirmed_flows: finite_flows,
         };
-        simulation.attach_monitors(controls);
-        simulation.create_connections(&specs, [controls, senders], settings);
+        simulation.attach_monitors(&controls.legs);
+        let max_window = unlimited_window(scenario, &specs);
+        for spec in &specs {
+            simulation.add_flow(spec, (true, None), &controls.legs, controls.flows[spec.group], (max_window, settings));
+        }
+        for spec in &cross_specs {
+            simulation.add_flow(spec, (false, None), &controls.legs, controls.cross_flows[spec.group], (max_window, settings));
+        }
+        if specs.iter().any(|spec| spec.access_delay.0 > 0) {
+            simulation.net.access_delays = simulation.access_delays();
+        }
+        simulation.web = WebTraffic::new(scenario.web_clients(seed), scenario.pages.len(), controls, (max_window, settings));
+        if let Some(web) = &simulation.web {
+            simulation.open_flows += web.awaited();
+            simulation.has_endless_flow |= web.awaited() < web.clients.len();
+        }
+        simulation.agents = agents(scenario, simulation.connections.len() as u32, &settings);
         simulation.schedule_first_events();
+        simulation.schedule_clients();
         simulation
     }
 
@@ -71,49 +103,67 @@ impl<'a> SeriesSimulation<'a> {
         }
     }
 
-    /// Creates the connections of all flows, one for each leg.
-    fn create_connections(&mut self, specs: &[FlowSpec], [controls, senders]: [&[CongestionControl]; 2], settings: TcpSettings) {
-        let max_window = unlimited_window(self.scenario, specs);
-        let legs = self.scenario.legs();
-        let any_access_delay = specs.iter().any(|spec| spec.access_delay.0 > 0);
-        for spec in specs {
-            for (number, leg) in legs.iter().enumerate() {
-                let control = if number == 0 { senders[spec.group] } else { controls[number] };
-                let connection = self.new_connection(spec, number, *leg, control, max_window, settings);
-                self.connections.push(connection);
-                self.net.uses_share.push(control.is("share"));
-                if any_access_delay {
-                    self.net.access_delays.push(if leg.first == 0 { spec.access_delay.0 } else { 0 });
-                }
-            }
+    /// Adds a flow with its connections, one for each leg.
+    pub(super) fn add_flow(
+        &mut self,
+        spec: &FlowSpec,
+        (is_awaited, web): (bool, Option<WebHalf>),
+        controls: &[CongestionControl],
+        sender: CongestionControl,
+        limits: (u64, TcpSettings),
+    ) {
+        let legs = self.scenario.legs_of(spec.path);
+        let first_connection = self.connections.len();
+        for leg in &legs {
+            let control =
+                leg.split_before.map_or(sender, |split| controls[self.scenario.control_of_leg_behind(split, spec.path.is_reverse)]);
+            let connection = self.new_connection(spec, leg, control, limits);
+            self.connections.push(connection);
+            self.places.push(ConnectionPlace {
+                flow: self.flows.len() as u32,
+                split_before: leg.split_before.map_or(NO_SPLIT, |split| split as u32),
+                split_behind: leg.split_behind.map_or(NO_SPLIT, |split| split as u32),
+                links: [leg.links.first as u16, leg.links.end as u16],
+                is_reverse: spec.path.is_reverse,
+            });
+            self.net.uses_share.push(control.is("share"));
         }
+        self.flows.push(SeriesFlow { spec: *spec, first_connection, legs: legs.len(), is_awaited, web, ended: None, acked: None });
     }
 
-    /// The connection of a flow over leg `number`.
+    /// The extra delay of each connection on the first link, ns.
+    fn access_delays(&self) -> Vec<u64> {
+        let delay = |place: &ConnectionPlace| if place.links[0] == 0 { self.flows[place.flow as usize].spec.access_delay.0 } else { 0 };
+        self.places.iter().map(delay).collect()
+    }
+
+    /// The connection of a flow over a leg. `max_window` is the largest window of its ends, bytes.
     fn new_connection(
         &self,
         spec: &FlowSpec,
-        number: usize,
-        leg: LegLinks,
+        leg: &FlowLeg,
         control: CongestionControl,
-        max_window: u64,
-        settings: TcpSettings,
+        (max_window, settings): (u64, TcpSettings),
     ) -> TcpConnection {
         let connection = self.connections.len() as u32;
-        let split_before = number.checked_sub(1);
-        let split_behind = self.split_nodes.get(number);
-        let shaper = split_before.and_then(|split| self.shapers[split]);
-        let channels = [shaper.unwrap_or(forward(leg.first)), backward(leg.end - 1)];
+        let (links, split_behind) = (leg.links, leg.split_behind.map(|split| self.split_nodes[split]));
+        // Only what enters the link behind a proxy goes through its shaper: data, or the acknowledgements
+        // of reverse data.
+        let is_reverse = spec.path.is_reverse;
+        let proxy_at_first_link = if is_reverse { leg.split_behind } else { leg.split_before };
+        let shaper = proxy_at_first_link.and_then(|split| self.shapers[split]);
+        let [into_first, into_last] = [shaper.unwrap_or(forward(links.first)), backward(links.end - 1)];
+        let channels = if is_reverse { [into_last, into_first] } else { [into_first, into_last] };
         // A controller that routers send feedback to does not react to marks.
-        let ecn = control.native().is_some() && self.scenario.links[leg.first..leg.end].iter().any(|link| link.queue.marks());
+        let ecn = control.native().is_some() && self.scenario.links[links.first..links.end].iter().any(|link| link.queue.marks());
         let config = SenderConfig {
             connection,
             channel: channels[0],
-            monitor: split_before.and_then(|split| self.monitors[split]),
+            monitor: leg.split_before.filter(|_| !is_reverse).and_then(|split| self.monitors[split]),
             ecn,
-            behind_shaper: shaper.is_some(),
+            behind_shaper: shaper.is_some() && !is_reverse,
             end_to_end_acks: split_behind.is_some_and(|node| node.mode == SplitMode::Semi),
-            send_buffer: spec.send_buffer.filter(|_| number == 0).map_or(u64::MAX, |buffer| buffer.0),
+            send_buffer: spec.send_buffer.filter(|_| leg.split_before.is_none()).map_or(u64::MAX, |buffer| buffer.0),
         };
         let receive_buffer = match split_behind {
             Some(node) => node.receive_buffer(),
@@ -122,7 +172,7 @@ impl<'a> SeriesSimulation<'a> {
         let echo = if control.is("dctcp") { EcnEcho::EachSegment } else { EcnEcho::UntilCwr };
         let receiver = TcpReceiver::new(connection, channels[1], [receive_buffer, max_window], echo, settings);
         let sender = TcpSender::new(config, control, settings);
-        TcpConnection::new(sender, receiver, (spec.opens, self.scenario.has_fast_open(spec, number)), channels, settings)
+        TcpConnection::new(sender, receiver, (spec.opens, self.scenario.has_fast_open(spec, leg)), channels, settings)
     }
 
     /// Schedules the starts of flows and cross traffic, and the changes of rates.

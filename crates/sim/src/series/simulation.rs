@@ -1,20 +1,25 @@
 //! The simulation of links in series: passes packets between links, connections, proxies and
 //! applications.
 
-use super::{application::SourceApplication, cross_traffic::CrossTrafficSource, split_node::SplitNode};
+use super::{
+    application::SourceApplication,
+    cross_traffic::CrossTrafficSource,
+    link_changes::VaryingLink,
+    place::ConnectionPlace,
+    split_node::SplitNode,
+    web::{WebHalf, WebTraffic},
+};
 use crate::{
     agent::PathAgent,
     connection::{ConnectionEnd, TcpConnection},
     event_loop::{self, RunEnd, Simulation},
     event_queue::{EventKey, ScheduledEventKind},
-    network::{NextHop, SimNetwork, backward, forward},
+    network::{NextHop, SimNetwork},
     packet::{PacketKind, SimPacket},
     run_counters::RunCounters,
 };
 use outcome::Progress;
-use scenario::{FlowSpec, LinkChanges, Opens, Scenario, SplitMode};
-use std::iter::Peekable;
-use units::Rate;
+use scenario::{FlowSpec, Opens, Scenario, SplitMode};
 
 /// How long to wait, after the last byte has arrived, for the senders to learn of it, ns.
 const CONFIRMATION_LIMIT: u64 = 600_000_000_000;
@@ -32,36 +37,39 @@ pub(crate) trait RunObserver {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SeriesFlow {
     pub(crate) spec: FlowSpec,
+    /// The number of its connection over its first leg. Those over its other legs follow.
+    pub(crate) first_connection: usize,
+    /// Number of its legs.
+    pub(crate) legs: usize,
+    /// Whether the run waits for its end: not for that of cross traffic.
+    pub(super) is_awaited: bool,
+    /// Of web traffic: its part in a connection with requests and responses.
+    pub(super) web: Option<WebHalf>,
     /// When the receiving application had read the last byte, ns.
     pub(crate) ended: Option<u64>,
     /// When the sending application knew that its last byte was acknowledged, ns.
     pub(crate) acked: Option<u64>,
 }
 
-/// A link that changes during the run.
-#[derive(Debug)]
-pub(super) struct VaryingLink {
-    /// Its index, from 0.
-    pub(super) link: usize,
-    /// What is to come.
-    pub(super) changes: Peekable<LinkChanges>,
-}
-
 /// The state of a run.
 ///
-/// Connection `flow * legs + leg` is that of a flow over a leg, counted from the sender.
+/// The connections of a flow follow each other from its sender on.
 #[derive(Debug)]
 pub(crate) struct SeriesSimulation<'a> {
     pub(crate) scenario: &'a Scenario,
     pub(crate) net: SimNetwork,
     pub(crate) connections: Vec<TcpConnection>,
+    /// The place of each connection.
+    pub(super) places: Vec<ConnectionPlace>,
+    /// The flows of the scenario, then the connections of TCP cross traffic, and then those of web
+    /// traffic in the order in which they are opened.
     pub(crate) flows: Vec<SeriesFlow>,
+    /// Web pages and request-response, if there are any.
+    pub(crate) web: Option<Box<WebTraffic>>,
     /// The proxies, one after each leg but the last.
     pub(crate) split_nodes: Vec<SplitNode>,
     /// The agents, from the sender's side on.
     pub(crate) agents: Vec<PathAgent>,
-    /// Connections of each flow.
-    pub(crate) legs: usize,
     /// The channels of the proxies' shapers, by split.
     pub(crate) shapers: Vec<Option<usize>>,
     /// The monitors of the links behind the proxies, by split.
@@ -151,6 +159,11 @@ impl SeriesSimulation<'_> {
         event_loop::run(&mut Confirmation(self), until, &());
     }
 
+    /// Whether a flow, or a web client, that ends by itself has not ended.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.open_flows > 0
+    }
+
     /// The internal counters of the run so far.
     pub(crate) fn counters(&self) -> RunCounters {
         let mut counters = RunCounters { events: self.net.events_processed, ..RunCounters::default() };
@@ -175,20 +188,25 @@ impl SeriesSimulation<'_> {
 
     /// Payload that the receiving application of a flow has read, bytes.
     pub(crate) fn read_bytes(&self, flow: usize) -> u64 {
-        self.connections[(flow + 1) * self.legs - 1].receiver.rcv_nxt
+        let SeriesFlow { first_connection, legs, .. } = self.flows[flow];
+        self.connections[first_connection + legs - 1].receiver.rcv_nxt
     }
 
-    /// Payload of a flow that proxy `split` holds, bytes.
-    pub(crate) fn held_bytes(&self, flow: usize, split: usize) -> u64 {
-        let connection = flow * self.legs + split;
+    /// Payload that the proxy behind `connection` holds for the next connection, bytes.
+    pub(crate) fn held_bytes(&self, connection: usize) -> u64 {
         self.connections[connection].receiver.rcv_nxt - self.connections[connection + 1].sender.snd_nxt
     }
 
-    /// The flow and the leg of a connection.
+    /// The proxy behind a connection, if the connection does not end at the flow's receiver.
     #[inline]
-    fn flow_and_leg(&self, connection: usize) -> (usize, usize) {
-        // Fast path: with a single leg the index needs no division.
-        if self.legs == 1 { (connection, 0) } else { (connection / self.legs, connection % self.legs) }
+    fn proxy_behind(&self, connection: usize) -> Option<&SplitNode> {
+        self.split_nodes.get(self.places[connection].split_behind as usize)
+    }
+
+    /// The proxy before a connection, if the connection does not begin at the flow's sender.
+    #[inline]
+    pub(super) fn proxy_before(&self, connection: usize) -> Option<&SplitNode> {
+        self.split_nodes.get(self.places[connection].split_before as usize)
     }
 
     fn deliver(&mut self, channel: usize) {
@@ -205,6 +223,7 @@ impl SeriesSimulation<'_> {
                 _ if packet.kind == PacketKind::Udp => {}
                 NextHop::Receiver => self.on_packet_at_receiver(&packet),
                 NextHop::Sender => self.on_packet_at_sender(&packet),
+                NextHop::ByConnection => self.forward_by_connection(channel, &packet),
             }
         }
     }
@@ -224,7 +243,7 @@ impl SeriesSimulation<'_> {
         }
     }
 
-    fn on_packet_at_receiver(&mut self, packet: &SimPacket) {
+    pub(super) fn on_packet_at_receiver(&mut self, packet: &SimPacket) {
         let index = packet.connection as usize;
         let connection = &mut self.connections[index];
         if (!connection.is_established(ConnectionEnd::Receiver) || packet.kind == PacketKind::SynAck)
@@ -264,27 +283,25 @@ impl SeriesSimulation<'_> {
 
     /// Whether the proxy behind a connection has no room for a segment and drops it.
     fn is_dropped_by_proxy(&self, connection: usize, packet: &SimPacket) -> bool {
-        let (flow, leg) = self.flow_and_leg(connection);
-        self.split_nodes.get(leg).is_some_and(|node| node.drops(self.held_bytes(flow, leg), packet.len_or_window.into()))
+        self.proxy_behind(connection).is_some_and(|node| node.drops(self.held_bytes(connection), packet.len_or_window.into()))
     }
 
     /// Data has arrived in order on a connection: the next leg may send it, or the application
     /// reads it.
     fn on_in_order_data(&mut self, connection: usize) {
-        let (flow, leg) = self.flow_and_leg(connection);
+        let place = self.places[connection];
         let receiver = &mut self.connections[connection].receiver;
         let (arrived, complete) = (receiver.rcv_nxt, receiver.is_complete());
-        if leg + 1 == self.legs {
+        if place.is_last() {
             receiver.release(arrived, &mut self.net);
-            if complete && self.flows[flow].ended.is_none() {
-                self.flows[flow].ended = Some(self.net.now);
-                self.open_flows -= 1;
+            if complete {
+                self.on_flow_ended(place.flow as usize);
             }
             return;
         }
-        let node = &self.split_nodes[leg];
+        let node = &self.split_nodes[place.split_behind as usize];
         debug_assert!(
-            !node.is_bounded_by_window() || self.held_bytes(flow, leg) <= node.buffer,
+            !node.is_bounded_by_window() || self.held_bytes(connection) <= node.buffer,
             "the window permits no more than the buffer"
         );
         let forwardable = node.forwardable(arrived, complete);
@@ -298,13 +315,19 @@ impl SeriesSimulation<'_> {
         self.apply_fluid_backpressure(connection);
     }
 
+    /// The receiver of a flow has read the last byte.
+    fn on_flow_ended(&mut self, flow: usize) {
+        let flow = &mut self.flows[flow];
+        if flow.ended.is_none() {
+            flow.ended = Some(self.net.now);
+            self.open_flows -= usize::from(flow.is_awaited);
+        }
+    }
+
     /// To be called when the sender of a connection may have sent new data: that frees the buffer
     /// of the proxy before it.
-    fn after_sending(&mut self, connection: usize) {
-        if self.flow_and_leg(connection).1 == 0 {
-            return;
-        }
-        let node = &self.split_nodes[self.flow_and_leg(connection).1 - 1];
+    pub(super) fn after_sending(&mut self, connection: usize) {
+        let Some(node) = self.proxy_before(connection) else { return };
         let sender = &self.connections[connection].sender;
         let released = node.released(self.connections[connection - 1].receiver.rcv_nxt, sender.snd_nxt, sender.snd_una);
         if self.connections[connection - 1].receiver.release(released, &mut self.net) > 0 {
@@ -314,8 +337,7 @@ impl SeriesSimulation<'_> {
 
     /// Limits the sender of a connection to what will find room in the fluid proxy behind it.
     fn apply_fluid_backpressure(&mut self, connection: usize) {
-        let (_, leg) = self.flow_and_leg(connection);
-        let Some(node) = self.split_nodes.get(leg).filter(|node| node.limits_fluidly()) else { return };
+        let Some(node) = self.proxy_behind(connection).filter(|node| node.limits_fluidly()) else { return };
         let [this, next] = [&self.connections[connection], &self.connections[connection + 1]];
         // While data is on its way to the proxy, the next leg drains what its window permits.
         let drained = next.sender.sendable_within(this.sender.rtt.srtt_us()) / 2;
@@ -327,7 +349,7 @@ impl SeriesSimulation<'_> {
         self.after_sending(connection);
     }
 
-    fn on_packet_at_sender(&mut self, packet: &SimPacket) {
+    pub(super) fn on_packet_at_sender(&mut self, packet: &SimPacket) {
         let index = packet.connection as usize;
         let connection = &mut self.connections[index];
         if !connection.is_established(ConnectionEnd::Sender) || packet.kind == PacketKind::SynAck {
@@ -355,32 +377,35 @@ impl SeriesSimulation<'_> {
     /// To be called when the sender of a connection may have learned that more was delivered:
     /// informs its application, or the leg before a proxy in `semi` mode.
     fn propagate_delivery(&mut self, connection: usize) {
-        let (flow, leg) = self.flow_and_leg(connection);
         let sender = &self.connections[connection].sender;
-        if leg > 0 {
-            if self.split_nodes[leg - 1].mode == SplitMode::Semi {
+        if let Some(node) = self.proxy_before(connection) {
+            if node.mode == SplitMode::Semi {
                 let delivered = sender.released_up_to();
                 self.connections[connection - 1].receiver.forward_receipt(delivered, &mut self.net);
             }
-        } else if sender.all_delivered() && self.flows[flow].acked.is_none() {
-            self.flows[flow].acked = Some(self.net.now);
-            self.unconfirmed_flows -= 1;
+        } else if sender.all_delivered() {
+            let flow = &mut self.flows[self.places[connection].flow as usize];
+            if flow.acked.is_none() {
+                flow.acked = Some(self.net.now);
+                self.unconfirmed_flows -= usize::from(flow.is_awaited);
+            }
         }
     }
 
     /// A connection has become established at one end: the proxy opens the next one, and the sender
     /// begins to send.
     fn on_established(&mut self, connection: usize, end: ConnectionEnd) {
-        let (flow, leg) = self.flow_and_leg(connection);
+        let place = self.places[connection];
+        let flow = place.flow as usize;
         match (self.flows[flow].spec.opens, end) {
-            (Opens::Sender, ConnectionEnd::Receiver) if leg + 1 < self.legs && !self.connections[connection + 1].waits_for_data() => {
+            (Opens::Sender, ConnectionEnd::Receiver) if !place.is_last() && !self.connections[connection + 1].waits_for_data() => {
                 self.connections[connection + 1].open(&mut self.net);
             }
-            (Opens::Receiver, ConnectionEnd::Sender) if leg > 0 => self.connections[connection - 1].open(&mut self.net),
+            (Opens::Receiver, ConnectionEnd::Sender) if !place.is_first() => self.connections[connection - 1].open(&mut self.net),
             _ => {}
         }
         if end == ConnectionEnd::Sender {
-            if leg == 0 {
+            if place.is_first() {
                 self.application_write(flow);
             }
             let sender = &mut self.connections[connection].sender;
@@ -391,6 +416,9 @@ impl SeriesSimulation<'_> {
             self.after_sending(connection);
             self.propagate_delivery(connection);
         }
+        if let Some(half) = self.flows[flow].web {
+            self.on_web_established(connection, end, half);
+        }
     }
 
     /// The application of a flow writes what is due, and schedules its next write.
@@ -400,7 +428,7 @@ impl SeriesSimulation<'_> {
         if let Some(at) = application.next_wakeup() {
             self.net.events.schedule(EventKey { target: flow as u32, kind: ScheduledEventKind::ApplicationWrite }, at.0);
         }
-        self.connections[flow * self.legs].sender.write(written, application.is_done());
+        self.connections[self.flows[flow].first_connection].sender.write(written, application.is_done());
     }
 
     fn handle_event(&mut self, at: u64, key: EventKey) {
@@ -417,9 +445,11 @@ impl SeriesSimulation<'_> {
                 self.agents[target / connections].on_timer(at, target % connections, &mut self.net);
             }
             ScheduledEventKind::FlowStart => self.start_flow(target),
+            ScheduledEventKind::WebClient => self.wake_client(target),
+            ScheduledEventKind::WebServer => self.respond(target),
             ScheduledEventKind::ApplicationWrite => {
                 self.application_write(target);
-                self.connections[target * self.legs].sender.push(&mut self.net);
+                self.connections[self.flows[target].first_connection].sender.push(&mut self.net);
             }
             ScheduledEventKind::CrossTraffic => self.cross_traffic[target].send(key.target, &mut self.net),
             ScheduledEventKind::SenderTimer | ScheduledEventKind::Pacing | ScheduledEventKind::ReceiverTimer => {
@@ -432,67 +462,15 @@ impl SeriesSimulation<'_> {
 
     /// Opens the first connection of a flow.
     fn start_flow(&mut self, flow: usize) {
-        let spec = &self.flows[flow].spec;
-        let leg = match spec.opens {
-            Opens::Sender => 0,
-            Opens::Receiver => self.legs - 1,
+        let SeriesFlow { spec, first_connection, legs, .. } = self.flows[flow];
+        let opening = match spec.opens {
+            Opens::Sender => first_connection,
+            Opens::Receiver => first_connection + legs - 1,
         };
         if spec.fast_open && spec.opens == Opens::Sender {
             // The SYN can carry what the application has written.
             self.application_write(flow);
         }
-        self.connections[flow * self.legs + leg].open(&mut self.net);
-    }
-
-    /// Assigns the rate of a link that follows demand, and schedules the next look at its queues. A
-    /// proxy is not told of the rate.
-    fn follow_demand(&mut self, number: usize, key: EventKey) {
-        let link = self.demand_links[number];
-        let spec = &self.scenario.links[link];
-        let Some(demand) = spec.demand else { return };
-        let waiting = self.net.queued(forward(link)).max(self.net.queued(backward(link)));
-        let assigned = match waiting {
-            _ if self.net.now == 0 => Some(demand.least),
-            0 => Some(demand.least),
-            waiting if waiting >= demand.above.0 => Some(spec.rate),
-            // What was assigned stays.
-            _ => None,
-        };
-        if let Some(rate) = assigned {
-            self.net.set_rate(forward(link), rate);
-            self.net.set_rate(backward(link), rate);
-        }
-        self.net.events.schedule(key, self.net.now + demand.every.0);
-    }
-
-    /// Changes a link, and schedules its next change.
-    fn change_link(&mut self, number: usize, key: EventKey) {
-        let VaryingLink { link, changes } = &mut self.varying_links[number];
-        let link = *link;
-        let Some(change) = changes.next() else { return };
-        if let Some(next) = changes.peek() {
-            self.net.events.schedule(key, next.at.0);
-        }
-        self.net.change_link(link, &change);
-        if let Some(rate) = change.rate {
-            self.change_rate(link, rate);
-        }
-    }
-
-    /// Changes the rate of a link. The proxy before it learns of that unless its capacity is
-    /// configured.
-    fn change_rate(&mut self, link: usize, rate: Rate) {
-        self.net.set_rate(forward(link), rate);
-        self.net.set_rate(backward(link), rate);
-        for (index, split) in self.scenario.splits.iter().enumerate() {
-            if split.after == link && split.capacity.is_none() {
-                if let Some(monitor) = self.monitors[index] {
-                    self.net.monitors[monitor].set_capacity(rate);
-                }
-                if let Some(shaper) = self.shapers[index] {
-                    self.net.set_rate(shaper, rate);
-                }
-            }
-        }
+        self.connections[opening].open(&mut self.net);
     }
 }

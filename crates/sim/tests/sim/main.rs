@@ -14,4 +14,6 @@ mod semi;
 mod sources;
 mod split;
 mod theory;
+mod two_way;
 mod varying_links;
+mod web;
