@@ -219,7 +219,8 @@ impl WebClient {
     pub fn received(&mut self, connection: u32, total: u64, now: Span) {
         let Some(from) = self.connections.get_mut(&connection) else { return };
         let mut complete = Vec::new();
-        while let Some((_, wanted)) = from.pending.pop_front_if(|(end, _)| *end <= total) {
+        while from.pending.front().is_some_and(|(end, _)| *end <= total) {
+            let Some((_, wanted)) = from.pending.pop_front() else { break };
             complete.push(wanted);
         }
         for wanted in complete {

@@ -206,7 +206,8 @@ impl SeriesSimulation<'_> {
             web.clients[client].received(number, read, Span(now));
             return self.act_for_client(client);
         }
-        while let Some((_, request)) = pair.on_the_way.pop_front_if(|(end, _)| *end <= read) {
+        while pair.on_the_way.front().is_some_and(|(end, _)| *end <= read) {
+            let Some((_, request)) = pair.on_the_way.pop_front() else { break };
             // Responses leave in the order of their requests.
             pair.last_due = pair.last_due.max(now + request.service.0);
             pair.responses.push_back(request.down.0);
