@@ -287,7 +287,7 @@ impl EmulatorThread {
         }
         let report = |link: EmulatedLink| LinkReport {
             counts: link.directions[0].counts(),
-            queue_delays: link.directions[0].queue_delays().clone(),
+            queue_delays: link.directions[0].queue_delays().cloned().unwrap_or_default(),
             reverse_counts: link.directions[1].counts(),
             rate_share: link.rate_meter.share(),
             late: Lateness::of(&link.late),

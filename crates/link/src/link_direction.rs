@@ -193,8 +193,9 @@ impl<P: LinkPacket> LinkDirection<P> {
         let managed = discipline.map(|discipline| ManagedQueue::new(spec.transmission.clone(), discipline));
         let has_constant_delay = !spec.varies_delay && spec.disorder.is_none();
         let damage = Damage::of(&spec);
+        let shaper = Shaper::new(spec.transmission, spec.limit);
         LinkDirection {
-            shaper: Shaper::new(spec.transmission, spec.limit),
+            shaper: if streams.is_reverse { shaper.without_delays() } else { shaper },
             tap: (),
             losses: LossProcess::new(spec.loss, streams.losses()),
             damage,
@@ -283,9 +284,9 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     }
 
     /// How long packets took from their arrival at the queue until the end of their transmission, as
-    /// of the last poll.
-    pub fn queue_delays(&self) -> &DelayHistogram {
-        self.managed.as_ref().map_or_else(|| self.shaper.delays(), ManagedQueue::delays)
+    /// of the last poll. None against the direction of the data, where nobody asks.
+    pub fn queue_delays(&self) -> Option<&DelayHistogram> {
+        self.managed.as_ref().map_or_else(|| self.shaper.delays(), |queue| Some(queue.delays()))
     }
 
     /// IP bytes whose transmission has ended by `now`.

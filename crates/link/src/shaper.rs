@@ -31,8 +31,9 @@ pub struct Shaper<P> {
     /// Accepted packets that had departed at the last call of [`Shaper::departed_by`].
     departed: u64,
     max_queued: u64,
-    /// From arrival to departure, of the packets that the caller has taken.
-    delays: DelayHistogram,
+    /// From arrival to departure, of the packets that the caller has taken; none if they are not
+    /// counted.
+    delays: Option<DelayHistogram>,
 }
 
 /// A packet inside a shaper.
@@ -60,8 +61,13 @@ impl<P: LinkPacket> Shaper<P> {
             started: 0,
             departed: 0,
             max_queued: 0,
-            delays: DelayHistogram::default(),
+            delays: Some(DelayHistogram::default()),
         }
+    }
+
+    /// The same, without counting delays.
+    pub(crate) fn without_delays(self) -> Self {
+        Shaper { delays: None, ..self }
     }
 
     /// Changes the rate at `now`. Everything that has not departed by then is sent at the new rate,
@@ -139,9 +145,17 @@ impl<P: LinkPacket> Shaper<P> {
         Bytes(self.max_queued)
     }
 
-    /// From arrival to departure, of the packets that the caller has taken.
-    pub fn delays(&self) -> &DelayHistogram {
-        &self.delays
+    /// From arrival to departure, of the packets that the caller has taken; none if they are not
+    /// counted.
+    pub fn delays(&self) -> Option<&DelayHistogram> {
+        self.delays.as_ref()
+    }
+
+    #[inline]
+    fn count_delay(&mut self, delay: Span) {
+        if let Some(delays) = &mut self.delays {
+            delays.add(delay);
+        }
     }
 
     /// Packets and bytes that had departed at the last poll.
@@ -170,7 +184,7 @@ impl<P: LinkPacket> Shaper<P> {
     #[inline]
     pub(crate) fn discard_first(&mut self) {
         if let Some(shaped) = self.packets.pop_front() {
-            self.delays.add(shaped.departs - shaped.arrived);
+            self.count_delay(shaped.departs - shaped.arrived);
         }
     }
 
@@ -204,7 +218,7 @@ impl<P: LinkPacket> LinkStage<P> for Shaper<P> {
     fn ready(&mut self, now: Time) -> Option<(Time, P)> {
         self.first().filter(|(departs, _)| *departs <= now)?;
         let shaped = self.packets.pop_front()?;
-        self.delays.add(shaped.departs - shaped.arrived);
+        self.count_delay(shaped.departs - shaped.arrived);
         Some((shaped.departs, shaped.packet))
     }
 
@@ -259,7 +273,7 @@ mod tests {
         }
         // They depart 1, 2, 3 and 4 ms after their arrival; the last is not taken.
         assert_eq!(drain(&mut shaper, 4_500_000).len(), 3);
-        let quantiles = [0.1, 0.5, 1.0].map(|share| shaper.delays().quantile(share).unwrap().0 as f64 / 1e6);
+        let quantiles = [0.1, 0.5, 1.0].map(|share| shaper.delays().unwrap().quantile(share).unwrap().0 as f64 / 1e6);
         assert!(quantiles.iter().zip([1.0, 2.0, 3.0]).all(|(found, exact)| (found / exact - 1.0).abs() < 0.04), "{quantiles:?}");
     }
 

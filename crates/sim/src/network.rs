@@ -289,7 +289,7 @@ impl SimNetwork {
     }
 
     /// How long packets took through the queue of a channel, as of the last poll.
-    pub(crate) fn queue_delays(&self, channel: usize) -> &DelayHistogram {
+    pub(crate) fn queue_delays(&self, channel: usize) -> Option<&DelayHistogram> {
         self.channels[channel].direction.queue_delays()
     }
 

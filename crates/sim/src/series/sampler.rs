@@ -195,7 +195,7 @@ fn link_outcome(simulation: &mut SeriesSimulation<'_>, index: usize) -> LinkOutc
     let link = &simulation.scenario.links[index];
     let counts = simulation.net.counts(forward(index));
     let delays = simulation.net.queue_delays(forward(index));
-    let quantile = |share: f64| delays.quantile(share).map(Span::secs);
+    let quantile = |share: f64| delays?.quantile(share).map(Span::secs);
     let rate = link.rate.bits_per_s() as f64;
     LinkOutcome {
         link: index + 1,
