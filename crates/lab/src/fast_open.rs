@@ -128,7 +128,8 @@ mod tests {
     use super::*;
     use crate::{
         network::NetworkOptions,
-        workload::{FlowGroups, RunContext, Workload},
+        run_context::RunContext,
+        workload::{FlowGroups, Workload},
     };
     use scenario::ScenarioFile;
     use std::sync::Arc;

@@ -24,6 +24,7 @@ mod parallel;
 mod playable;
 mod probes;
 mod run;
+mod run_context;
 mod sys;
 mod web;
 mod workload;

@@ -7,7 +7,8 @@
 use crate::{
     emulator::LinkReport,
     network::SeriesNetwork,
-    workload::{Flow, FlowResult, RunContext, flow_of},
+    run_context::RunContext,
+    workload::{Flow, FlowResult, flow_of},
 };
 use intercept::{LinkView, TcpInfo};
 use outcome::{

@@ -7,7 +7,8 @@ use crate::{
     measure::{self, Recorder},
     network::{NetworkOptions, SeriesNetwork, uses_fast_open},
     parallel,
-    workload::{self, FlowGroups, RunContext, Workload},
+    run_context::RunContext,
+    workload::{self, FlowGroups, Workload},
 };
 use outcome::{Engine, EngineError, Outcome, Progress};
 use scenario::{Backpressure, Explicit, QueueKind, Scenario, SplitMode, Tcp, WebClient};

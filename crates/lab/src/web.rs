@@ -4,7 +4,7 @@
 //! A request begins with three numbers of eight bytes: its size, the size of the response, and the
 //! time in nanoseconds that the server is to take.
 
-use crate::{LabError, network::SeriesNetwork, workload::RunContext};
+use crate::{LabError, network::SeriesNetwork, run_context::RunContext};
 use outcome::WebSamples;
 use scenario::{Opens, WebAction, WebClient, WebRequest, WebTimes};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};

@@ -4,21 +4,20 @@
 //! A flow has two threads, one on each host. They publish their state in [`Flow`], which can be
 //! sampled while the flow runs.
 
-use crate::{LabError, host::Host, network::SeriesNetwork, web::WebSession};
-use rand::RngExt;
-use scenario::{Cross, FlowSpec, Opens, Purpose, Times, WebClient, Writes, stream};
+use crate::{LabError, host::Host, network::SeriesNetwork, run_context::RunContext, web::WebSession};
+use scenario::{Cross, FlowSpec, Opens, Times, WebClient, Writes};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io::{self, Read, Write},
     net::{IpAddr, Shutdown, SocketAddr, UdpSocket},
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread,
     time::{Duration, Instant},
 };
-use units::{Bytes, Span};
+use units::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Server port of flow 0; flow `id` has this port plus `id`.
@@ -40,59 +39,6 @@ pub(crate) fn port(id: u32) -> u16 {
 /// The flow of a server port.
 pub(crate) fn flow_of(port: u16) -> Option<usize> {
     port.checked_sub(FIRST_PORT).map(usize::from)
-}
-
-/// State that all flows of a run share.
-#[derive(Debug)]
-pub(crate) struct RunContext {
-    /// Start of the run.
-    pub(crate) began: Instant,
-    /// Set when the run is to end.
-    stop: AtomicBool,
-    /// Seed of the random times of application writes and cross traffic.
-    seed: u64,
-    /// The bytes that flows send, repeated cyclically.
-    payload: Vec<u8>,
-    /// Whether the receiver of a download sends a request of one byte, which the sender awaits. A
-    /// SYN with Fast Open is sent with the first data only.
-    requests: bool,
-}
-
-impl RunContext {
-    pub(crate) fn new(seed: u64, requests: bool) -> Self {
-        let mut payload = vec![0; 1 << 20];
-        stream(seed, Purpose::Payload, 0).fill(&mut payload[..]);
-        RunContext { began: Instant::now(), stop: AtomicBool::new(false), seed, payload, requests }
-    }
-
-    /// Seconds since the start of the run.
-    pub(crate) fn now(&self) -> f64 {
-        self.began.elapsed().as_secs_f64()
-    }
-
-    /// The bytes that are sent, repeated cyclically.
-    pub(crate) fn payload(&self) -> &[u8] {
-        &self.payload
-    }
-
-    /// Whether the run is to end.
-    pub(crate) fn stopped(&self) -> bool {
-        self.stop.load(Relaxed)
-    }
-
-    /// Sleeps until `at`, counted from the start of the run. Returns false if the run ended before.
-    fn sleep_until(&self, at: Span) -> bool {
-        loop {
-            if self.stopped() {
-                return false;
-            }
-            let left = at.duration().saturating_sub(self.began.elapsed());
-            if left.is_zero() {
-                return true;
-            }
-            thread::sleep(left.min(Duration::from_millis(50)));
-        }
-    }
 }
 
 /// A flow: its specification and its state.
@@ -362,14 +308,14 @@ fn send(context: &RunContext, flow: &Flow, mut socket: &Socket) -> io::Result<()
     let mut offered =
         flow.spec.offers.map(|offer| OfferedBytes { writes: offer.writes(context.seed, flow.spec.id, flow.spec.start), until: 0 });
     while sent < most && !context.stopped() {
-        let at = ((sent + u64::from(flow.spec.id) * 4099) % context.payload.len() as u64) as usize;
-        let end = context.payload.len().min(at + CHUNK).min(at.saturating_add(usize::try_from(most - sent).unwrap_or(usize::MAX)));
+        let at = ((sent + u64::from(flow.spec.id) * 4099) % context.payload().len() as u64) as usize;
+        let end = context.payload().len().min(at + CHUNK).min(at.saturating_add(usize::try_from(most - sent).unwrap_or(usize::MAX)));
         let end = match &mut offered {
             Some(offered) => end.min(at.saturating_add(offered.beyond(context, sent))),
             None => end,
         };
-        let count = socket.write(&context.payload[at..end])?;
-        sum.update(&context.payload[at..at + count]);
+        let count = socket.write(&context.payload()[at..end])?;
+        sum.update(&context.payload()[at..at + count]);
         sent += count as u64;
     }
     if flow.spec.bytes.is_some() {

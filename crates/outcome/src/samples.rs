@@ -3,7 +3,8 @@
 
 use crate::{
     curve,
-    outcome::{Dist, FlowOutcome, IntervalOutcome, LegOutcome, LinkOutcome, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome, jain},
+    link_outcome::LinkOutcome,
+    outcome::{Dist, FlowOutcome, IntervalOutcome, LegOutcome, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome, jain},
     web::{WebResults, WebSamples},
 };
 use scenario::{FlowSpec, Interval, LegLinks, Scenario};

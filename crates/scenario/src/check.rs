@@ -2,11 +2,12 @@
 
 use crate::{
     agent::AgentKind,
+    check_values::{check_offer, check_size, check_spells, check_window, need},
     control::Control,
     flows::{Draw, FlowGroup},
     foreground_arrivals::MmppPhases,
     fraction::Fraction,
-    law::{SizeLaw, SpanLaw},
+    law::SpanLaw,
     links::{Link, Loss, NO_RATE, Queue},
     model::{Interval, Scenario},
     networks::{Bond, Foreground, ParallelNetwork, TransferScheduler},
@@ -14,11 +15,6 @@ use crate::{
 };
 use toml_file::Fault;
 use units::{Bytes, PKT, QueueLimit, Span};
-
-/// A fault at `path`, unless `ok`.
-pub(crate) fn need(ok: bool, path: String, message: String) -> Result<(), Fault> {
-    if ok { Ok(()) } else { Err(Fault::new(path, message)) }
-}
 
 /// Checks how a link's rate follows demand.
 fn check_demand(path: &str, link: &Link) -> Result<(), Fault> {
@@ -247,10 +243,7 @@ impl Scenario {
                 crate::control::check_text(format!("flow[{index}].control"), text)?;
             }
         }
-        self.flows
-            .iter()
-            .enumerate()
-            .try_for_each(|(index, flow)| crate::check_traffic::check_offer(&format!("flow[{index}]"), flow.offers))
+        self.flows.iter().enumerate().try_for_each(|(index, flow)| check_offer(&format!("flow[{index}]"), flow.offers))
     }
 
     fn check_parallel(&self) -> Result<(), Fault> {
@@ -402,15 +395,6 @@ fn check_queue(path: &str, queue: Queue) -> Result<(), Fault> {
     need(holds, path.into(), "holds no packet: give it at least \"1pkt\"".into())
 }
 
-pub(crate) fn check_size(path: &str, size: SizeLaw) -> Result<(), Fault> {
-    need(size.mean.0 > 0, path.into(), "is 0: a transfer has at least one byte".into())
-}
-
-pub(crate) fn check_window(path: &str, window: Option<Bytes>) -> Result<(), Fault> {
-    let opens = window.is_none_or(|window| window >= PKT);
-    need(opens, path.into(), "is less than one packet: nothing could be sent".into())
-}
-
 fn check_loss(path: &str, loss: Option<Loss>) -> Result<(), Fault> {
     let probability = |name: &str, p: f64| {
         let is_probability = (0.0..=1.0).contains(&p);
@@ -429,16 +413,6 @@ fn check_loss(path: &str, loss: Option<Loss>) -> Result<(), Fault> {
             probability("gilbert.loss_good", gilbert.loss_good)?;
             probability("gilbert.loss_bad", gilbert.loss_bad)
         }
-    }
-}
-
-/// Spells and pauses go together, and a source that never sends is left out.
-pub(crate) fn check_spells(path: &str, on: Option<SpanLaw>, off: Option<SpanLaw>) -> Result<(), Fault> {
-    let wrong = |message: &str| Err(Fault::new(format!("{path}.on"), message));
-    match on {
-        _ if on.is_some() != off.is_some() => wrong("on and off go together: give both, or neither for a source that never pauses"),
-        Some(on) if on == Span::ZERO.into() => wrong("is 0: it would never send"),
-        _ => Ok(()),
     }
 }
 

@@ -1,11 +1,10 @@
 //! Checks of traffic beside flows: TCP cross traffic, web pages, request-response.
 
 use crate::{
-    check::{check_size, check_spells, check_window, need},
+    check_values::{check_offer, check_size, check_window, need},
     flows::Direction,
     model::Scenario,
     pages::{Exchange, LEAST_REQUEST, Page},
-    sources::Offer,
 };
 use toml_file::Fault;
 use units::{Bytes, Span};
@@ -103,13 +102,6 @@ fn check_one_way(path: &str, direction: Direction) -> Result<(), Fault> {
 
 fn check_control(path: &str, control: Option<&str>) -> Result<(), Fault> {
     control.map_or(Ok(()), |text| crate::control::check_text(path.into(), text))
-}
-
-pub(crate) fn check_offer(path: &str, offer: Option<Offer>) -> Result<(), Fault> {
-    let Some(offer) = offer else { return Ok(()) };
-    need(offer.bytes != Bytes(0).into(), format!("{path}.offers.bytes"), "is 0: it would never send".into())?;
-    need(offer.every != Span::ZERO.into(), format!("{path}.offers.every"), "is 0: leave the offer out instead".into())?;
-    check_spells(&format!("{path}.offers"), offer.on, offer.off)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod bond_values;
 mod case_name;
 mod check;
 mod check_traffic;
+mod check_values;
 mod control;
 mod cross_flows;
 mod explicit;

@@ -1,22 +1,11 @@
 //! Links whose rate, delay or losses change: at given times, or with demand.
 
-use super::simulation::SeriesSimulation;
+use super::{simulation::SeriesSimulation, varying_link::VaryingLink};
 use crate::{
     event_queue::EventKey,
     network::{backward, forward},
 };
-use scenario::LinkChanges;
-use std::iter::Peekable;
 use units::Rate;
-
-/// A link that changes during the run.
-#[derive(Debug)]
-pub(super) struct VaryingLink {
-    /// Its index, from 0.
-    pub(super) link: usize,
-    /// What is to come.
-    pub(super) changes: Peekable<LinkChanges>,
-}
 
 impl SeriesSimulation<'_> {
     /// Assigns the rate of a link that follows demand, and schedules the next look at its queues. A

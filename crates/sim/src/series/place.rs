@@ -1,11 +1,4 @@
-//! The places of connections, and the way of packets where it depends on the connection: with data
-//! against the links, or connections over some of them.
-
-use super::simulation::SeriesSimulation;
-use crate::{
-    network::{backward, forward},
-    packet::SimPacket,
-};
+//! The places of connections in their flows, and of their ends in the network.
 
 /// The place of a connection in its flow, and of its ends in the network.
 #[derive(Debug, Clone, Copy)]
@@ -34,26 +27,5 @@ impl ConnectionPlace {
     /// Whether it is the connection of the flow's receiver.
     pub(super) fn is_last(self) -> bool {
         self.split_behind == NO_SPLIT
-    }
-}
-
-impl SeriesSimulation<'_> {
-    /// Sends a packet that a channel has delivered into the next channel of its connection, or to the
-    /// end of the connection that is there.
-    pub(super) fn forward_by_connection(&mut self, channel: usize, packet: &SimPacket) {
-        let ConnectionPlace { links: [first, end], is_reverse, .. } = self.places[packet.connection as usize];
-        let (link, goes_forward) = (channel / 2, channel == forward(channel / 2));
-        let is_at_end = if goes_forward { link + 1 == usize::from(end) } else { link == usize::from(first) };
-        match (is_at_end, goes_forward == is_reverse) {
-            (false, _) if goes_forward => _ = self.net.send(forward(link + 1), *packet),
-            (false, _) => _ = self.net.send(backward(link - 1), *packet),
-            (true, false) => {
-                self.on_packet_at_receiver(packet);
-                if self.web.is_some() {
-                    self.on_web_data(packet.connection as usize);
-                }
-            }
-            (true, true) => self.on_packet_at_sender(packet),
-        }
     }
 }

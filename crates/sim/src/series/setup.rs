@@ -2,12 +2,13 @@
 
 use super::{
     application::SourceApplication,
+    controls::SeriesControls,
     cross_traffic::CrossTrafficSource,
-    link_changes::VaryingLink,
     place::{ConnectionPlace, NO_SPLIT},
     simulation::{SeriesFlow, SeriesSimulation},
     split_node::SplitNode,
-    web::{WebHalf, WebTraffic},
+    varying_link::VaryingLink,
+    web_traffic::{WebHalf, WebTraffic},
 };
 use crate::{
     agent::PathAgent,
@@ -20,19 +21,6 @@ use crate::{
 };
 use scenario::{FlowLeg, FlowSpec, LegLinks, Scenario, SplitMode};
 use units::{Rate, Span};
-
-/// The congestion control of all connections.
-#[derive(Debug)]
-pub(crate) struct SeriesControls {
-    /// Of each leg from the first link on.
-    pub(crate) legs: Vec<CongestionControl>,
-    /// Of the senders of each group of flows.
-    pub(crate) flows: Vec<CongestionControl>,
-    /// Of the senders of each group of TCP cross traffic.
-    pub(crate) cross_flows: Vec<CongestionControl>,
-    /// Of both ends of each table of web traffic: pages, and then exchanges.
-    pub(crate) web: Vec<CongestionControl>,
-}
 
 impl<'a> SeriesSimulation<'a> {
     /// The simulation of a scenario at time zero.

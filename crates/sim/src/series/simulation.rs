@@ -4,17 +4,17 @@
 use super::{
     application::SourceApplication,
     cross_traffic::CrossTrafficSource,
-    link_changes::VaryingLink,
     place::ConnectionPlace,
     split_node::SplitNode,
-    web::{WebHalf, WebTraffic},
+    varying_link::VaryingLink,
+    web_traffic::{WebHalf, WebTraffic},
 };
 use crate::{
     agent::PathAgent,
     connection::{ConnectionEnd, TcpConnection},
     event_loop::{self, RunEnd, Simulation},
     event_queue::{EventKey, ScheduledEventKind},
-    network::{NextHop, SimNetwork},
+    network::{NextHop, SimNetwork, backward, forward},
     packet::{PacketKind, SimPacket},
     run_counters::RunCounters,
 };
@@ -225,6 +225,25 @@ impl SeriesSimulation<'_> {
                 NextHop::Sender => self.on_packet_at_sender(&packet),
                 NextHop::ByConnection => self.forward_by_connection(channel, &packet),
             }
+        }
+    }
+
+    /// Sends a packet that a channel has delivered into the next channel of its connection, or to the
+    /// end of the connection that is there.
+    fn forward_by_connection(&mut self, channel: usize, packet: &SimPacket) {
+        let ConnectionPlace { links: [first, end], is_reverse, .. } = self.places[packet.connection as usize];
+        let (link, goes_forward) = (channel / 2, channel == forward(channel / 2));
+        let is_at_end = if goes_forward { link + 1 == usize::from(end) } else { link == usize::from(first) };
+        match (is_at_end, goes_forward == is_reverse) {
+            (false, _) if goes_forward => _ = self.net.send(forward(link + 1), *packet),
+            (false, _) => _ = self.net.send(backward(link - 1), *packet),
+            (true, false) => {
+                self.on_packet_at_receiver(packet);
+                if self.web.is_some() {
+                    self.on_web_data(packet.connection as usize);
+                }
+            }
+            (true, true) => self.on_packet_at_sender(packet),
         }
     }
 

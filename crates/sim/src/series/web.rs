@@ -4,87 +4,16 @@
 
 use super::{
     application::SourceApplication,
-    setup::SeriesControls,
     simulation::{SeriesFlow, SeriesSimulation},
+    web_traffic::{WebHalf, WebPair},
 };
 use crate::{
     connection::ConnectionEnd,
     event_queue::{EventKey, ScheduledEventKind},
-    sender::CongestionControl,
-    settings::TcpSettings,
 };
-use scenario::{FlowPath, FlowSpec, Opens, WebAction, WebClient, WebRequest, WebTable};
+use scenario::{FlowPath, FlowSpec, Opens, WebAction, WebRequest};
 use std::collections::VecDeque;
 use units::Span;
-
-/// The part of a flow in a pair.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct WebHalf {
-    /// The index of the pair.
-    pair: u32,
-    /// Whether it is the flow of the requests.
-    is_request: bool,
-}
-
-/// A connection between a client and its server.
-#[derive(Debug)]
-struct WebPair {
-    client: usize,
-    /// The client's number for it.
-    number: u32,
-    /// The index of the flow of the requests; that of the responses follows.
-    requests: usize,
-    /// Payload of the requests so far.
-    asked: u64,
-    /// The requests that have not arrived yet, each with its end in their stream.
-    on_the_way: VecDeque<(u64, WebRequest)>,
-    /// The sizes of responses that the server is working on, and when the last of them is due, ns.
-    responses: VecDeque<u64>,
-    last_due: u64,
-}
-
-/// The clients of a run, and their connections.
-#[derive(Debug)]
-pub(crate) struct WebTraffic {
-    pub(crate) clients: Vec<WebClient>,
-    /// The pair of each connection of each client, by the client's number for it.
-    connections: Vec<Vec<usize>>,
-    /// The wakeup of each client that was scheduled last.
-    wakeups: Vec<Option<Span>>,
-    /// Whether the run still waits for a client.
-    awaited: Vec<bool>,
-    pairs: Vec<WebPair>,
-    /// The congestion control of the proxies, and of the ends of each client's connections.
-    legs: Vec<CongestionControl>,
-    ends: Vec<CongestionControl>,
-    limits: (u64, TcpSettings),
-}
-
-impl WebTraffic {
-    /// The traffic of these clients; none if there are none.
-    pub(super) fn new(clients: Vec<WebClient>, pages: usize, controls: &SeriesControls, limits: (u64, TcpSettings)) -> Option<Box<Self>> {
-        let of = |client: &WebClient| match client.table() {
-            WebTable::Page(page) => controls.web[page],
-            WebTable::Exchange(exchange) => controls.web[pages + exchange],
-        };
-        let traffic = WebTraffic {
-            connections: vec![Vec::new(); clients.len()],
-            wakeups: vec![None; clients.len()],
-            awaited: clients.iter().map(WebClient::has_end).collect(),
-            pairs: Vec::new(),
-            legs: controls.legs.clone(),
-            ends: clients.iter().map(of).collect(),
-            limits,
-            clients,
-        };
-        (!traffic.clients.is_empty()).then(|| Box::new(traffic))
-    }
-
-    /// Number of clients that end by themselves.
-    pub(super) fn awaited(&self) -> usize {
-        self.awaited.iter().filter(|awaited| **awaited).count()
-    }
-}
 
 impl SeriesSimulation<'_> {
     /// The time of a client's wakeup may have come.
