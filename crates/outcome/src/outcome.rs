@@ -584,6 +584,7 @@ mod tests {
         let (sojourn_s, sojourn_over_can) = (vec![Some(1.0); SOJOURNS.len()], vec![Some(1.0); OVER_CAN.len()]);
         let outcome = Outcome {
             flows,
+            links: vec![LinkOutcome { queue_delay_p50_s: Some(0.1), queue_delay_p95_s: Some(0.2), ..LinkOutcome::default() }],
             jain: Some(1.0),
             jain_window: Some(1.0),
             converge_s: Some(1.0),

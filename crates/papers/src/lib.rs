@@ -35,7 +35,7 @@ pub use error::PaperError;
 pub use experiment::{EngineOverride, Experiment, PrintedValue};
 pub use index::{EntryName, Paper, PaperEntry, papers};
 pub use plan::{EnginePlan, LeftOutCase};
-pub use record::{EQUATIONS, Record, RecordedRun};
+pub use record::{EQUATIONS, Record, RecordedRun, round_as_recorded};
 pub use rows::{BOUNDED_NUMBERS, BoundComparison, CaseRow, JudgedClaim};
 pub use seed_mean::SeedMean;
 pub use source::ResultSource;

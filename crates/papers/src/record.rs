@@ -93,7 +93,7 @@ impl Record {
         let failed = |why: io::Error| PaperError::NotRecorded { path: path.clone(), why };
         fs::create_dir_all(path.parent().unwrap_or(papers)).map_err(failed)?;
         let mut value = serde_json::to_value(self).map_err(|why| failed(why.into()))?;
-        round(&mut value);
+        round_as_recorded(&mut value);
         let bytes = zstd::encode_all(value.to_string().as_bytes(), ZSTD_LEVEL).map_err(failed)?;
         // Renamed into place, so that an interruption leaves the old record.
         let part = path.with_extension("part");
@@ -144,8 +144,8 @@ fn damaged(path: &Path, why: &io::Error) -> PaperError {
     PaperError::Damaged { path: path.into(), why: why.to_string() }
 }
 
-/// Rounds every number that is not an integer.
-fn round(value: &mut Value) {
+/// Rounds every number that is not an integer, as a record keeps it.
+pub fn round_as_recorded(value: &mut Value) {
     match value {
         Value::Number(number) if number.is_f64() => {
             let rounded = number.as_f64().and_then(|number| format!("{number:.*e}", DIGITS - 1).parse::<f64>().ok());
@@ -153,8 +153,8 @@ fn round(value: &mut Value) {
                 *number = rounded;
             }
         }
-        Value::Array(values) => values.iter_mut().for_each(round),
-        Value::Object(fields) => fields.values_mut().for_each(round),
+        Value::Array(values) => values.iter_mut().for_each(round_as_recorded),
+        Value::Object(fields) => fields.values_mut().for_each(round_as_recorded),
         _ => {}
     }
 }
