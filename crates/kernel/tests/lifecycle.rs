@@ -8,6 +8,7 @@ use std::{
     net,
     sync::{Mutex, PoisonError},
     thread,
+    time::{Duration, Instant},
 };
 
 /// Controllers are global to the machine: one test at a time.
@@ -73,9 +74,16 @@ fn the_kernel_takes_each_controller_at_the_ends_of_its_tunables() {
         let named = controller.tunables().zip(tuned.values()).map(|(tunable, value)| (tunable.name.to_owned(), *value));
         let named: Vec<(String, u32)> = named.collect();
         let _held = kernel::load(controller.name(), &named).unwrap_or_else(|error| panic!("{tuned:?}: {error}"));
-        let listed = kernel::list().unwrap();
-        let loaded = listed.iter().find(|loaded| loaded.controller.name() == controller.name());
-        assert_eq!(loaded.map(|loaded| &loaded.tunables[..]), Some(tuned.values()), "{controller:?}");
+        // The one before is listed until the kernel has released it.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let is_listed = || {
+            let listed = kernel::list().unwrap();
+            listed.iter().any(|loaded| loaded.controller.name() == controller.name() && loaded.tunables == tuned.values())
+        };
+        while !is_listed() {
+            assert!(Instant::now() < deadline, "{tuned:?} is not listed");
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 
