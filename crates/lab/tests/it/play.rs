@@ -300,7 +300,7 @@ fn varying_links_carry_what_their_files_say() {
         let Some(outcome) = play(TEST, &format!("{run}{link}{saturated}")) else { return };
         // The bytes that left, beside those of the file from the same first to the same last sample. An
         // opportunity or a change at either end may lie on the other side of the sample.
-        assert!((outcome.utilization - 1.0).abs() < 0.01, "{link}: {}", outcome.utilization);
+        assert!((outcome.utilization - 1.0).abs() < 0.02, "{link}: {}", outcome.utilization);
         let Some(outcome) = play(TEST, &format!("{run}{link}")) else { return };
         assert!(outcome.utilization > 0.5 && outcome.utilization < 1.005, "{link}: {}", outcome.utilization);
     }
