@@ -24,7 +24,7 @@ const PORT: u16 = workload::FIRST_PORT - 1;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Number of connections of which one must show that the cookies work.
 const TRIES: usize = 10;
-/// Counts connections whose SYN carried data that the SYN-ACK acknowledged.
+/// Counts connections with data in the SYN that the SYN-ACK acknowledged.
 const ACTIVE: &str = "TCPFastOpenActive";
 
 /// Gives a cookie to every host that dials with Fast Open in this scenario.
@@ -69,7 +69,7 @@ fn give(network: &SeriesNetwork, scenario: &Scenario, opens: Opens) -> Result<()
     })
 }
 
-/// Connections of `host` so far whose SYN carried data.
+/// Number of connections of `host` so far with data in the SYN.
 fn active(host: &Host) -> Result<u64, LabError> {
     let read = host.enter(|| intercept::tcp_counter(ACTIVE))?;
     Ok(read.map_err(|why| LabError::System { what: "read /proc/net/netstat", why })?.unwrap_or(0))
@@ -104,7 +104,7 @@ fn connect_once(network: &SeriesNetwork, opener: &Host, server: &Host, address: 
     Ok(())
 }
 
-/// A socket whose calls fail after a while.
+/// A socket with a timeout for blocking calls.
 fn socket() -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
     socket.set_read_timeout(Some(PATIENCE))?;

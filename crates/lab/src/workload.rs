@@ -104,7 +104,7 @@ pub(crate) struct Workload {
     pub(crate) web: Vec<Arc<WebSession>>,
     /// Number of flows that are not cross traffic.
     awaited: usize,
-    /// Threads of flows and web clients, for whose end the run waits.
+    /// Threads of flows and web clients that must finish before the run ends.
     flow_threads: Vec<thread::JoinHandle<()>>,
     /// Threads of cross traffic and web servers.
     cross_threads: Vec<thread::JoinHandle<()>>,
@@ -203,7 +203,7 @@ impl Workload {
         })
     }
 
-    /// The flows for whose end the run waits.
+    /// The flows that must finish before the run ends.
     pub(crate) fn awaited_flows(&self) -> impl Iterator<Item = &Arc<Flow>> {
         self.flows.iter().take(self.awaited)
     }

@@ -72,7 +72,7 @@ impl Damage {
         (bit_errors.is_some() || outages.is_some()).then_some(Damage { bit_errors, outages })
     }
 
-    /// Decides whether a packet whose transmission ended at `departed` has a bit error, or meets an
+    /// Decides whether a packet whose transmission ended at `departed` is lost to a bit error or an
     /// outage.
     fn drops(&mut self, departed: Time, bytes: u32) -> bool {
         let has_bit_error = self.bit_errors.as_mut().is_some_and(|(probability, rng)| {
@@ -284,7 +284,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     }
 
     /// How long packets took from their arrival at the queue until the end of their transmission, as
-    /// of the last poll. None against the direction of the data, where nobody asks.
+    /// of the last poll. `None` for the reverse direction, in which delays are not counted.
     pub fn queue_delays(&self) -> Option<&DelayHistogram> {
         self.managed.as_ref().map_or_else(|| self.shaper.delays(), |queue| Some(queue.delays()))
     }

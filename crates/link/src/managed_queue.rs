@@ -9,7 +9,7 @@ use crate::{
 };
 use units::{Bytes, Rate, Span};
 
-/// A queue whose discipline names the next packet when the transmitter can send it.
+/// A queue whose discipline selects the next packet when the transmitter is free.
 ///
 /// Unlike a [`Shaper`](crate::Shaper) it does not know departures in advance. The caller calls
 /// [`next_departure`](Self::next_departure) with the present time before each arrival, and takes what

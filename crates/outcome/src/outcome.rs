@@ -64,8 +64,8 @@ pub struct Outcome {
     pub delay_s: Option<Dist>,
     /// The flows, in the order of their numbers.
     pub flows: Vec<FlowOutcome>,
-    /// The connections of TCP cross traffic, whose numbers follow those of the flows. They count in no
-    /// other number but those of links and what proxies hold.
+    /// The connections of TCP cross traffic, numbered after the flows. The other numbers do not include
+    /// them, except those of links and of what proxies hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cross_flows: Vec<FlowOutcome>,
     /// Page load time, over all loads of all pages. Absent: none was complete.
@@ -128,7 +128,7 @@ pub struct Outcome {
 pub struct FlowOutcome {
     /// Number of the flow in the scenario, from 0.
     pub id: u32,
-    /// Whether its data goes against the links, from the last to the first.
+    /// Whether its data goes from the last link to the first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reverse: bool,
     /// Payload that it was to send. Absent: as much as it can until the run ends.

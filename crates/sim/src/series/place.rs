@@ -11,7 +11,7 @@ pub(super) struct ConnectionPlace {
     pub(super) split_behind: u32,
     /// Its first link, and one past its last link, whichever way its data goes.
     pub(super) links: [u16; 2],
-    /// Its data goes against the links.
+    /// Its data goes from the last link to the first.
     pub(super) is_reverse: bool,
 }
 
