@@ -10,8 +10,8 @@ pub(crate) const MIN_GAIN: f64 = 1.05;
 const SUFFICIENT: f64 = 0.98;
 /// How much larger the proxy's buffer must be than one that is sufficient in the simulator. There
 /// the whole of it is the window that the proxy advertises. In the real proxy half of it or more is
-/// the receive queue (`intercept::leg::Shares`), and of that only [`WINDOW_SHARE`] is payload, because
-/// the kernel charges each packet with its overhead. The next power of two.
+/// the receive queue (`intercept::leg::Shares`), and of that only [`WINDOW_SHARE`] is payload,
+/// because the kernel charges each packet with its overhead. The next power of two.
 pub const REAL_BUFFER: u64 = 4;
 /// The least share of a receive buffer that is payload: single packets of 1500 bytes
 /// (`intercept::ReceiveBound`).

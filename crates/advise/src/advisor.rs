@@ -15,9 +15,9 @@ const MIN_BUFFER: u64 = 64 * 1024;
 
 /// Compares ways to carry the flows of a scenario.
 ///
-/// The caller runs [`candidates`](Self::candidates) with the same seeds each and passes the outcomes
-/// to [`advice`](Self::advice). For the buffer it then runs [`buffers`](Self::buffers) of a split
-/// candidate and passes those outcomes to [`buffer_results`](Self::buffer_results).
+/// The caller runs [`candidates`](Self::candidates) with the same seeds each and passes the
+/// outcomes to [`advice`](Self::advice). For the buffer it then runs [`buffers`](Self::buffers) of
+/// a split candidate and passes those outcomes to [`buffer_results`](Self::buffer_results).
 #[derive(Debug, Clone)]
 pub struct Advisor {
     /// End to end, with queues of fixed size.

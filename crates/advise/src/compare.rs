@@ -30,8 +30,8 @@ fn value_of(objective: Objective, outcome: &Outcome) -> Option<f64> {
 }
 
 /// How many times as good `then` is as `baseline`: the ratio of the means over the seeds that both
-/// have, and half the width of its 95 % interval. The interval is that of the mean of what the ratio
-/// leaves of each pair, to first order.
+/// have, and half the width of its 95 % interval. The interval is that of the mean of what the
+/// ratio leaves of each pair, to first order.
 pub(crate) fn ratio(objective: Objective, baseline: &[&Outcome], then: &[&Outcome]) -> Option<(f64, f64)> {
     let pair = |baseline: &&Outcome| {
         let then = then.iter().find(|then| then.seed == baseline.seed)?;

@@ -5,8 +5,8 @@
 //! other controller at the sender, and split at each place with each controller at the proxy. The
 //! caller runs all of them with the same seeds, so that a gain is a mean over pairs, and hands the
 //! outcomes to [`Advisor::advice`]. For the chosen candidate [`Advisor::buffers`] lists the buffer
-//! sizes to try and [`Advisor::buffer_results`] evaluates them; [`buffer_to_configure`] adds the margin
-//! that the real proxy needs.
+//! sizes to try and [`Advisor::buffer_results`] evaluates them; [`buffer_to_configure`] adds the
+//! margin that the real proxy needs.
 //!
 //! Queues keep the size that they have end to end: a limit given in BDP would shrink on a shorter
 //! leg, and its effect would be attributed to the proxy. Candidates have one proxy, no chains.

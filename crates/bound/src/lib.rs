@@ -1,13 +1,14 @@
-//! The bound that fair sharing sets: how soon files can pass a bottleneck if the packets of all flows
-//! take turns, a lost packet is known exactly one round trip after it was sent and is retransmitted
-//! first, and a sender waits for nothing else than the handshake and the receiver's first window.
-//! No congestion controller is fair and faster.
+//! The bound that fair sharing sets: how soon files can pass a bottleneck if the packets of all
+//! flows take turns, a lost packet is known exactly one round trip after it was sent and is
+//! retransmitted first, and a sender waits for nothing else than the handshake and the receiver's
+//! first window. No congestion controller is fair and faster.
 //!
-//! Unfair ones can have a lower mean: equal files one after the other end a third sooner in the mean
-//! than all at once, and the last one at the same time. Means are therefore compared together with
-//! the end of the last file and with fairness.
+//! Unfair ones can have a lower mean: equal files one after the other end a third sooner in the
+//! mean than all at once, and the last one at the same time. Means are therefore compared together
+//! with the end of the last file and with fairness.
 //!
-//! [`FairShareBound`] is an engine. It knows one bottleneck and its losses, no queues and no buffers.
+//! [`FairShareBound`] is an engine. It knows one bottleneck and its losses, no queues and no
+//! buffers.
 
 use link::{LossProcess, Time};
 use outcome::{Engine, EngineError, FlowOutcome, Outcome, Progress};
@@ -17,8 +18,8 @@ use units::{PKT, Span};
 
 /// Headers of a full packet: IPv4, and TCP with timestamps.
 const HEADERS: u64 = 52;
-/// The window of a SYN is not scaled (RFC 7323 §2.2), so that no receiver can advertise more for the
-/// first round trip.
+/// The window of a SYN is not scaled (RFC 7323 §2.2), so that no receiver can advertise more for
+/// the first round trip.
 const FIRST_WINDOW: u64 = 65_535;
 
 /// The engine that computes the bound of a scenario with one bottleneck.

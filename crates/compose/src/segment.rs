@@ -19,8 +19,8 @@ const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Cuts a scenario at its proxies, from the sender on. Starts and sizes of flows are drawn from
 /// `seed`, the same for all segments. What belongs to the sender (its send buffer, what its
-/// application offers, the access delay) stays with the first segment, the receiver's window with the
-/// last.
+/// application offers, the access delay) stays with the first segment, the receiver's window with
+/// the last.
 pub fn segments(scenario: &Scenario, seed: u64) -> Vec<PathSegment> {
     let legs = scenario.legs();
     if let [whole] = legs[..] {

@@ -18,8 +18,8 @@ pub(crate) struct LegControllers {
 }
 
 impl LegControllers {
-    /// Loads Tandem's controllers among those of the legs with all tunables of the scenario, so that a
-    /// controller that another program has loaded with other tunables is an error.
+    /// Loads Tandem's controllers among those of the legs with all tunables of the scenario, so
+    /// that a controller that another program has loaded with other tunables is an error.
     pub(crate) fn load(scenario: &Scenario) -> Result<Self, EngineError> {
         let (settings, groups, cross) = (scenario.leg_settings(), scenario.sender_settings(), scenario.cross_sender_settings());
         let web: Vec<ControllerSetting> = scenario.web_settings().into_iter().map(|(_, setting)| setting).collect();
@@ -62,8 +62,8 @@ fn load(ours: Controller, setting: &ControllerSetting) -> Result<LoadedControlle
     kernel::load(ours.name(), &all).map_err(|error| failed(error.to_string()))
 }
 
-/// Refuses tunables that this kernel cannot give to the controllers: those of its own ones, and two sets
-/// for the same controller, which all of its connections share.
+/// Refuses tunables that this kernel cannot give to the controllers: those of its own ones, and two
+/// sets for the same controller, which all of its connections share.
 pub(crate) fn check_tunables(scenario: &Scenario) -> Result<(), EngineError> {
     let (legs, mut settings) = (scenario.leg_settings().len(), scenario.leg_settings());
     settings.extend(scenario.sender_settings());

@@ -5,8 +5,8 @@
 //! bypassed: it takes no time, and the links' losses, queues and counters do not notice it. Another
 //! connection shows that the cookies work.
 //!
-//! An opener's cookie is of the address that it dials. Behind a transparent proxy it is the proxy's,
-//! which has answered in the server's name.
+//! An opener's cookie is of the address that it dials. Behind a transparent proxy it is the
+//! proxy's, which has answered in the server's name.
 
 use crate::{LabError, host::Host, network::SeriesNetwork, workload};
 use scenario::{Opens, Scenario};
@@ -183,7 +183,8 @@ mod tests {
             for opens in ["sender", "receiver"] {
                 let flow = format!("[[flow]]\nbytes = \"1400B\"\nopens = \"{opens}\"\n");
                 let mut seen = Vec::new();
-                // A busy machine may delay a connection, or the data that a proxy's SYN is to carry.
+                // A busy machine may delay a connection, or the data that a proxy's SYN is to
+                // carry.
                 while !seen.last().is_some_and(|(sent, saved)| *sent == [legs, legs] && (0.085..0.13).contains(saved)) {
                     assert!(seen.len() < 10, "{split}{opens}: SYNs with data sent and received, and seconds saved: {seen:?}");
                     let (slow, none) = first_byte(&format!("{LINKS}{split}{flow}"));

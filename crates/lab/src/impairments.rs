@@ -31,7 +31,8 @@ pub struct ImpairmentMeasurement {
     pub tolerance: f64,
     /// Packets that were sent.
     pub packets: u64,
-    /// Packets that the machine lost outside of the link. If there are any, the measurement is invalid.
+    /// Packets that the machine lost outside of the link. If there are any, the measurement is
+    /// invalid.
     pub refused: u64,
 }
 

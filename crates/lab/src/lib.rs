@@ -3,9 +3,9 @@
 //! machine's own network.
 //!
 //! Links in series: `host` makes hosts, `network` joins them, `emulator` carries packets between
-//! them, `workload` runs the endpoints of flows and `web` those of pages, `fast_open` gives hosts their cookies, `run` plays
-//! a scenario, and `measure` turns the samples of a run into an [`Outcome`](outcome::Outcome).
-//! `parallel` does the same for networks in parallel.
+//! them, `workload` runs the endpoints of flows and `web` those of pages, `fast_open` gives hosts
+//! their cookies, `run` plays a scenario, and `measure` turns the samples of a run into an
+//! [`Outcome`](outcome::Outcome). `parallel` does the same for networks in parallel.
 
 mod calibrate;
 mod capture;

@@ -205,13 +205,15 @@ impl SeriesNetwork {
         &self.hosts[self.proxies[number].host]
     }
 
-    /// The host that opens connections over all links, the host that accepts them, and its IPv4 address.
+    /// The host that opens connections over all links, the host that accepts them, and its IPv4
+    /// address.
     pub(crate) fn ends(&self, opens: Opens) -> (&Host, &Host, IpAddr) {
         let links = LegLinks { first: 0, end: self.hosts.len() - 1 };
         self.ends_of(FlowPath { links, is_reverse: false }, opens)
     }
 
-    /// The host that opens the connections of a flow, the host that accepts them, and its IPv4 address.
+    /// The host that opens the connections of a flow, the host that accepts them, and its IPv4
+    /// address.
     pub(crate) fn ends_of(&self, path: FlowPath, opens: Opens) -> (&Host, &Host, IpAddr) {
         let (opener, server) = match opens {
             Opens::Sender => (path.sender_host(), path.receiver_host()),

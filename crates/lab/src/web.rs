@@ -52,8 +52,8 @@ enum WebEvent {
 }
 
 impl WebSession {
-    /// Starts the threads of a client and of its server at `port`: that of the server, which goes on until
-    /// [`interrupt`](Self::interrupt), and that of the client.
+    /// Starts the threads of a client and of its server at `port`: that of the server, which goes
+    /// on until [`interrupt`](Self::interrupt), and that of the client.
     pub(crate) fn start(
         network: &SeriesNetwork,
         context: Arc<RunContext>,

@@ -117,8 +117,8 @@ pub(crate) struct FlowGroups<'a> {
 }
 
 impl Workload {
-    /// Starts the threads of all flows and of all cross traffic, over TCP (`cross_flows`) and UDP; each
-    /// waits until its start time. The flows are followed by those of cross traffic in
+    /// Starts the threads of all flows and of all cross traffic, over TCP (`cross_flows`) and UDP;
+    /// each waits until its start time. The flows are followed by those of cross traffic in
     /// [`flows`](Self::flows).
     pub(crate) fn start(
         network: &SeriesNetwork,
@@ -157,8 +157,8 @@ impl Workload {
         Ok(workload)
     }
 
-    /// Starts the web clients and their servers, at the ports that follow those of the flows. `controls`
-    /// has the controller of both ends of each client.
+    /// Starts the web clients and their servers, at the ports that follow those of the flows.
+    /// `controls` has the controller of both ends of each client.
     pub(crate) fn start_web(&mut self, network: &SeriesNetwork, clients: Vec<WebClient>, controls: Vec<String>) -> Result<(), LabError> {
         for (client, control) in clients.into_iter().zip(controls) {
             let port = port((self.flows.len() + self.web.len()) as u32);

@@ -9,9 +9,9 @@ use crate::{
 use std::collections::VecDeque;
 use units::Span;
 
-/// A delay stage. Packets that stay in order are kept in a FIFO queue; those that may overtake others
-/// or be overtaken are kept in a timing wheel. Packets that are due at the same time leave in order of
-/// arrival.
+/// A delay stage. Packets that stay in order are kept in a FIFO queue; those that may overtake
+/// others or be overtaken are kept in a timing wheel. Packets that are due at the same time leave
+/// in order of arrival.
 #[derive(Debug)]
 pub struct Delay<P> {
     delay: Span,

@@ -8,8 +8,8 @@ const BUCKET_BITS: u32 = 5;
 /// More buckets than there are, and a power of two: an index needs no check of its bounds.
 const BUCKETS: usize = 2048;
 
-/// Counts of delays. Adding one takes a few instructions, since each packet of a simulated or emulated
-/// link is added.
+/// Counts of delays. Adding one takes a few instructions, since each packet of a simulated or
+/// emulated link is added.
 #[derive(Debug, Clone)]
 pub struct DelayHistogram {
     /// By [`bucket`].
@@ -42,7 +42,8 @@ impl DelayHistogram {
         self.counts[bucket(delay.0) % BUCKETS] += 1;
     }
 
-    /// The delay that this share of the packets did not exceed, exact to 3 %; `None` without packets.
+    /// The delay that this share of the packets did not exceed, exact to 3 %; `None` without
+    /// packets.
     pub fn quantile(&self, share: f64) -> Option<Span> {
         let total: u64 = self.counts.iter().sum();
         let rank = ((total as f64 * share).ceil() as u64).max(1);

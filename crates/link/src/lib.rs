@@ -4,8 +4,9 @@
 //! Stages compose. [`LinkDirection`] is one direction of a scenario's link: a [`Shaper`] (drop-tail
 //! queue, and a transmitter that follows a rate or a trace), then a [`LossProcess`], then a
 //! [`Delay`]. Time and randomness are arguments, so the simulator (virtual time) and the lab's
-//! emulator (real time) use the same stages. A stage reports the exact time at which each packet left it, so a caller that polls late
-//! loses neither rate nor order. The caller chooses the packet type ([`LinkPacket`]).
+//! emulator (real time) use the same stages. A stage reports the exact time at which each packet
+//! left it, so a caller that polls late loses neither rate nor order. The caller chooses the packet
+//! type ([`LinkPacket`]).
 
 mod aqm;
 mod delay;

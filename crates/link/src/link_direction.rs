@@ -283,8 +283,8 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
         self.counts()
     }
 
-    /// How long packets took from their arrival at the queue until the end of their transmission, as
-    /// of the last poll. `None` for the reverse direction, in which delays are not counted.
+    /// How long packets took from their arrival at the queue until the end of their transmission,
+    /// as of the last poll. `None` for the reverse direction, in which delays are not counted.
     pub fn queue_delays(&self) -> Option<&DelayHistogram> {
         self.managed.as_ref().map_or_else(|| self.shaper.delays(), |queue| Some(queue.delays()))
     }
@@ -375,8 +375,8 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
         accepted
     }
 
-    /// [`LinkStage::ready`] of the fast path: a packet is moved once, when it arrives, and a lost one
-    /// is discarded only then.
+    /// [`LinkStage::ready`] of the fast path: a packet is moved once, when it arrives, and a lost
+    /// one is discarded only then.
     pub fn poll_arrival(&mut self, now: Time) -> Option<(Time, P)> {
         if self.is_eager {
             return self.ready(now);
@@ -468,8 +468,8 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
         Some((at, packet))
     }
 
-    /// Starts the clock of traces and outages at `origin`, which has passed by `now`. Packets that are
-    /// inside keep their times.
+    /// Starts the clock of traces and outages at `origin`, which has passed by `now`. Packets that
+    /// are inside keep their times.
     pub fn start(&mut self, now: Time, origin: Time) {
         self.advance(now);
         self.shaper.start_trace(origin);

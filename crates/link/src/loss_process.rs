@@ -111,8 +111,8 @@ fn exponential(rng: &mut Pcg64, mean_ns: f64) -> Span {
     Span((-mean_ns * (1.0 - rng.random::<f64>()).ln()).round() as u64)
 }
 
-/// The share of packets that a link loses by its scenario in the direction of the data; `None` if that
-/// depends on their rate, their size or on time.
+/// The share of packets that a link loses by its scenario in the direction of the data; `None` if
+/// that depends on their rate, their size or on time.
 pub fn asked_loss(link: &Link) -> Option<f64> {
     let depends = link.changes.iter().any(|change| change.loss.is_some()) || link.bit_errors.is_some() || link.outages.is_some();
     match link.loss.forward {

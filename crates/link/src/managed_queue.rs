@@ -12,8 +12,8 @@ use units::{Bytes, Rate, Span};
 /// A queue whose discipline selects the next packet when the transmitter is free.
 ///
 /// Unlike a [`Shaper`](crate::Shaper) it does not know departures in advance. The caller calls
-/// [`next_departure`](Self::next_departure) with the present time before each arrival, and takes what
-/// has departed, so that each decision is made with the packets that had arrived by then.
+/// [`next_departure`](Self::next_departure) with the present time before each arrival, and takes
+/// what has departed, so that each decision is made with the packets that had arrived by then.
 #[derive(Debug)]
 pub(crate) struct ManagedQueue<P> {
     transmitter: Transmitter,

@@ -63,7 +63,8 @@ mod tests {
         let mut process = OutageProcess::new(Outages { every: law(900), last: law(100) }, stream(1, Purpose::Outages, 0));
         let looks = 2_000_000u64;
         let out = (0..looks).filter(|ms| process.is_out(Time(ms * 1_000_000))).count() as f64 / looks as f64;
-        // 2000 outages: their mean length has a standard deviation of 2.2 %, their distance as well.
+        // 2000 outages: their mean length has a standard deviation of 2.2 %, their distance as
+        // well.
         assert!((out - 0.1).abs() < 0.01, "{out}");
     }
 }

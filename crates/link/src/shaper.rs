@@ -71,9 +71,9 @@ impl<P: LinkPacket> Shaper<P> {
     }
 
     /// Changes the rate at `now`. Everything that has not departed by then is sent at the new rate,
-    /// including the rest of the packet in transmission, so a stalled transmitter moves again. Takes
-    /// time linear in the number of packets inside, and loses less than a nanosecond. A trace has no
-    /// rate, and stays as it is.
+    /// including the rest of the packet in transmission, so a stalled transmitter moves again.
+    /// Takes time linear in the number of packets inside, and loses less than a nanosecond. A trace
+    /// has no rate, and stays as it is.
     pub fn set_rate(&mut self, now: Time, rate: Rate) {
         self.queued(now);
         let Transmitter::Rate(transmitter) = &mut self.transmitter else { return };

@@ -40,7 +40,8 @@ impl Transmitter {
         }
     }
 
-    /// Sends a packet of `bytes` that arrived at `now`; returns when its transmission begins and ends.
+    /// Sends a packet of `bytes` that arrived at `now`; returns when its transmission begins and
+    /// ends.
     #[inline]
     pub(crate) fn transmit(&mut self, now: Time, bytes: u64) -> (Time, Time) {
         match self {
@@ -59,9 +60,9 @@ impl Transmitter {
     }
 }
 
-/// A transmitter of a constant rate. Transmission of a packet takes `size / rate`, from the later of
-/// its arrival and the departure of the packet before it. Fractions of a nanosecond are carried over,
-/// so the rate is exact in the long run.
+/// A transmitter of a constant rate. Transmission of a packet takes `size / rate`, from the later
+/// of its arrival and the departure of the packet before it. Fractions of a nanosecond are carried
+/// over, so the rate is exact in the long run.
 #[derive(Debug)]
 pub(crate) struct RateTransmitter {
     rate: Rate,
@@ -141,9 +142,9 @@ impl RateTransmitter {
         self.last_transmission
     }
 
-    /// Changes the rate at `now`, for the rest of the packet in transmission as well. The caller then
-    /// calls [`Self::transmit_again`] for each packet that has not departed, in order. Returns the
-    /// rate before.
+    /// Changes the rate at `now`, for the rest of the packet in transmission as well. The caller
+    /// then calls [`Self::transmit_again`] for each packet that has not departed, in order. Returns
+    /// the rate before.
     pub(crate) fn set_rate(&mut self, now: Time, rate: Rate) -> Rate {
         let before = std::mem::replace(&mut self.rate, rate);
         self.idle_at_fraction = 0;
@@ -152,8 +153,8 @@ impl RateTransmitter {
         before
     }
 
-    /// Sends a packet once more at a rate that has changed from `before` at `now`. The old times are
-    /// `starts` and `departs`; returns the new ones.
+    /// Sends a packet once more at a rate that has changed from `before` at `now`. The old times
+    /// are `starts` and `departs`; returns the new ones.
     pub(crate) fn transmit_again(&mut self, now: Time, before: Rate, (starts, departs): (Time, Time), bytes: u32) -> (Time, Time) {
         // The packet in transmission keeps the time at which it left the queue.
         let (starts, work) = match starts < now {
@@ -171,9 +172,9 @@ impl RateTransmitter {
     }
 }
 
-/// A transmitter that sends as a trace permits. Each opportunity carries up to 1500 bytes of packets
-/// that have arrived by then: several small packets, or a part of a large one. What it cannot use is
-/// lost. This is what mahimahi's link does.
+/// A transmitter that sends as a trace permits. Each opportunity carries up to 1500 bytes of
+/// packets that have arrived by then: several small packets, or a part of a large one. What it
+/// cannot use is lost. This is what mahimahi's link does.
 #[derive(Debug)]
 pub(crate) struct TraceTransmitter {
     trace: Arc<DeliveryTrace>,
@@ -259,7 +260,8 @@ mod tests {
             [700, 700, 200, 1500].map(|bytes| trace.transmit(ms(1), bytes)),
             [(ms(5), ms(5)), (ms(5), ms(5)), (ms(5), ms(10)), (ms(10), ms(20)),]
         );
-        // 100 bytes of the opportunity at 20 ms are used: a packet that arrives later cannot have the rest.
+        // 100 bytes of the opportunity at 20 ms are used: a packet that arrives later cannot have
+        // the rest.
         assert_eq!(trace.transmit(ms(21), 1), (ms(25), ms(25)));
         // The trace repeats: opportunities at 25, 30, 40, 45 ms.
         assert_eq!(trace.transmit(ms(21), 4000), (ms(25), ms(40)));

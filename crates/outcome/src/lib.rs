@@ -1,5 +1,5 @@
-//! The answers of engines to scenarios: [`Outcome`], the [`Engine`] interface, and the computation of
-//! an outcome from the measurements of a run, which all engines share.
+//! The answers of engines to scenarios: [`Outcome`], the [`Engine`] interface, and the computation
+//! of an outcome from the measurements of a run, which all engines share.
 
 mod counted_jobs;
 mod curve;

@@ -10,8 +10,8 @@ pub struct LinkOutcome {
     pub link: usize,
     /// The rate that was asked.
     pub rate_bps: f64,
-    /// The rate that was delivered while the link had a queue, for at least 0.1 s; null: it never had,
-    /// or the link follows a trace.
+    /// The rate that was delivered while the link had a queue, for at least 0.1 s; null: it never
+    /// had, or the link follows a trace.
     pub delivered_rate_bps: Option<f64>,
     /// The one-way delay that was asked.
     pub delay_s: f64,
@@ -40,8 +40,8 @@ pub struct LinkOutcome {
     /// The same, 95th percentile.
     #[serde(default)]
     pub queue_delay_p95_s: Option<f64>,
-    /// Packets against the direction of the data: acknowledgements, and the data of reverse flows, which
-    /// share a queue. Absent: nothing sends data that way.
+    /// Packets against the direction of the data: acknowledgements, and the data of reverse flows,
+    /// which share a queue. Absent: nothing sends data that way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reverse: Option<ReverseLinkOutcome>,
 }

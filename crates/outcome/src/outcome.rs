@@ -1,5 +1,5 @@
-//! The result of a run. Field names are stable: they are those of the JSON that `--json` prints, and
-//! the comments here are the descriptions in its schema.
+//! The result of a run. Field names are stable: they are those of the JSON that `--json` prints,
+//! and the comments here are the descriptions in its schema.
 
 use crate::{
     link_outcome::LinkOutcome,
@@ -24,15 +24,15 @@ pub struct Outcome {
     /// Seed of the run.
     pub seed: u64,
     /// Whether the machine kept up with the scenario. If not, `warnings` tells how: it lost packets
-    /// outside of the emulated links; 1 % of a link's packets were late by more than 0.5 ms + 2 % of
-    /// the path's round trip; one was late by more than 200 ms (the machine stalled, and
+    /// outside of the emulated links; 1 % of a link's packets were late by more than 0.5 ms + 2 %
+    /// of the path's round trip; one was late by more than 200 ms (the machine stalled, and
     /// retransmission timers have fired); a link's rate was off by more than 1 %; or the kernel's
     /// memory for TCP ran short.
     pub valid: bool,
     /// What to know before using the numbers, and which flows failed.
     pub warnings: Vec<String>,
-    /// Payload read by the receivers of all flows, in either direction, from the first SYN to the last
-    /// byte. With a `[foreground]`: of all classes while they are measured.
+    /// Payload read by the receivers of all flows, in either direction, from the first SYN to the
+    /// last byte. With a `[foreground]`: of all classes while they are measured.
     pub goodput_bps: f64,
     /// IP bytes that left the bottleneck (the slowest link, the first of equals) over what it could
     /// have carried in that time, from 0 to 1. For networks in parallel: of all together.
@@ -41,14 +41,15 @@ pub struct Outcome {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub intervals: Vec<IntervalOutcome>,
     /// Jain's fairness index of what the receivers read while all flows were in progress, from four
-    /// round trips after the last start to the first end. Absent: there was no such time, or one flow.
+    /// round trips after the last start to the first end. Absent: there was no such time, or one
+    /// flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jain: Option<f64>,
-    /// Mean of Jain's index over windows of 5 s, one after the other from the first start on, each over the
-    /// rates of the flows that were in progress from the begin of the window for at least 1 s, if these
-    /// were at least two. A flow that ends within the window has the rate until its end. Unlike `jain` it
-    /// exists for every run in which two flows share a window, and the start of flows counts. Absent:
-    /// there was no such window.
+    /// Mean of Jain's index over windows of 5 s, one after the other from the first start on, each
+    /// over the rates of the flows that were in progress from the begin of the window for at least
+    /// 1 s, if these were at least two. A flow that ends within the window has the rate until its
+    /// end. Unlike `jain` it exists for every run in which two flows share a window, and the start
+    /// of flows counts. Absent: there was no such window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jain_window: Option<f64>,
     /// Longest time after a flow's start until Jain's index of the flows in progress, over half a
@@ -58,20 +59,21 @@ pub struct Outcome {
     /// Length of the bottleneck's queue over time: before the link, or before a proxy's shaper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_bytes: Option<Dist>,
-    /// Delay from a byte's first transmission by the sender's TCP until the receiver reads it, over the
-    /// bytes of all flows, split or not. Absent: none was read.
+    /// Delay from a byte's first transmission by the sender's TCP until the receiver reads it, over
+    /// the bytes of all flows, split or not. Absent: none was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_s: Option<Dist>,
     /// The flows, in the order of their numbers.
     pub flows: Vec<FlowOutcome>,
-    /// The connections of TCP cross traffic, numbered after the flows. The other numbers do not include
-    /// them, except those of links and of what proxies hold.
+    /// The connections of TCP cross traffic, numbered after the flows. The other numbers do not
+    /// include them, except those of links and of what proxies hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cross_flows: Vec<FlowOutcome>,
     /// Page load time, over all loads of all pages. Absent: none was complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_load_s: Option<TimePercentiles>,
-    /// Response time, over all objects of pages and all responses of exchanges. Absent: there was none.
+    /// Response time, over all objects of pages and all responses of exchanges. Absent: there was
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_s: Option<TimePercentiles>,
     /// The pages, in the order of the scenario.
@@ -90,30 +92,31 @@ pub struct Outcome {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkOutcome>,
     /// Networks in parallel: mean sojourn time of the transfers of each class. Class 0 is the
-    /// foreground, class k the background of network k; null: the class has no transfers. In `sim` from
-    /// the opening of a transfer's connections until the last byte can be read in order; in `lab` from
-    /// its scheduled start until its receiver has read the last byte.
+    /// foreground, class k the background of network k; null: the class has no transfers. In `sim`
+    /// from the opening of a transfer's connections until the last byte can be read in order; in
+    /// `lab` from its scheduled start until its receiver has read the last byte.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sojourn_s: Vec<Option<f64>>,
-    /// Number of transfers of each class that `sojourn_s` is the mean of. Absent: it is not a mean of
-    /// transfers (`theory`). A tenth as many foreground transfers as `jobs` come first and do not count,
-    /// since the networks begin empty; every transfer between the first and the last that count does.
+    /// Number of transfers of each class that `sojourn_s` is the mean of. Absent: it is not a mean
+    /// of transfers (`theory`). A tenth as many foreground transfers as `jobs` come first and do
+    /// not count, since the networks begin empty; every transfer between the first and the last
+    /// that count does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sojourn_jobs: Vec<u64>,
-    /// `sojourn_s` over the sojourn times of the same transfers in the CAN model, with the foreground
-    /// split as a fluid (Hoekstra et al. §II): the ideal. Since both have the same arrivals and sizes,
-    /// the ratio is far less uncertain than either.
+    /// `sojourn_s` over the sojourn times of the same transfers in the CAN model, with the
+    /// foreground split as a fluid (Hoekstra et al. §II): the ideal. Since both have the same
+    /// arrivals and sizes, the ratio is far less uncertain than either.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sojourn_over_can: Vec<Option<f64>>,
     /// The networks in parallel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<NetworkOutcome>,
-    /// Payload that the receiving end of a bond held out of order. Absent: nothing is split, or it is
-    /// not known.
+    /// Payload that the receiving end of a bond held out of order. Absent: nothing is split, or it
+    /// is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder: Option<ReorderOutcome>,
-    /// Half widths of 95 % confidence intervals, by the name of the number. With `--seeds`: of the mean
-    /// over the seeds of this case (Student's t). With one seed: of the engine's own means
+    /// Half widths of 95 % confidence intervals, by the name of the number. With `--seeds`: of the
+    /// mean over the seeds of this case (Student's t). With one seed: of the engine's own means
     /// (`sojourn_0_s` …), in `sim` from twenty consecutive batches of the run, in `theory` from
     /// independent runs or from the error bound of the chain.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -140,13 +143,13 @@ pub struct FlowOutcome {
     pub start_s: f64,
     /// Time at which the receiver read the last byte; null: the flow had not ended.
     pub end_s: Option<f64>,
-    /// Time at which the sender's application could know that its last byte was acknowledged: by the
-    /// receiver, or by the first proxy that is not `semi`. Absent: it could not, or the engine does not
-    /// tell.
+    /// Time at which the sender's application could know that its last byte was acknowledged: by
+    /// the receiver, or by the first proxy that is not `semi`. Absent: it could not, or the engine
+    /// does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acked_s: Option<f64>,
-    /// Most payload that the sender had sent and had to keep for retransmission. Absent: the engine does
-    /// not tell.
+    /// Most payload that the sender had sent and had to keep for retransmission. Absent: the engine
+    /// does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_max_bytes: Option<u64>,
     /// Payload read from the flow's start to its end, or to the end of the run.
@@ -182,7 +185,8 @@ pub struct LegOutcome {
     pub retransmits: u64,
     /// Congestion window in segments, mean over the time in which it had something to send.
     pub mean_cwnd_pkt: f64,
-    /// Retransmission timeouts. Absent: the engine or the kernel (before Linux 6.7) does not count them.
+    /// Retransmission timeouts. Absent: the engine or the kernel (before Linux 6.7) does not count
+    /// them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<u64>,
 }
@@ -190,11 +194,11 @@ pub struct LegOutcome {
 /// The proxy's buffers and delays.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProxyOutcome {
-    /// Payload held in the direction of the data, over time: receive queue, pipe and unsent send queue
-    /// of all connections together, those of cross flows and web traffic too.
+    /// Payload held in the direction of the data, over time: receive queue, pipe and unsent send
+    /// queue of all connections together, those of cross flows and web traffic too.
     pub buffer_bytes: Dist,
-    /// Delay from a byte's first transmission by the sender's TCP until the receiver reads it, over the
-    /// bytes of all flows.
+    /// Delay from a byte's first transmission by the sender's TCP until the receiver reads it, over
+    /// the bytes of all flows.
     pub delay_s: Dist,
     /// Shares of the time in which data of flows went through it; all zero without flows.
     pub phases: Phases,
@@ -277,7 +281,8 @@ pub struct NetworkOutcome {
     pub utilization: f64,
     /// Share of the split payload that went over it; null: not known.
     pub share: Option<f64>,
-    /// Packets that its queue dropped in that direction and time. Absent: the engine has no packets.
+    /// Packets that its queue dropped in that direction and time. Absent: the engine has no
+    /// packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_drops: Option<u64>,
 }
@@ -294,9 +299,10 @@ pub struct ReorderOutcome {
 /// A quantity over time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Series {
-    /// The quantity: `goodput`, `flow_goodput`, `cwnd`, `rtt`, `in_flight`, `retransmits`, `held` and
-    /// `queue` (of the bottleneck). For each network of a bond, in `lab`: `carried`, `score`,
-    /// `throughput` (G), `rtt`, `unsent` (Q), `waited`, and `waiting`, the payload held out of order.
+    /// The quantity: `goodput`, `flow_goodput`, `cwnd`, `rtt`, `in_flight`, `retransmits`, `held`
+    /// and `queue` (of the bottleneck). For each network of a bond, in `lab`: `carried`, `score`,
+    /// `throughput` (G), `rtt`, `unsent` (Q), `waited`, and `waiting`, the payload held out of
+    /// order.
     pub what: String,
     /// The object: `all`, `flow 0`, `flow 0 leg 2`, `link 2` or `network 2`.
     pub whose: String,
@@ -332,16 +338,16 @@ impl Outcome {
         (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
     }
 
-    /// Mean time from a flow's start until its sender knew that its last byte was acknowledged; none if
-    /// one did not.
+    /// Mean time from a flow's start until its sender knew that its last byte was acknowledged;
+    /// none if one did not.
     pub fn mean_acked_s(&self) -> Option<f64> {
         let times: Option<Vec<f64>> = self.flows.iter().map(|flow| Some(flow.acked_s? - flow.start_s)).collect();
         let times = times?;
         (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
     }
 
-    /// Longest time from a flow's start until its sender knew that its last byte was acknowledged, by the
-    /// first proxy if there is one; none if one did not.
+    /// Longest time from a flow's start until its sender knew that its last byte was acknowledged,
+    /// by the first proxy if there is one; none if one did not.
     pub fn last_acked_s(&self) -> Option<f64> {
         let times: Option<Vec<f64>> = self.flows.iter().map(|flow| Some(flow.acked_s? - flow.start_s)).collect();
         times?.into_iter().reduce(f64::max)
@@ -377,8 +383,8 @@ impl Outcome {
         (!self.agents.is_empty()).then(|| self.agents.iter().map(counter).sum::<u64>() as f64)
     }
 
-    /// The goodput between two times, s: from [`Self::intervals`], else from the series; none if this
-    /// outcome has neither.
+    /// The goodput between two times, s: from [`Self::intervals`], else from the series; none if
+    /// this outcome has neither.
     pub fn goodput_between(&self, from_s: f64, to_s: f64) -> Option<f64> {
         let asked = |interval: &&IntervalOutcome| (interval.from_s - from_s).abs() < 1e-9 && (interval.to_s - to_s).abs() < 1e-9;
         self.intervals.iter().find(asked).map(|interval| interval.goodput_bps).or_else(|| {
@@ -500,9 +506,9 @@ pub fn jain(shares: &[f64]) -> Option<f64> {
     (shares.len() > 1 && squares > 0.0).then(|| shares.iter().sum::<f64>().powi(2) / (shares.len() as f64 * squares))
 }
 
-/// Sets the intervals of every outcome to those of the mean over the seeds of its scenario, engine and
-/// case. A number that some seed lacks gets none. With a single seed an outcome keeps the intervals of
-/// its engine.
+/// Sets the intervals of every outcome to those of the mean over the seeds of its scenario, engine
+/// and case. A number that some seed lacks gets none. With a single seed an outcome keeps the
+/// intervals of its engine.
 pub fn add_ci95(outcomes: &mut [Outcome]) {
     let key = |outcome: &Outcome| (outcome.scenario.clone(), outcome.engine.clone(), outcome.case.clone());
     let mut groups: BTreeMap<_, BTreeMap<&'static str, Vec<f64>>> = BTreeMap::new();
@@ -526,8 +532,8 @@ pub fn add_ci95(outcomes: &mut [Outcome]) {
     }
 }
 
-/// Half the width of the 95 % confidence interval of the mean of `values`, by Student's t; infinite for
-/// a single value.
+/// Half the width of the 95 % confidence interval of the mean of `values`, by Student's t; infinite
+/// for a single value.
 pub fn half_width(values: &[f64]) -> f64 {
     let n = values.len() as f64;
     if n < 2.0 {

@@ -1,5 +1,5 @@
-//! The samples that an engine takes of a run over time, and the [`Outcome`] that is computed from them:
-//! the same figures with the same meanings for all engines.
+//! The samples that an engine takes of a run over time, and the [`Outcome`] that is computed from
+//! them: the same figures with the same meanings for all engines.
 
 use crate::{
     curve,
@@ -157,8 +157,8 @@ impl RunSamples {
         }
     }
 
-    /// The outcomes of these flows. `control` has the sender's controller of each group, if it is not
-    /// `control.sender`.
+    /// The outcomes of these flows. `control` has the sender's controller of each group, if it is
+    /// not `control.sender`.
     fn flow_outcomes<'a>(
         &self,
         scenario: &Scenario,
@@ -206,7 +206,8 @@ impl RunSamples {
         scenario.intervals.iter().filter(|interval| scenario.lasts_for(interval)).map(goodput).collect()
     }
 
-    /// Jain's index of the flows while all were in progress, without the first round trips after a start.
+    /// Jain's index of the flows while all were in progress, without the first round trips after a
+    /// start.
     fn jain(&self, scenario: &Scenario, farthest: Span) -> Option<f64> {
         let whole = LegLinks { first: 0, end: scenario.links.len() };
         let round_trip = scenario.base_rtt(whole).secs() + 2.0 * farthest.secs();
@@ -218,9 +219,10 @@ impl RunSamples {
         jain(&self.flows.iter().map(|flow| flow.read_between(from, to)).collect::<Vec<_>>())
     }
 
-    /// Mean of Jain's index over windows of [`JAIN_WINDOW`], each over the rates of the flows that are in
-    /// progress from its begin for [`JAIN_SHARE`] of it. A flow that ends within the window has the rate
-    /// until its end: without it, a flow that ends soon because it got everything would not count.
+    /// Mean of Jain's index over windows of [`JAIN_WINDOW`], each over the rates of the flows that
+    /// are in progress from its begin for [`JAIN_SHARE`] of it. A flow that ends within the window
+    /// has the rate until its end: without it, a flow that ends soon because it got everything
+    /// would not count.
     fn jain_window(&self) -> Option<f64> {
         if self.flows.len() > MOST_CURVES {
             return None;
@@ -268,8 +270,8 @@ impl RunSamples {
         Dist::of(&mut samples.map(|sample| sample.queued as f64 + curve::value_at(&self.shaped, sample.t)).collect::<Vec<_>>())
     }
 
-    /// Delays from a byte's transmission by the sender's TCP until it is read, over the bytes of all flows;
-    /// none if none was read.
+    /// Delays from a byte's transmission by the sender's TCP until it is read, over the bytes of
+    /// all flows; none if none was read.
     fn delays(&self) -> Option<Dist> {
         let of = |flow: &FlowSamples| {
             let sent =
@@ -330,8 +332,8 @@ impl RunSamples {
         all
     }
 
-    /// Goodput of all receivers over a sliding window. Their samples have different times if taking them
-    /// took long.
+    /// Goodput of all receivers over a sliding window. Their samples have different times if taking
+    /// them took long.
     fn goodput(&self) -> Vec<(f64, f64)> {
         let Some(longest) = self.flows.iter().map(|flow| &flow.read).max_by_key(|read| read.len()) else { return Vec::new() };
         let total = |t: f64| self.flows.iter().map(|flow| curve::value_at(&flow.read, t)).sum();
@@ -369,8 +371,8 @@ impl LegSamples {
         }
     }
 
-    /// Adds the time in seconds that the proxy was in each phase, from the arrival of the first byte until
-    /// the last one was forwarded.
+    /// Adds the time in seconds that the proxy was in each phase, from the arrival of the first
+    /// byte until the last one was forwarded.
     fn add_phases(&self, flow: &FlowSamples, phases: &mut Phases) {
         for pair in self.samples.windows(2) {
             let (sample, time) = (&pair[0], pair[1].t - pair[0].t);
@@ -454,8 +456,9 @@ mod tests {
         assert_eq!(Outcome { series: Vec::new(), ..outcome.clone() }.goodput_between(4.0, 6.0), None);
         // From 0 to 5 s only the first flow lasts, from 5 to 10 s both are alike.
         assert!((outcome.jain_window.unwrap() - 1.0).abs() < 1e-9);
-        // If the first reads 9 MB in the first 7 s and ends, the second 1 MB in the last 3 s: from 5 to 10 s
-        // the rates are 1 MB/s and 0.2 MB/s, and the flow that got more counts although it has ended.
+        // If the first reads 9 MB in the first 7 s and ends, the second 1 MB in the last 3 s: from
+        // 5 to 10 s the rates are 1 MB/s and 0.2 MB/s, and the flow that got more counts although
+        // it has ended.
         let mut uneven = samples();
         let curve = |of: fn(f64) -> f64| (0..=100).map(|at| f64::from(at) / 10.0).map(|t| (t, of(t))).collect();
         uneven.flows[0].read = curve(|t| 1e6 * t.min(7.0));

@@ -40,8 +40,8 @@ pub struct PageOutcome {
     pub page: usize,
     /// Loads that were to be made, by all browsers together.
     pub asked_loads: u64,
-    /// Page load time: from the beginning of a load until its last object was read, over the loads that
-    /// were complete at the end of the run. Absent: none was.
+    /// Page load time: from the beginning of a load until its last object was read, over the loads
+    /// that were complete at the end of the run. Absent: none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_s: Option<TimePercentiles>,
     /// Time from when a browser wanted an object until it was read. Absent: none was.
@@ -61,12 +61,13 @@ pub struct PageOutcome {
 pub struct ExchangeOutcome {
     /// Number of the exchange in the scenario, from 1.
     pub exchange: usize,
-    /// Requests that were to be sent, by all clients together. Absent: as many as there is time for.
+    /// Requests that were to be sent, by all clients together. Absent: as many as there is time
+    /// for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_requests: Option<u64>,
-    /// Response time: from when a request was due until its response was read, over the responses that
-    /// were there at the end of the run. The first request waits for the connection. Absent: there was
-    /// none.
+    /// Response time: from when a request was due until its response was read, over the responses
+    /// that were there at the end of the run. The first request waits for the connection. Absent:
+    /// there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_s: Option<TimePercentiles>,
     /// Payload of these responses.

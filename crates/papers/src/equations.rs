@@ -1,5 +1,6 @@
-//! Tables, figures and lemmas that are answered without a scenario, by equations or by a measurement
-//! of real connections: what the paper prints or says, what comes out here, and whether the two agree.
+//! Tables, figures and lemmas that are answered without a scenario, by equations or by a
+//! measurement of real connections: what the paper prints or says, what comes out here, and whether
+//! the two agree.
 
 mod assignment;
 mod can;

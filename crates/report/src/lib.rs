@@ -1,9 +1,9 @@
 //! Outcomes and what follows from them as text: tables for the terminal and for Markdown, JSON, and
 //! a web page that opens offline.
 //!
-//! Outcomes, advice and the papers' results come in, text goes out. The caller writes it, and passes
-//! the terminal's width where there is a terminal. The meaning of the numbers was settled by the
-//! engine.
+//! Outcomes, advice and the papers' results come in, text goes out. The caller writes it, and
+//! passes the terminal's width where there is a terminal. The meaning of the numbers was settled by
+//! the engine.
 
 mod advice;
 mod bars;
@@ -51,9 +51,9 @@ pub use terminal::{Alignment, TextColumn, TextStyle, TextTable, reflow, wrap};
 
 use outcome::Outcome;
 
-/// A table for a terminal of `width` characters (absent: without a limit), a row for each engine and
-/// case, with the warnings below it. Seeds are combined into their mean, with half the width of its
-/// 95 % interval where `ci95` has it. Ends with a newline; empty if there are no outcomes.
+/// A table for a terminal of `width` characters (absent: without a limit), a row for each engine
+/// and case, with the warnings below it. Seeds are combined into their mean, with half the width of
+/// its 95 % interval where `ci95` has it. Ends with a newline; empty if there are no outcomes.
 pub fn table(outcomes: &[Outcome], width: Option<usize>) -> String {
     let groups = group::groups(outcomes);
     let mut out = results::results(&groups).render(width);

@@ -1,5 +1,5 @@
-//! The numbers of an outcome by their names: the head of their column, and the format of a value. The
-//! unit is fixed, so that columns of several tables, and of a paper, can be compared.
+//! The numbers of an outcome by their names: the head of their column, and the format of a value.
+//! The unit is fixed, so that columns of several tables, and of a paper, can be compared.
 
 use crate::number_format::NONE;
 
@@ -17,8 +17,8 @@ impl NumberFormat {
     /// A ratio of two numbers.
     pub const RATIO: NumberFormat = NumberFormat { head: "ratio", per: 1.0, decimals: 3 };
 
-    /// The number that [`Outcome::number`](outcome::Outcome::number) has under `name`. An unknown one
-    /// is shown as it is.
+    /// The number that [`Outcome::number`](outcome::Outcome::number) has under `name`. An unknown
+    /// one is shown as it is.
     pub fn named(name: &str) -> NumberFormat {
         let (head, per, decimals) = match name {
             "mean_flow_s" => ("mean, s", 1.0, 2),
@@ -73,8 +73,8 @@ impl NumberFormat {
         if value.is_finite() { format!("{:.*}", self.decimals, value / self.per) } else { NONE.into() }
     }
 
-    /// A mean with half the width of its interval, which is left out if it is not finite; a dash for no
-    /// mean.
+    /// A mean with half the width of its interval, which is left out if it is not finite; a dash
+    /// for no mean.
     pub fn spread(&self, mean: Option<(f64, f64)>) -> String {
         match mean {
             None => NONE.into(),

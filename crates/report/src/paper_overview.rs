@@ -96,8 +96,8 @@ pub(crate) fn overview(results: &[PaperResult], name: &str) -> Result<PlainTable
     matrix.table(&["case"]).ok_or_else(|| format!("none of these entries has a number {name:?}"))
 }
 
-/// The ratios of the number `name` that the entries' claims are about, over the whole run: a row for
-/// each entry and pair of cases, a column for each engine and variation.
+/// The ratios of the number `name` that the entries' claims are about, over the whole run: a row
+/// for each entry and pair of cases, a column for each engine and variation.
 ///
 /// # Errors
 /// No claim is about this number.

@@ -177,7 +177,8 @@ pub(crate) fn not_done(group: &OutcomeGroup<'_>) -> Option<String> {
     }
 }
 
-/// Parallel networks: the mean time of a transfer of each class; the foreground's with its interval.
+/// Parallel networks: the mean time of a transfer of each class; the foreground's with its
+/// interval.
 fn sojourns(grid: &mut Grid, groups: &[OutcomeGroup<'_>]) {
     let classes = groups.iter().flat_map(|group| &group.outcomes).map(|outcome| outcome.sojourn_s.len()).max().unwrap_or(0);
     if classes == 0 {

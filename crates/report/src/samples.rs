@@ -92,7 +92,8 @@ fn link(number: usize, rate: f64, delay: f64, loss: Option<f64>, drops: u64) -> 
     }
 }
 
-/// Series with plausible shapes: slow start, a sawtooth or BBR's cycle, a buffer that fills and drains.
+/// Series with plausible shapes: slow start, a sawtooth or BBR's cycle, a buffer that fills and
+/// drains.
 fn series(bbr: bool, split: bool, end: f64, goodput: f64, held: Option<f64>, retransmits: f64) -> Vec<Series> {
     let t: Vec<f64> = (0..(end / 0.05) as usize).map(|i| f64::from(i as u32) * 0.05).collect();
     let mut state: u64 = 7 + retransmits as u64;

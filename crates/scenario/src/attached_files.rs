@@ -31,8 +31,8 @@ impl AttachedFiles {
         AttachedFiles { open, traces: Arc::default() }
     }
 
-    /// Reads the files that `scenario` names. A link with a trace gets the mean rate of the direction
-    /// of the data.
+    /// Reads the files that `scenario` names. A link with a trace gets the mean rate of the
+    /// direction of the data.
     pub(crate) fn attach_to(&self, scenario: &mut Scenario) -> Result<(), Fault> {
         for (index, link) in scenario.links.iter_mut().enumerate() {
             if let Some(steps) = &mut link.steps {

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use units::{Bytes, Span};
 
 /// TCP connections that share some of the links with the flows. They are real connections with a
-/// controller, not packets at a given rate. A proxy between two of their links splits them as it splits
-/// every connection; one at the end of their links does not. They do not prolong a run, and count in
-/// no number but `cross_flows`, those of links and what proxies hold.
+/// controller, not packets at a given rate. A proxy between two of their links splits them as it
+/// splits every connection; one at the end of their links does not. They do not prolong a run, and
+/// count in no number but `cross_flows`, those of links and what proxies hold.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CrossFlow {
@@ -31,8 +31,8 @@ pub struct CrossFlow {
     /// When each starts; written as `flow.start` is.
     #[serde(default)]
     pub start: Draw,
-    /// Which way the data goes over the links; `reverse`: it enters behind `leaves` and leaves before
-    /// `enters`.
+    /// Which way the data goes over the links; `reverse`: it enters behind `leaves` and leaves
+    /// before `enters`.
     #[serde(default, skip_serializing_if = "Direction::is_forward")]
     #[schemars(extend("default" = "forward"))]
     pub direction: Direction,
@@ -42,8 +42,8 @@ pub struct CrossFlow {
     /// The receiver's window, if it is to be a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Bytes>,
-    /// What the application writes and how often, if it is to limit the flow. Absent: as much as the
-    /// connection takes.
+    /// What the application writes and how often, if it is to limit the flow. Absent: as much as
+    /// the connection takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offers: Option<Offer>,
     /// The sender's controller, written as `control.sender` is. Absent: `control.sender`.
@@ -56,7 +56,8 @@ fn one_flow() -> u32 {
 }
 
 impl CrossFlow {
-    /// Appends the connections of group `group` to `specs`, with the numbers that follow those before.
+    /// Appends the connections of group `group` to `specs`, with the numbers that follow those
+    /// before.
     pub(crate) fn add_specs(&self, seed: u64, group: usize, first_id: u32, specs: &mut Vec<FlowSpec>) {
         let links = LegLinks { first: self.enters - 1, end: self.leaves };
         let index = group as u64;

@@ -1,5 +1,5 @@
-//! A scenario file: its text, its cases, and changes from the command line. Errors name the line and
-//! the key.
+//! A scenario file: its text, its cases, and changes from the command line. Errors name the line
+//! and the key.
 
 use crate::{
     attached_files::{AttachedFiles, OpenFile},
@@ -28,9 +28,9 @@ pub struct ScenarioFile {
 struct Case {
     /// Name of the case in tables, and for `--case`.
     name: String,
-    /// Keys that differ from the file, with their values: `{ "control.proxy" = "bbr", split = [] }`.
-    /// Members of a list are counted from 1: `"link.2.rate"`; `"split.*.buffer"` is the key of all of
-    /// them.
+    /// Keys that differ from the file, with their values: `{ "control.proxy" = "bbr", split = []
+    /// }`. Members of a list are counted from 1: `"link.2.rate"`; `"split.*.buffer"` is the key of
+    /// all of them.
     #[serde(default)]
     #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     set: Table,
@@ -56,9 +56,9 @@ pub struct Variant {
 impl std::str::FromStr for Assignment {
     type Err = String;
 
-    /// `KEY=VALUE` or `KEY=VALUE,VALUE…`. Values are TOML if they parse as such, else text. Commas inside
-    /// brackets, braces or quotes do not separate values, nor do those before a controller's tunable:
-    /// `control.proxy=mpcp,law=1,xcp` has two values.
+    /// `KEY=VALUE` or `KEY=VALUE,VALUE…`. Values are TOML if they parse as such, else text. Commas
+    /// inside brackets, braces or quotes do not separate values, nor do those before a controller's
+    /// tunable: `control.proxy=mpcp,law=1,xcp` has two values.
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, values) =
             text.split_once('=').ok_or_else(|| format!("{text:?} has no \"=\": write KEY=VALUE, such as control.proxy=cubic"))?;
@@ -117,22 +117,24 @@ impl ScenarioFile {
         ScenarioFile::parse_with(text, origin, Arc::new(refuse))
     }
 
-    /// Parses `text`; errors call the file `origin`. Every case is checked too. `open` opens the files
-    /// that the scenario names, such as the traces of links.
+    /// Parses `text`; errors call the file `origin`. Every case is checked too. `open` opens the
+    /// files that the scenario names, such as the traces of links.
     ///
     /// # Errors
-    /// The text is not TOML, or not a scenario that can be played, by itself or in one of its cases.
+    /// The text is not TOML, or not a scenario that can be played, by itself or in one of its
+    /// cases.
     pub fn parse_with(text: &str, origin: &str, open: Arc<OpenFile>) -> Result<Self, FileError> {
         let files = AttachedFiles::new(open);
         let mut base = toml_file::table(text, origin)?;
         let cases = base.remove("case");
-        // The file itself first: an error in it must not be hidden by one in its cases, nor be blamed on
-        // them.
+        // The file itself first: an error in it must not be hidden by one in its cases, nor be
+        // blamed on them.
         let scenario = scenario_of(&base, &files).map_err(|fault| place(text, origin, &fault))?;
         scenario.check_ends_of_intervals(&[]).map_err(|fault| place(text, origin, &fault))?;
         let cases = cases.map_or(Ok(Vec::new()), |cases| toml_file::deserialize::<Vec<Case>>(cases, |_| &[])).map_err(|fault| {
             let path = under("case", &fault.path);
-            // Without the path of the list serde's message has been explained as one of the whole file.
+            // Without the path of the list serde's message has been explained as one of the whole
+            // file.
             let message = if fault.path.is_empty() { "has to be a list of tables: write [[case]] for each".into() } else { fault.message };
             place(text, origin, &Fault::new(path, message))
         })?;
@@ -151,9 +153,9 @@ impl ScenarioFile {
     }
 
     /// The scenarios of the cases that `names` select, with the changes `sets`. A name selects the
-    /// variants that have it, or that begin with it and a comma: `"end to end"` selects
-    /// `"end to end, control.sender=reno"`. Other cases need not work with these changes. All cases if
-    /// there are no names; no variant if a name selects nothing.
+    /// variants that have it, or that begin with it and a comma: `"end to end"` selects `"end to
+    /// end, control.sender=reno"`. Other cases need not work with these changes. All cases if there
+    /// are no names; no variant if a name selects nothing.
     ///
     /// # Errors
     /// As [`variants`](Self::variants), of the selected cases.
@@ -209,8 +211,8 @@ impl ScenarioFile {
     }
 }
 
-/// Adds a variant for every combination of the values of `sets`. `written` are the intervals before these
-/// changes.
+/// Adds a variant for every combination of the values of `sets`. `written` are the intervals before
+/// these changes.
 fn sweep(
     (table, files): (&Table, &AttachedFiles),
     case: &str,
@@ -283,7 +285,8 @@ fn from_set(case: &str, made: &[String], fault: &Fault) -> FileError {
 }
 
 /// Puts `value` at the dotted `key`. Tables of a list are counted from 1: `link.2.rate`, or
-/// `link[2].rate`. `split.*.shaper` is the key of every table of the list, of which there may be none.
+/// `link[2].rate`. `split.*.shaper` is the key of every table of the list, of which there may be
+/// none.
 fn set(table: &mut Table, key: &str, value: Value) -> Result<(), Fault> {
     if let Some((list, rest)) = key.split_once(".*.") {
         let count = match table.get(list) {

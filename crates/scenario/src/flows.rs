@@ -34,24 +34,25 @@ pub struct FlowGroup {
     /// The end that opens the connections.
     #[serde(default)]
     pub opens: Opens,
-    /// Extra one-way delay of each connection on the first link, in both directions; written as `start`
-    /// is, but not `poisson`.
+    /// Extra one-way delay of each connection on the first link, in both directions; written as
+    /// `start` is, but not `poisson`.
     #[serde(default)]
     pub access_delay: Draw,
     /// The receiver's window, if it is to be a limit. Absent: larger than any path needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Bytes>,
-    /// The sender's send buffer, if it is to be a limit: payload sent and not acknowledged yet (behind
-    /// a proxy with `mode = "semi"`: not delivered yet). Absent: larger than any path needs.
+    /// The sender's send buffer, if it is to be a limit: payload sent and not acknowledged yet
+    /// (behind a proxy with `mode = "semi"`: not delivered yet). Absent: larger than any path
+    /// needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send_buffer: Option<Bytes>,
-    /// Whether the connection that the opener dials has TCP Fast Open (RFC 7413), with the cookie of an
-    /// earlier connection.
+    /// Whether the connection that the opener dials has TCP Fast Open (RFC 7413), with the cookie
+    /// of an earlier connection.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub fast_open: bool,
-    /// What the application writes and how often, if it is to limit the flow. Absent: as much as the
-    /// connection takes.
+    /// What the application writes and how often, if it is to limit the flow. Absent: as much as
+    /// the connection takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offers: Option<Offer>,
     /// The sender's controller for these connections, written as `control.sender` is. Absent:
@@ -70,8 +71,8 @@ impl FlowGroup {
         self.direction != Direction::Forward
     }
 
-    /// Whether a connection is opened from the end of the path at which a flow with `forward` data has
-    /// its sender (`Opens::Sender`) or its receiver.
+    /// Whether a connection is opened from the end of the path at which a flow with `forward` data
+    /// has its sender (`Opens::Sender`) or its receiver.
     pub fn is_opened_from(&self, end: Opens) -> bool {
         match self.direction {
             Direction::Forward => self.opens == end,
@@ -81,7 +82,8 @@ impl FlowGroup {
     }
 }
 
-/// Which way data goes over links in series, which are listed from the sender's end to the receiver's.
+/// Which way data goes over links in series, which are listed from the sender's end to the
+/// receiver's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -141,7 +143,8 @@ impl Default for Draw {
     }
 }
 
-/// Times that differ from flow to flow, in place of one time for all. Exactly one of the keys is given.
+/// Times that differ from flow to flow, in place of one time for all. Exactly one of the keys is
+/// given.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DrawKeys {

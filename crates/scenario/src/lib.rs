@@ -1,8 +1,9 @@
 //! The scenario file: a network and the traffic over it. [`ScenarioFile`] parses a file into
 //! [`Scenario`]s, one for each of its cases.
 //!
-//! This crate knows neither sockets nor clocks nor paths: text comes in as a string, the caller opens
-//! the files that it names, and randomness comes from the seed. What an engine answers is in `outcome`.
+//! This crate knows neither sockets nor clocks nor paths: text comes in as a string, the caller
+//! opens the files that it names, and randomness comes from the seed. What an engine answers is in
+//! `outcome`.
 
 mod agent;
 mod attached_files;

@@ -23,7 +23,8 @@ pub struct Link {
     /// The queue before the link, in both directions.
     #[serde(default)]
     pub queue: Queue,
-    /// Losses on the link, behind the queue: a lost packet has used its time on the link. Absent: none.
+    /// Losses on the link, behind the queue: a lost packet has used its time on the link. Absent:
+    /// none.
     #[serde(default, skip_serializing_if = "Losses::is_none")]
     pub loss: Losses,
     /// Probability that a bit is received wrongly. A packet with a wrong bit is lost.
@@ -41,31 +42,31 @@ pub struct Link {
     /// Probability that a packet arrives twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duplication: Option<Fraction>,
-    /// Other rates, delays or losses from certain times on (rain fade, handovers, outages), in the order
-    /// of time. A proxy without a `capacity` of its own is told of the rates.
+    /// Other rates, delays or losses from certain times on (rain fade, handovers, outages), in the
+    /// order of time. A proxy without a `capacity` of its own is told of the rates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<LinkChange>,
-    /// File with such changes, in place of `changes`: CSV with a column `time`, and one or several of
-    /// `rate`, `delay` and `loss`. An empty cell changes nothing. A relative path starts at the scenario
-    /// file.
+    /// File with such changes, in place of `changes`: CSV with a column `time`, and one or several
+    /// of `rate`, `delay` and `loss`. An empty cell changes nothing. A relative path starts at the
+    /// scenario file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<StepsFile>,
-    /// After this time the changes come again, and so on: the cycle of a satellite network. Absent: they
-    /// come once.
+    /// After this time the changes come again, and so on: the cycle of a satellite network. Absent:
+    /// they come once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeat: Option<Span>,
     /// A recorded link in place of a rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<LinkTrace>,
-    /// A lower rate while little waits for the link, as a cellular scheduler assigns it. Absent: the
-    /// rate does not depend on demand.
+    /// A lower rate while little waits for the link, as a cellular scheduler assigns it. Absent:
+    /// the rate does not depend on demand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<RateDemand>,
 }
 
-/// How the rate of a link follows demand. A scheduler looks at the queues before the link from time to
-/// time. It assigns the link's `rate` once `above` waits in one direction, and `least` once nothing
-/// does.
+/// How the rate of a link follows demand. A scheduler looks at the queues before the link from time
+/// to time. It assigns the link's `rate` once `above` waits in one direction, and `least` once
+/// nothing does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RateDemand {
@@ -86,8 +87,8 @@ pub struct LinkChange {
     /// Rate of both directions from then on, in IP bits a second. 0: nothing leaves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// Propagation delay of one direction from then on. A packet does not overtake one that was sent
-    /// before it.
+    /// Propagation delay of one direction from then on. A packet does not overtake one that was
+    /// sent before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Span>,
     /// Probability from then on that a packet is lost, in the direction of the data.
@@ -117,7 +118,8 @@ impl Link {
         spells.iter().zip(ends).map(carried).sum::<f64>() / 8.0
     }
 
-    /// The first key that an engine lacks whose links have a constant rate, a delay and losses of data.
+    /// The first key that an engine lacks whose links have a constant rate, a delay and losses of
+    /// data.
     pub fn beyond_rate_and_loss(&self) -> Option<&'static str> {
         let keys = [
             ("trace", self.trace.is_some()),
@@ -228,8 +230,8 @@ impl Queue {
         Queue { limit, kind: QueueKind::Droptail, target: None, interval: None, ecn: None, mark_above: None }
     }
 
-    /// Its size before a link of this rate, on a leg of this base RTT. A limit in BDP or bytes holds at
-    /// least two packets.
+    /// Its size before a link of this rate, on a leg of this base RTT. A limit in BDP or bytes
+    /// holds at least two packets.
     pub fn size_for(&self, rate: Rate, base_rtt: Span) -> QueueSize {
         size_of(self.limit, rate, base_rtt)
     }
@@ -278,7 +280,8 @@ pub enum QueueKind {
     FqCodel,
     /// PIE (RFC 8033): drops at random, so that the delay is `target`
     Pie,
-    /// DualPI2 (RFC 9332): a queue of low latency for L4S (ECT(1)), coupled to one with the delay `target`
+    /// DualPI2 (RFC 9332): a queue of low latency for L4S (ECT(1)), coupled to one with the delay
+    /// `target`
     Dualpi2,
     /// An XCP router: tells senders of its kind what to send, in the direction of the data
     Xcp,
@@ -292,22 +295,23 @@ pub enum QueueKind {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct QueueKeys {
-    /// Most that the queue holds. 1 BDP is the link's rate × the base round trip of the leg on which it
-    /// lies. Default: 1 BDP; of `codel`, `pie` and `dualpi2` 1000, 1000 and 10000 packets, of `fq_codel`
-    /// 10240, as in Linux.
+    /// Most that the queue holds. 1 BDP is the link's rate × the base round trip of the leg on
+    /// which it lies. Default: 1 BDP; of `codel`, `pie` and `dualpi2` 1000, 1000 and 10000 packets,
+    /// of `fq_codel` 10240, as in Linux.
     limit: Option<QueueLimit>,
     /// Discipline of the queue.
     #[schemars(extend("default" = "droptail"))]
     kind: Option<QueueKind>,
-    /// Delay that it controls to. Default: 5 ms of `codel` and `fq_codel`, 15 ms of `pie` and `dualpi2`.
+    /// Delay that it controls to. Default: 5 ms of `codel` and `fq_codel`, 15 ms of `pie` and
+    /// `dualpi2`.
     target: Option<Span>,
     /// Interval of `codel` and `fq_codel`. Default: 100 ms.
     interval: Option<Span>,
     /// Whether ECN-capable packets are marked and not dropped. Default: `true` of `fq_codel` and
     /// `dualpi2`, `false` of `codel` and `pie`.
     ecn: Option<bool>,
-    /// `ecn` marks packets that arrive when more than this waits. Default: a fifth of the limit, and at
-    /// least 3 packets.
+    /// `ecn` marks packets that arrive when more than this waits. Default: a fifth of the limit,
+    /// and at least 3 packets.
     mark_above: Option<QueueLimit>,
 }
 
@@ -467,8 +471,8 @@ pub struct Outages {
 pub struct Jitter {
     /// The extra delay.
     pub delay: SpanLaw,
-    /// Whether a packet with a smaller one overtakes those before it. If not, it waits for them, as on a
-    /// link layer that retransmits.
+    /// Whether a packet with a smaller one overtakes those before it. If not, it waits for them, as
+    /// on a link layer that retransmits.
     #[serde(default)]
     pub reorders: bool,
 }
@@ -547,7 +551,8 @@ pub struct Gilbert {
     #[serde(deserialize_with = "fraction::deserialize")]
     #[schemars(with = "Fraction")]
     pub good_to_bad: f64,
-    /// Probability of the transition back; its inverse is the mean length of a bad period in packets.
+    /// Probability of the transition back; its inverse is the mean length of a bad period in
+    /// packets.
     #[serde(deserialize_with = "fraction::deserialize")]
     #[schemars(with = "Fraction")]
     pub bad_to_good: f64,

@@ -21,8 +21,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use units::{Bytes, QueueSize, Rate, Span};
 
-/// A network and the traffic over it. The network is either links in series or networks in parallel,
-/// never both, which `check` ensures; [`Scenario::parallel`] tells which.
+/// A network and the traffic over it. The network is either links in series or networks in
+/// parallel, never both, which `check` ensures; [`Scenario::parallel`] tells which.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
@@ -40,11 +40,12 @@ pub struct Scenario {
     /// Links in series, from the sender's side to the receiver's.
     #[serde(rename = "link", default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Link>,
-    /// Proxies that split every connection, from the sender's side on; several make a chain. None: the
-    /// connections are end to end.
+    /// Proxies that split every connection, from the sender's side on; several make a chain. None:
+    /// the connections are end to end.
     #[serde(rename = "split", default, skip_serializing_if = "Vec::is_empty")]
     pub splits: Vec<Split>,
-    /// Agents that help TCP over the links behind them without splitting it, from the sender's side on.
+    /// Agents that help TCP over the links behind them without splitting it, from the sender's side
+    /// on.
     #[serde(rename = "agent", default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<Agent>,
     /// Congestion controllers.
@@ -53,8 +54,8 @@ pub struct Scenario {
     /// Settings of TCP that differ from Linux.
     #[serde(default, skip_serializing_if = "Tcp::is_linux")]
     pub tcp: Tcp,
-    /// Groups of connections. With networks in parallel: transfers, each split over all of them, with
-    /// the keys `count`, `bytes`, `start`, `opens` and `window`.
+    /// Groups of connections. With networks in parallel: transfers, each split over all of them,
+    /// with the keys `count`, `bytes`, `start`, `opens` and `window`.
     #[serde(rename = "flow", default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowGroup>,
     /// Sources of UDP packets, each across one link.
@@ -69,9 +70,9 @@ pub struct Scenario {
     /// Clients that send requests and get responses.
     #[serde(rename = "exchange", default, skip_serializing_if = "Vec::is_empty")]
     pub exchanges: Vec<Exchange>,
-    /// Intervals of the run for which an outcome has the goodput, beside that of the whole run. They
-    /// end before the duration. If `--set` shortens the run, an outcome leaves later intervals out, with
-    /// a warning.
+    /// Intervals of the run for which an outcome has the goodput, beside that of the whole run.
+    /// They end before the duration. If `--set` shortens the run, an outcome leaves later intervals
+    /// out, with a warning.
     #[serde(rename = "interval", default, skip_serializing_if = "Vec::is_empty")]
     pub intervals: Vec<Interval>,
     /// Networks in parallel, one to four, in place of links in series.
@@ -132,8 +133,8 @@ impl Scenario {
         specs
     }
 
-    /// The connections of TCP cross traffic, numbered from `first_id` on, with random values drawn from
-    /// `seed`.
+    /// The connections of TCP cross traffic, numbered from `first_id` on, with random values drawn
+    /// from `seed`.
     pub fn cross_flow_specs(&self, seed: u64, first_id: u32) -> Vec<FlowSpec> {
         let mut specs = Vec::new();
         for (group, cross) in self.cross_flows.iter().enumerate() {
@@ -142,8 +143,8 @@ impl Scenario {
         specs
     }
 
-    /// The browsers of all pages, and then the clients of all exchanges, with random start times drawn
-    /// from `seed`.
+    /// The browsers of all pages, and then the clients of all exchanges, with random start times
+    /// drawn from `seed`.
     pub fn web_clients(&self, seed: u64) -> Vec<WebClient> {
         let mut clients = Vec::new();
         let path = |direction| FlowPath { links: self.whole_path(), is_reverse: direction == Direction::Reverse };
@@ -160,8 +161,8 @@ impl Scenario {
         clients
     }
 
-    /// The controller of both ends of each table of web traffic with its tunables, and its key: pages,
-    /// and then exchanges.
+    /// The controller of both ends of each table of web traffic with its tunables, and its key:
+    /// pages, and then exchanges.
     pub fn web_settings(&self) -> Vec<(String, ControllerSetting)> {
         let pages = (1..).zip(&self.pages).map(|(number, page)| (format!("page[{number}].control"), &page.control));
         let exchanges = (1..).zip(&self.exchanges).map(|(number, exchange)| (format!("exchange[{number}].control"), &exchange.control));
@@ -198,8 +199,8 @@ impl Scenario {
         self.reverse_key().is_some()
     }
 
-    /// The first key of traffic that is not flows from the first link to the last, or UDP; none if there
-    /// is no such traffic.
+    /// The first key of traffic that is not flows from the first link to the last, or UDP; none if
+    /// there is no such traffic.
     pub fn beyond_forward_flows(&self) -> Option<String> {
         self.reverse_key().or_else(|| (!self.cross_flows.is_empty()).then(|| "cross_flow".into()))
     }
@@ -218,9 +219,9 @@ impl Scenario {
         self.legs_of(path).into_iter().map(|leg| self.control.setting(control(leg))).collect()
     }
 
-    /// Which of [`leg_controls`](Self::leg_controls) split `split` sends with, towards the receiver or in
-    /// `reverse`: there the sender's if its own divides a capacity, since it is told that of the link
-    /// towards the receiver only.
+    /// Which of [`leg_controls`](Self::leg_controls) split `split` sends with, towards the receiver
+    /// or in `reverse`: there the sender's if its own divides a capacity, since it is told that of
+    /// the link towards the receiver only.
     pub fn control_of_leg_behind(&self, split: usize, reverse: bool) -> usize {
         let number = split + 1;
         let divides_capacity = || Controller::named(bare(self.leg_texts()[number])).is_some_and(Controller::needs_capacity);
@@ -241,8 +242,8 @@ impl Scenario {
             .collect()
     }
 
-    /// Whether the connection of `flow` on a leg has Fast Open. The flow's setting holds on the leg that
-    /// its opener dials, a proxy's on the leg that the proxy dials.
+    /// Whether the connection of `flow` on a leg has Fast Open. The flow's setting holds on the leg
+    /// that its opener dials, a proxy's on the leg that the proxy dials.
     pub fn has_fast_open(&self, flow: &FlowSpec, leg: &FlowLeg) -> bool {
         let dialled_by = match flow.opens {
             Opens::Sender => leg.split_before,
@@ -327,8 +328,8 @@ impl Scenario {
         self.limit_at(agent.cache, agent.after, [leg.first, leg.end])
     }
 
-    /// The size of a buffer behind link `after`, between the parts of the path that begin and end at
-    /// these links.
+    /// The size of a buffer behind link `after`, between the parts of the path that begin and end
+    /// at these links.
     fn limit_at(&self, buffer: Buffer, after: usize, [first, end]: [usize; 2]) -> Option<Bytes> {
         match buffer {
             Buffer::Bytes(bytes) => Some(bytes),

@@ -8,9 +8,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use units::{Bytes, Span};
 
-/// Browsers that load a page again and again. A page is a set of objects that ask for each other, on one
-/// server. Servers are at the sender's end and browsers at the receiver's, unless `direction` says
-/// otherwise. Every load opens new connections and closes them when it is complete.
+/// Browsers that load a page again and again. A page is a set of objects that ask for each other,
+/// on one server. Servers are at the sender's end and browsers at the receiver's, unless
+/// `direction` says otherwise. Every load opens new connections and closes them when it is
+/// complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Page {
@@ -30,8 +31,8 @@ pub struct Page {
     /// Most connections of a browser to the server at a time. Each carries one request at a time.
     #[serde(default = "six")]
     pub connections: u32,
-    /// One connection in place of several, over which a browser sends every request at once. The server
-    /// sends the responses one after the other in the order of the requests.
+    /// One connection in place of several, over which a browser sends every request at once. The
+    /// server sends the responses one after the other in the order of the requests.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub multiplexed: bool,
@@ -46,7 +47,8 @@ pub struct Page {
     #[serde(default, skip_serializing_if = "Direction::is_forward")]
     #[schemars(extend("default" = "forward"))]
     pub direction: Direction,
-    /// The controller of servers and browsers, written as `control.sender` is. Absent: `control.sender`.
+    /// The controller of servers and browsers, written as `control.sender` is. Absent:
+    /// `control.sender`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<String>,
     /// The objects. Those that need no other are asked for at the beginning of a load.
@@ -67,14 +69,14 @@ pub struct PageObject {
     #[serde(default = "one", skip_serializing_if = "is_one")]
     #[schemars(extend("default" = 1))]
     pub count: u32,
-    /// Names of the objects that the browser must have before it asks for this one. They stand before it
-    /// in the file.
+    /// Names of the objects that the browser must have before it asks for this one. They stand
+    /// before it in the file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
 }
 
-/// Clients that send requests and get responses, each over a connection of its own. Servers are at the
-/// sender's end and clients at the receiver's, unless `direction` says otherwise.
+/// Clients that send requests and get responses, each over a connection of its own. Servers are at
+/// the sender's end and clients at the receiver's, unless `direction` says otherwise.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Exchange {
@@ -88,26 +90,29 @@ pub struct Exchange {
     pub up: SizeLaw,
     /// Size of a response.
     pub down: SizeLaw,
-    /// Time from one request to the next, whether or not there was a response (open loop). Absent: each
-    /// request follows the response before (closed loop).
+    /// Time from one request to the next, whether or not there was a response (open loop). Absent:
+    /// each request follows the response before (closed loop).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<SpanLaw>,
     /// In the closed loop: time from a response to the next request.
     #[serde(default = "no_time", skip_serializing_if = "is_no_time")]
     #[schemars(extend("default" = "0s"))]
     pub think: SpanLaw,
-    /// When each client opens its connection and sends its first request; written as `flow.start` is.
+    /// When each client opens its connection and sends its first request; written as `flow.start`
+    /// is.
     #[serde(default)]
     pub start: Draw,
     /// Time between the arrival of a request at the server and its response.
     #[serde(default = "no_time", skip_serializing_if = "is_no_time")]
     #[schemars(extend("default" = "0s"))]
     pub service: SpanLaw,
-    /// Which way the responses go over the links: `forward` or `reverse`. Requests go the other way.
+    /// Which way the responses go over the links: `forward` or `reverse`. Requests go the other
+    /// way.
     #[serde(default, skip_serializing_if = "Direction::is_forward")]
     #[schemars(extend("default" = "forward"))]
     pub direction: Direction,
-    /// The controller of servers and clients, written as `control.sender` is. Absent: `control.sender`.
+    /// The controller of servers and clients, written as `control.sender` is. Absent:
+    /// `control.sender`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<String>,
 }

@@ -19,7 +19,8 @@ pub struct FlowPath {
 }
 
 impl FlowPath {
-    /// The number of the host at which data enters: host k is behind link k, host 0 before the first.
+    /// The number of the host at which data enters: host k is behind link k, host 0 before the
+    /// first.
     pub fn sender_host(self) -> usize {
         if self.is_reverse { self.links.end } else { self.links.first }
     }
@@ -41,8 +42,9 @@ pub struct FlowLeg {
     pub split_behind: Option<usize>,
 }
 
-/// The legs of a connection over `path`, from its sender on. `splits` lists the links after which there
-/// are proxies, in order. A connection is split by those between two of its links, not by one at its end.
+/// The legs of a connection over `path`, from its sender on. `splits` lists the links after which
+/// there are proxies, in order. A connection is split by those between two of its links, not by one
+/// at its end.
 pub(crate) fn legs_over(path: FlowPath, splits: impl Iterator<Item = usize>) -> Vec<FlowLeg> {
     let LegLinks { first, end } = path.links;
     let mut legs = vec![FlowLeg { links: path.links, split_before: None, split_behind: None }];

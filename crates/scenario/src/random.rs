@@ -1,5 +1,5 @@
-//! Named random streams: one generator for each purpose, so that a change in one use does not change
-//! the numbers of the others.
+//! Named random streams: one generator for each purpose, so that a change in one use does not
+//! change the numbers of the others.
 
 use rand_pcg::Pcg64;
 
@@ -48,7 +48,8 @@ pub enum Purpose {
     ExchangeStarts,
 }
 
-/// The generator for `purpose` and `index` (the number of the flow group, of the link …) under `seed`.
+/// The generator for `purpose` and `index` (the number of the flow group, of the link …) under
+/// `seed`.
 pub fn stream(seed: u64, purpose: Purpose, index: u64) -> Pcg64 {
     // The increment of a PCG selects the stream; the state is the seed's.
     let state = (u128::from(seed) << 64) | 0x9e37_79b9_7f4a_7c15;

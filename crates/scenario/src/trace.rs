@@ -16,8 +16,9 @@ const MAX_OPPORTUNITIES: usize = 16 << 20;
 /// Longer lines are not read: a time has ten digits at most.
 const MAX_LINE: u64 = 64;
 
-/// The delivery opportunities of a link of varying rate: at each of these times up to 1500 bytes of IP
-/// packets may leave. After the last one the trace repeats. An opportunity that finds no packet is lost.
+/// The delivery opportunities of a link of varying rate: at each of these times up to 1500 bytes of
+/// IP packets may leave. After the last one the trace repeats. An opportunity that finds no packet
+/// is lost.
 ///
 /// The format is that of mahimahi (Netravali et al., USENIX ATC 2015): a text file with a time in
 /// whole milliseconds on each line, not decreasing. A time that stands on several lines has as many
@@ -130,16 +131,16 @@ impl std::fmt::Debug for DeliveryTrace {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinkTrace {
-    /// File with the direction of the data. mahimahi's format: a time in whole milliseconds on each line,
-    /// at which up to 1500 bytes may leave; it repeats at its end. A relative path starts at the
-    /// scenario file.
+    /// File with the direction of the data. mahimahi's format: a time in whole milliseconds on each
+    /// line, at which up to 1500 bytes may leave; it repeats at its end. A relative path starts at
+    /// the scenario file.
     pub down: TraceFile,
     /// File with the other direction, that of ACKs.
     pub up: TraceFile,
 }
 
-/// A trace in a file: the file's name, and its contents once they are read. In a scenario file it is
-/// the name.
+/// A trace in a file: the file's name, and its contents once they are read. In a scenario file it
+/// is the name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceFile {
     /// The file's name.

@@ -1,5 +1,6 @@
-//! What a browser, or a client of request-response, does next: when it opens a connection, over which
-//! one it sends which request, how long each response took. The simulator and the lab share it.
+//! What a browser, or a client of request-response, does next: when it opens a connection, over
+//! which one it sends which request, how long each response took. The simulator and the lab share
+//! it.
 
 use crate::{
     law::SpanLaw,
@@ -50,8 +51,8 @@ pub enum WebAction {
 pub struct WebTimes {
     /// For each load of a page: from its beginning until its last object was read, seconds.
     pub loads_s: Vec<f64>,
-    /// For each response: from the time at which the client wanted it until it was read, seconds. That
-    /// includes the time in which it waited for a connection.
+    /// For each response: from the time at which the client wanted it until it was read, seconds.
+    /// That includes the time in which it waited for a connection.
     pub responses_s: Vec<f64>,
     /// Payload of these responses.
     pub bytes: u64,
@@ -96,8 +97,8 @@ enum Plan {
 /// A browser or a client of request-response.
 ///
 /// The caller calls [`wake`](Self::wake) at [`next_wakeup`](Self::next_wakeup),
-/// [`connected`](Self::connected) and [`received`](Self::received) when that has happened, and after
-/// each of them does what [`take_actions`](Self::take_actions) returns, until
+/// [`connected`](Self::connected) and [`received`](Self::received) when that has happened, and
+/// after each of them does what [`take_actions`](Self::take_actions) returns, until
 /// [`is_done`](Self::is_done). Times count from the start of the run.
 #[derive(Debug)]
 pub struct WebClient {

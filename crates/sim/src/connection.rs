@@ -287,8 +287,8 @@ impl TcpConnection {
     fn establish(&mut self, end: ConnectionEnd, packet: &SimPacket, net: &mut SimNetwork) {
         let handshake = &mut self.handshakes[end as usize];
         handshake.state = HandshakeState::Established;
-        // A SYN-ACK echoes the timestamp of the SYN that it answers, and the ACK that of the SYN-ACK.
-        // Without the echo, the answer to a retransmission is ambiguous.
+        // A SYN-ACK echoes the timestamp of the SYN that it answers, and the ACK that of the
+        // SYN-ACK. Without the echo, the answer to a retransmission is ambiguous.
         let echoed = matches!(packet.kind, PacketKind::SynAck | PacketKind::Ack).then_some(packet.timestamp_ns);
         let since = echoed.or(Some(handshake.first_sent_ns).filter(|_| handshake.retransmits == 0));
         let rtt_us = since.map_or(0, |since| ((net.now - since) / 1000).max(1) as u32);

@@ -160,8 +160,8 @@ fn can_answer_agents(scenario: &Scenario) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Refuses data against the links, or connections over some of them, beside what assumes flows from the
-/// first link to the last.
+/// Refuses data against the links, or connections over some of them, beside what assumes flows from
+/// the first link to the last.
 fn can_answer_two_way(scenario: &Scenario) -> Result<(), EngineError> {
     if let (Some(key), false) = (scenario.beyond_forward_flows(), scenario.agents.is_empty()) {
         return EngineError::cannot("sim", key, "its agents know flows from the first link to the last only: leave the [[agent]]s out");
@@ -279,8 +279,8 @@ fn cross_flow_controls(scenario: &Scenario) -> Result<Vec<CongestionControl>, En
     settings.map(|(group, setting)| cross_flow_control(scenario, &setting, key(group))).collect()
 }
 
-/// The congestion control of cross traffic by its setting, that of `key`. Its links may have no routers
-/// that give feedback.
+/// The congestion control of cross traffic by its setting, that of `key`. Its links may have no
+/// routers that give feedback.
 fn cross_flow_control(scenario: &Scenario, setting: &ControllerSetting, key: String) -> Result<CongestionControl, EngineError> {
     if Explicit::named(&setting.name).is_some() {
         let why =

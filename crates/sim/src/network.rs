@@ -20,7 +20,8 @@ pub(crate) enum NextHop {
     Receiver,
     /// To the sender of its connection.
     Sender,
-    /// Depends on the connection: to the next channel, or to the end of the connection that is there.
+    /// Depends on the connection: to the next channel, or to the end of the connection that is
+    /// there.
     ByConnection,
 }
 

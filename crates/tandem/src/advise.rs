@@ -22,8 +22,9 @@ pub(crate) struct AdviseCommand {
     /// Scenario file: the path, and the flows over it
     #[arg(required_unless_present = "links", conflicts_with_all = ["links", "bytes", "flows"])]
     file: Option<PathBuf>,
-    /// A link of the path in place of a file, from the servers' side on: its rate, its one-way delay
-    /// and the share of packets that it loses, as in 50Mbit,600ms,0.1%. Give one for each link
+    /// A link of the path in place of a file, from the servers' side on: its rate, its one-way
+    /// delay and the share of packets that it loses, as in 50Mbit,600ms,0.1%. Give one for each
+    /// link
     #[arg(long = "link", value_name = "RATE,DELAY[,LOSS]")]
     links: Vec<LinkArgument>,
     /// With --link: size of each download

@@ -20,10 +20,10 @@ pub(crate) struct PaperCommand {
     /// All tables and figures of all papers
     #[arg(long, conflicts_with = "id")]
     all: bool,
-    /// Engines that run it: theory, sim, compose, lab [default: those that the experiment names, without the
-    /// lab unless it names no other; the lab needs root and runs in real time]. Cases that an
-    /// engine does not support are left out with a note. Exit status 3 if an engine given here
-    /// supports no case
+    /// Engines that run it: theory, sim, compose, lab [default: those that the experiment names,
+    /// without the lab unless it names no other; the lab needs root and runs in real time]. Cases
+    /// that an engine does not support are left out with a note. Exit status 3 if an engine given
+    /// here supports no case
     #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
     on: Vec<EngineKind>,
     /// Number of seeds [default: that of the experiment]

@@ -62,8 +62,8 @@ impl EngineName {
     }
 }
 
-/// Reads a scenario file and returns the variants of these cases with these changes, or all variants
-/// if `cases` is empty.
+/// Reads a scenario file and returns the variants of these cases with these changes, or all
+/// variants if `cases` is empty.
 pub(crate) fn read_variants(path: &Path, sets: &[Assignment], cases: &[String]) -> Result<Vec<Variant>, CommandError> {
     let text =
         fs::read_to_string(path).map_err(|why| CommandError::Usage(format!("cannot read the scenario {}: {why}", path.display())))?;

@@ -161,8 +161,8 @@ fn same_bytes_twice(play: &Play) -> (usize, usize) {
         match engine.as_str() {
             "sim" => {
                 simulated += 1;
-                // BBR draws when it probes, and some queues when they are long, which a short run may not
-                // reach.
+                // BBR draws when it probes, and some queues when they are long, which a short run
+                // may not reach.
                 let is_bbr = |control: &&str| control.trim_start_matches("td_").starts_with("bbr");
                 let draws = |link: &Link| matches!(link.queue.kind, QueueKind::Pie | QueueKind::Dualpi2);
                 if !variant.scenario.leg_controls().iter().any(is_bbr) && !variant.scenario.links.iter().any(draws) {

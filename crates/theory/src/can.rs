@@ -3,9 +3,9 @@
 //! (Hoekstra, van der Mei and Bosman 2011, §II).
 //!
 //! With exponential sizes the numbers of jobs are a Markov chain (Remark 3). [`Can::solve`] solves
-//! it by a power series. [`Can::solve_truncated`] solves it on a truncated state space, as a check of
-//! the series. [`Can::simulation`] simulates what the chain does not cover: other size distributions,
-//! and the extensions that the paper leaves to further research (§VII).
+//! it by a power series. [`Can::solve_truncated`] solves it on a truncated state space, as a check
+//! of the series. [`Can::simulation`] simulates what the chain does not cover: other size
+//! distributions, and the extensions that the paper leaves to further research (§VII).
 //!
 //! *Power series.* Arrival rates are scaled by θ. In light traffic the probability of a state with
 //! n jobs is of order θⁿ, so π(k; θ) = θ^|k| Σₘ θᵐ b(k, m), and the balance equations give the

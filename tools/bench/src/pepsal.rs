@@ -1,8 +1,8 @@
 //! PEPsal beside Tandem's proxy, over the satellite link of Li and Yousefi'zadeh (`papers/li`).
 //!
-//! PEPsal is the splitter with which the paper compares, "TCP PEP". It runs on the lab's proxy host,
-//! with the same hosts, links, files, starts and losses as Tandem's proxy. Its controller is the
-//! kernel's Hybla, or td_hybla with the growth of the kernel's if the kernel has none.
+//! PEPsal is the splitter with which the paper compares, "TCP PEP". It runs on the lab's proxy
+//! host, with the same hosts, links, files, starts and losses as Tandem's proxy. Its controller is
+//! the kernel's Hybla, or td_hybla with the growth of the kernel's if the kernel has none.
 
 use crate::statistics::spread;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -29,8 +29,8 @@ const AS_IN_LINUX: [&str; 2] = ["control.tunables.hybla.per_ack=1", "control.tun
 /// How long PEPsal may take to listen.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Compares PEPsal with Tandem's proxy over the satellite link of Li and Yousefi'zadeh: five files of
-/// 5 MB over 10 Mbit/s and 800 ms. Without PEPsal only Tandem's proxy is measured
+/// Compares PEPsal with Tandem's proxy over the satellite link of Li and Yousefi'zadeh: five files
+/// of 5 MB over 10 Mbit/s and 800 ms. Without PEPsal only Tandem's proxy is measured
 #[derive(Debug, clap::Args)]
 pub(crate) struct PepsalComparison {
     /// Rounds; each contestant is measured once in each
@@ -252,7 +252,8 @@ struct RunningPepsal {
 }
 
 impl RunningPepsal {
-    /// Installs the rules of PEPsal's manual, for connections that the first link brings, and starts it.
+    /// Installs the rules of PEPsal's manual, for connections that the first link brings, and
+    /// starts it.
     fn start(program: &Path, control: &str, host: &Host, counters: Arc<Mutex<HostCounters>>) -> io::Result<Self> {
         let rules = format!(
             "table ip pepsal {{ chain prerouting {{ type filter hook prerouting priority mangle;\n\

@@ -298,8 +298,8 @@ fn varying_links_carry_what_their_files_say() {
     let saturated = "[[cross]]\nlink = 1\nrate = \"12Mbit\"\n";
     for link in ["trace = { down = \"trace\", up = \"trace\" }\n", "rate = \"1Mbit\"\nsteps = \"steps\"\nrepeat = \"600ms\"\n"] {
         let Some(outcome) = play(TEST, &format!("{run}{link}{saturated}")) else { return };
-        // The bytes that left, beside those of the file from the same first to the same last sample. An
-        // opportunity or a change at either end may lie on the other side of the sample.
+        // The bytes that left, beside those of the file from the same first to the same last
+        // sample. An opportunity or a change at either end may lie on the other side of the sample.
         assert!((outcome.utilization - 1.0).abs() < 0.02, "{link}: {}", outcome.utilization);
         let Some(outcome) = play(TEST, &format!("{run}{link}")) else { return };
         assert!(outcome.utilization > 0.5 && outcome.utilization < 1.005, "{link}: {}", outcome.utilization);

@@ -25,7 +25,8 @@ fn a_page_takes_the_round_trips_that_its_objects_need() {
             assert_eq!((page.error.as_ref(), page.bytes, outcome.response_s?.count), (None, 3 * 13_000, 27));
             Some((page.load_s?.p50, page.connections, outcome))
         };
-        // A handshake, the html, and the rest at once; or two by two, of which one connection is new.
+        // A handshake, the html, and the rest at once; or two by two, of which one connection is
+        // new.
         let Some((at_once, one, outcome)) = page("multiplexed = true\n") else { return };
         let Some((two_by_two, few, _)) = page("connections = 2\n") else { return };
         assert_eq!((one, few), (3, 6));

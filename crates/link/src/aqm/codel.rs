@@ -78,7 +78,8 @@ impl Codel {
         packet
     }
 
-    /// Takes the first packet with its time of arrival, and tells whether the control law may drop it.
+    /// Takes the first packet with its time of arrival, and tells whether the control law may drop
+    /// it.
     fn look<P: LinkPacket>(&mut self, now: Time, fifo: &mut Fifo<P>) -> (Option<(Time, P)>, bool) {
         let Some(first) = fifo.pop() else {
             self.first_above_time = None;

@@ -1,6 +1,6 @@
 //! DualPI2 (RFC 9332, appendix A): a queue of low latency (L4S) and a classic one. A
-//! proportional-integral controller sets the probability of classic drops, and couples to it the marks
-//! of the L4S queue, so that flows of both share the link.
+//! proportional-integral controller sets the probability of classic drops, and couples to it the
+//! marks of the L4S queue, so that flows of both share the link.
 
 use super::{Discipline, Dropped, Fifo, Limit, mark};
 use crate::{
@@ -39,7 +39,8 @@ pub(super) struct DualPi2Queue<P> {
     prevq_s: f64,
     t_update: Span,
     next_update: Time,
-    /// Sums of probabilities since the last mark or drop of each queue, so that they are evenly spaced.
+    /// Sums of probabilities since the last mark or drop of each queue, so that they are evenly
+    /// spaced.
     l4s_count: f64,
     classic_count: f64,
 }

@@ -1,5 +1,5 @@
-//! FQ-CoDel (RFC 8290): flows take turns by deficit round robin, each with a queue under CoDel; a flow
-//! that was idle comes before those that have a queue.
+//! FQ-CoDel (RFC 8290): flows take turns by deficit round robin, each with a queue under CoDel; a
+//! flow that was idle comes before those that have a queue.
 
 use super::{Discipline, Dropped, Fifo, Limit, codel::Codel};
 use crate::{stage::LinkPacket, time::Time};
@@ -96,8 +96,8 @@ impl<P: LinkPacket + fmt::Debug> Discipline<P> for FqCodelQueue<P> {
             self.backlog.1 -= before.1 - after.1;
             let Some((arrived, packet)) = packet else {
                 list.pop_front();
-                // An empty new flow has one turn as an old one, so that it cannot starve the others by
-                // coming back at once (section 4.2).
+                // An empty new flow has one turn as an old one, so that it cannot starve the others
+                // by coming back at once (section 4.2).
                 if is_new && !self.old_flows.is_empty() {
                     self.old_flows.push_back(index);
                 } else {

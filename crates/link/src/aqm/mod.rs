@@ -38,8 +38,8 @@ pub(crate) trait Discipline<P>: fmt::Debug {
     /// Returns the packet if that is dropped.
     fn enqueue(&mut self, now: Time, packet: P, dropped: &mut Dropped) -> Result<(), P>;
 
-    /// The packet that is sent at `now`, and when it arrived. `None` if the queue is empty, or all of
-    /// it was dropped.
+    /// The packet that is sent at `now`, and when it arrived. `None` if the queue is empty, or all
+    /// of it was dropped.
     fn dequeue(&mut self, now: Time, dropped: &mut Dropped) -> Option<(Time, P)>;
 
     /// Packets and bytes inside.

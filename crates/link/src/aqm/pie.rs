@@ -1,5 +1,5 @@
-//! PIE (RFC 8033): drops arriving packets with a probability that a proportional-integral controller
-//! sets by the delay of the queue.
+//! PIE (RFC 8033): drops arriving packets with a probability that a proportional-integral
+//! controller sets by the delay of the queue.
 
 use super::{Discipline, Dropped, Fifo, Limit, mark};
 use crate::{stage::LinkPacket, time::Time};
@@ -58,8 +58,8 @@ impl<P: LinkPacket> PieQueue<P> {
         }
     }
 
-    /// The updates that are due by `now` (section 4.2). Between two calls nothing leaves the queue, so
-    /// that all of them see the same delay.
+    /// The updates that are due by `now` (section 4.2). Between two calls nothing leaves the queue,
+    /// so that all of them see the same delay.
     fn update_until(&mut self, now: Time) {
         while self.next_update <= now {
             self.update();

@@ -45,8 +45,8 @@ fn ms(ms: f64) -> Time {
     Time((ms * 1e6) as u64)
 }
 
-/// Sends a packet a millisecond and lets `arrivals` packets come in each, for `duration_ms`. Returns for
-/// each millisecond the packet that was sent and the drops so far.
+/// Sends a packet a millisecond and lets `arrivals` packets come in each, for `duration_ms`.
+/// Returns for each millisecond the packet that was sent and the drops so far.
 fn overload(
     queue: &mut dyn Discipline<Packet>,
     duration_ms: usize,
@@ -158,8 +158,8 @@ fn pie_lets_a_burst_pass_and_then_drops() {
 fn dualpi2_couples_marks_to_the_square_root_of_drops() {
     let parameters = QueueParameters { marks: true, ..QueueParameters::default() };
     let mut queue = queue(QueueKind::Dualpi2, parameters);
-    // A slight classic overload that does not react, and a packet of L4S now and then, which never waits
-    // long enough for the queue's own marks.
+    // A slight classic overload that does not react, and a packet of L4S now and then, which never
+    // waits long enough for the queue's own marks.
     let mut classic_arrivals = 0u64;
     let sent = overload(&mut *queue, 60_000, |at| {
         let mut packets = vec![full(1, Ecn::NotEct); if at % 20 == 0 { 2 } else { 1 }];

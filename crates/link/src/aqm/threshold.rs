@@ -1,5 +1,5 @@
-//! A drop-tail queue that marks above a threshold, as DCTCP needs it (Alizadeh et al., SIGCOMM 2010,
-//! section 3.1).
+//! A drop-tail queue that marks above a threshold, as DCTCP needs it (Alizadeh et al., SIGCOMM
+//! 2010, section 3.1).
 
 use super::{Discipline, Dropped, Fifo, Limit, mark};
 use crate::{stage::LinkPacket, time::Time};
@@ -7,9 +7,9 @@ use scenario::QueueParameters;
 use std::fmt;
 use units::{PKT, QueueSize};
 
-/// Without a configured threshold it is the limit divided by this, and at least three packets. DCTCP
-/// needs a seventh of a bandwidth-delay product to keep the link busy, and the limit is one BDP unless
-/// the scenario sets another.
+/// Without a configured threshold it is the limit divided by this, and at least three packets.
+/// DCTCP needs a seventh of a bandwidth-delay product to keep the link busy, and the limit is one
+/// BDP unless the scenario sets another.
 const MARK_DIVISOR: u64 = 5;
 const LEAST_PACKETS: u64 = 3;
 

@@ -290,7 +290,8 @@ proptest! {
     }
 }
 
-/// What a link delivers: the times in µs, and the numbers of the packets. A packet comes every millisecond.
+/// What a link delivers: the times in µs, and the numbers of the packets. A packet comes every
+/// millisecond.
 fn delivered(spec: DirectionSpec, count: usize) -> (Vec<(u64, usize)>, LinkCounts) {
     let mut direction = LinkDirection::new(spec);
     let mut out = Vec::new();

@@ -1,5 +1,5 @@
-//! Simulated packets compared with the equations under the same losses: one connection alone, and two
-//! with a proxy between them that applies backpressure.
+//! Simulated packets compared with the equations under the same losses: one connection alone, and
+//! two with a proxy between them that applies backpressure.
 
 use super::{
     paired_run::PairedRun,
@@ -30,8 +30,8 @@ const BY_TIME: [(u32, f64); 9] =
 /// The same with losses per packet.
 const PER_PACKET: [(u32, f64); 9] =
     [(100, 0.05), (100, 0.03), (100, 0.01), (100, 0.003), (100, 0.001), (100, 3e-4), (100, 1e-4), (40, 3e-4), (200, 3e-4)];
-/// Behaviours of the receiver and of loss recovery. The second is compared only where the mean window
-/// is below [`SMALL_WINDOW`], since the two hardly differ elsewhere.
+/// Behaviours of the receiver and of loss recovery. The second is compared only where the mean
+/// window is below [`SMALL_WINDOW`], since the two hardly differ elsewhere.
 const ALONE_BEHAVIOURS: [(&str, &[&str]); 2] = [("as Linux", &[]), ("as ns-2", &["tcp.sack=false", "tcp.delayed_acks=false"])];
 /// The mean window, packets, below which both behaviours are compared.
 const SMALL_WINDOW: f64 = 60.0;

@@ -1,6 +1,6 @@
 //! Packets and equations with the same losses: a simulated run from a time on, and the path of the
-//! equations from the state of the run at that time. The randomness that both share cancels in their
-//! ratio, whose error is therefore far smaller than that of either.
+//! equations from the state of the run at that time. The randomness that both share cancels in
+//! their ratio, whose error is therefore far smaller than that of either.
 
 use crate::{embedded, error::PaperError};
 use link::Time;
@@ -158,10 +158,11 @@ impl PairedRun {
         Ok(EquationPath { rate: sent / gone, phases: phases.map(|time| time / gone), states })
     }
 
-    /// A leg's losses since the run counts: their times, s, or how many packets came before. More than
-    /// the run had, so that the equations reach its end.
+    /// A leg's losses since the run counts: their times, s, or how many packets came before. More
+    /// than the run had, so that the equations reach its end.
     fn losses(&self, leg: usize) -> Vec<f64> {
-        /// The time between packets for losses per second, ns: far less than the time between losses.
+        /// The time between packets for losses per second, ns: far less than the time between
+        /// losses.
         const STEP: u64 = 100_000;
         let Some(loss) = self.scenario.links.get(leg).and_then(|link| link.loss.forward) else { return Vec::new() };
         let mut process = link::LossProcess::new(Some(loss), stream(self.seed, Purpose::Losses, leg as u64));

@@ -1,5 +1,5 @@
-//! The paths of Yuan, Rossman and Winstein (ATC 2025): 150 single ones, and the 7875 pairs of segments
-//! that are composed of them; each as a scenario.
+//! The paths of Yuan, Rossman and Winstein (ATC 2025): 150 single ones, and the 7875 pairs of
+//! segments that are composed of them; each as a scenario.
 
 use crate::error::PaperError;
 use outcome::{Engine as _, EngineError};
@@ -56,8 +56,8 @@ impl LossPattern {
         match self {
             LossPattern::Single => format!("per_packet = \"{percent}%\""),
             LossPattern::Bursts => {
-                // Half of the lost packets are followed by another one, and begin / (begin + 1/2) is
-                // their share.
+                // Half of the lost packets are followed by another one, and begin / (begin + 1/2)
+                // is their share.
                 let share = percent as f64 / 100.0;
                 format!("gilbert = {{ good_to_bad = {:.6}, bad_to_good = 0.5 }}", 0.5 * share / (1.0 - share))
             }

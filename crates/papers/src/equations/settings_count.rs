@@ -60,7 +60,8 @@ enum Losses {
     Elsewhere,
 }
 
-/// The counts that the paper prints for a controller, each with what is counted here under `setting`.
+/// The counts that the paper prints for a controller, each with what is counted here under
+/// `setting`.
 pub(super) fn counts(name: &str, setting: &str, speeds: &[PairSpeeds]) -> Vec<ComputedRow> {
     let count = |printed: usize, what: &str, is_counted: &dyn Fn(&PairSpeeds) -> bool| {
         let here = speeds.iter().filter(|pair| is_counted(pair)).count();

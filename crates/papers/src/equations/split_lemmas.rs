@@ -111,8 +111,8 @@ pub(super) fn buffer() -> Result<ComputedTable, PaperError> {
     Ok(ComputedTable::new(&["losses", "means' ratio", "losses' ratio", "% of the rate"], rows, notes))
 }
 
-/// Open questions (i)(b) and (ii)(b): the stationary rate and the mean content as functions of B, in
-/// natural units, for legs of the same mean as well.
+/// Open questions (i)(b) and (ii)(b): the stationary rate and the mean content as functions of B,
+/// in natural units, for legs of the same mean as well.
 pub(super) fn rate_of_buffer() -> Result<ComputedTable, PaperError> {
     let mut asked = Vec::new();
     for (kind, losses) in [("RI", LossRate::PerSecond as fn(f64) -> LossRate), ("RD", LossRate::PerPacket)] {

@@ -17,8 +17,8 @@ const SAMPLES: usize = 1_000_000;
 /// Probabilities between which slopes are taken.
 const RANGES: [(f64, f64); 3] = [(1e-1, 1e-2), (1e-2, 1e-3), (1e-3, 1e-5)];
 
-/// Samples of an unlimited buffer at random times, in the mean so far apart that several losses lie in
-/// between.
+/// Samples of an unlimited buffer at random times, in the mean so far apart that several losses lie
+/// in between.
 fn buffer_samples(split: &TandemModel) -> Vec<f64> {
     let [x, y] = split.isolated_means();
     let gap_s = 4.0 / split.slower_losses();

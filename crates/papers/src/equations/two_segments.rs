@@ -1,7 +1,7 @@
 //! Yuan, Rossman and Winstein's Table 3 by their heuristic. A split is as fast as the slower of its
-//! segments alone; end to end a pair of segments is one path with the sum of their delays and losses
-//! and the lesser rate. Each of the single paths is simulated, and 7875 pairs of segments are composed
-//! of them.
+//! segments alone; end to end a pair of segments is one path with the sum of their delays and
+//! losses and the lesser rate. Each of the single paths is simulated, and 7875 pairs of segments
+//! are composed of them.
 
 use super::{
     parallel_map::parallel_map,
@@ -18,8 +18,8 @@ pub(super) const SEEDS: u64 = 10;
 /// The controllers, as the engines and as the paper name them.
 pub(super) const CONTROLLERS: [(&str, &str); 3] = [("cubic", "CUBIC"), ("bbr", "BBRv1"), ("bbr3", "BBRv3")];
 
-/// A run that takes longer has no result, s. The authors' outputs have settings of CUBIC without one,
-/// even split; their programs have limits that differ.
+/// A run that takes longer has no result, s. The authors' outputs have settings of CUBIC without
+/// one, even split; their programs have limits that differ.
 const LIMIT_S: f64 = 600.0;
 
 /// The goodputs of every single path under a controller, by seed in ascending order, Mbit/s.

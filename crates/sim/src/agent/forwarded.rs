@@ -59,8 +59,8 @@ pub(super) enum Gaps {
     Foreign,
 }
 
-/// The forwarded segments of a connection. The agent calls [`add`](Self::add) for each data segment,
-/// then [`sent`](Self::sent) when it has put it on the link, and
+/// The forwarded segments of a connection. The agent calls [`add`](Self::add) for each data
+/// segment, then [`sent`](Self::sent) when it has put it on the link, and
 /// [`acknowledge`](Self::acknowledge) for each acknowledgement.
 #[derive(Debug, Default)]
 pub(super) struct ForwardedSegments {
@@ -102,9 +102,9 @@ impl ForwardedSegments {
         self.held_bytes
     }
 
-    /// Notes a data segment from the sender. It is kept if there is room for it in a cache of `cache`
-    /// bytes, and if it is new: of what the sender sends again, the sender needs to know the losses.
-    /// Returns its index; `None` if it is acknowledged already.
+    /// Notes a data segment from the sender. It is kept if there is room for it in a cache of
+    /// `cache` bytes, and if it is new: of what the sender sends again, the sender needs to know
+    /// the losses. Returns its index; `None` if it is acknowledged already.
     pub(super) fn add(&mut self, packet: &SimPacket, cache: u64) -> Option<usize> {
         let len = packet.len_or_window;
         let end = packet.seq + u64::from(len);
@@ -234,8 +234,8 @@ impl ForwardedSegments {
         self.segments.iter().filter(|segment| segment.is_held()).map(|segment| segment.sent_ns).min()
     }
 
-    /// The segment that begins where the cumulative acknowledgement ends, if it has passed the agent:
-    /// whether it was on the link, and whether the agent holds it.
+    /// The segment that begins where the cumulative acknowledgement ends, if it has passed the
+    /// agent: whether it was on the link, and whether the agent holds it.
     pub(super) fn head(&self) -> Option<(bool, bool)> {
         let head = self.segments.front().filter(|segment| segment.start <= self.una)?;
         Some((!head.was_dropped, head.is_held()))

@@ -11,12 +11,13 @@
 //! "Explicit Loss Notification and Wireless Web Performance", Globecom 1998.
 //!
 //! While a segment is known to be lost behind the agent, acknowledgements carry a notice
-//! ([`SimPacket::set_notice`]): the byte before which all data has been on the link behind the agent,
-//! so that no queue has dropped it. What the sender finds lost before that byte it retransmits, and
-//! its window grows on as without loss. All other losses, and timeouts, are answered as ever. A
-//! retransmission that is lost before the agent is taken for one that is lost behind it, since the
-//! agent has seen the segment before. The notice of ELN is one bit about the first missing segment; a
-//! sender with SACK finds several losses at once and needs to know of each.
+//! ([`SimPacket::set_notice`]): the byte before which all data has been on the link behind the
+//! agent, so that no queue has dropped it. What the sender finds lost before that byte it
+//! retransmits, and its window grows on as without loss. All other losses, and timeouts, are
+//! answered as ever. A retransmission that is lost before the agent is taken for one that is lost
+//! behind it, since the agent has seen the segment before. The notice of ELN is one bit about the
+//! first missing segment; a sender with SACK finds several losses at once and needs to know of
+//! each.
 
 mod forwarded;
 mod snoop;
@@ -218,7 +219,8 @@ mod tests {
         let (mut net, mut agent) = network(AgentKind::Snoop, u64::MAX, Recovery::Sack);
         (0..6).for_each(|number| agent.pass(forward(0), &data(number, 0), &mut net));
         net.now = 10_000_000;
-        // Segments 0 and 2 have not arrived: both are sent again at once, and the sender learns nothing.
+        // Segments 0 and 2 have not arrived: both are sent again at once, and the sender learns
+        // nothing.
         agent.pass(backward(1), &ack(0, 3, 1, 0), &mut net);
         assert_eq!((agent.counters.local_retransmits, agent.counters.suppressed_acks), (3, 0));
         agent.pass(backward(1), &ack(0, 3, 2, 0), &mut net);
@@ -251,9 +253,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever arrives: towards the sender it sends what has arrived from the receiver, in that
-        /// order, each at most once, with SACK blocks that were there. Towards the receiver it sends
-        /// what the sender has sent. It never holds more than its cache.
+        /// Whatever arrives: towards the sender it sends what has arrived from the receiver, in
+        /// that order, each at most once, with SACK blocks that were there. Towards the receiver it
+        /// sends what the sender has sent. It never holds more than its cache.
         #[test]
         fn it_sends_only_what_the_ends_have_sent(arrivals in prop::collection::vec(arrival(), 1..200), sack: bool, cache in 1u64..20) {
             let cache = cache * u64::from(MSS);

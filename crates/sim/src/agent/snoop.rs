@@ -96,8 +96,8 @@ impl SnoopConnection {
         }
     }
 
-    /// An acknowledgement of the receiver: repairs what it shows to be lost, and returns what is to be
-    /// forwarded.
+    /// An acknowledgement of the receiver: repairs what it shows to be lost, and returns what is to
+    /// be forwarded.
     pub(super) fn on_ack(&mut self, packet: &SimPacket, counters: &mut AgentCounters, net: &mut SimNetwork) -> Option<SimPacket> {
         if packet.seq < self.forwarded.una() {
             counters.suppressed_acks += 1;
@@ -184,8 +184,8 @@ impl SnoopConnection {
     }
 
     /// To be called when an event of this connection's timer surfaces at `at` ns. The timer has run
-    /// since some segment was sent; only if nothing has arrived for a whole timeout, the first missing
-    /// segment is sent again.
+    /// since some segment was sent; only if nothing has arrived for a whole timeout, the first
+    /// missing segment is sent again.
     pub(super) fn on_timer(&mut self, at: u64, counters: &mut AgentCounters, net: &mut SimNetwork) {
         if !self.timer.expired(at, self.key, &mut net.events) {
             return;

@@ -31,7 +31,8 @@ const SLOT_BITS: u32 = 20;
 struct ActiveTransfer {
     planned: PlannedTransfer,
     striped: StripedTransfer,
-    /// The slots of its connections. Connection c runs over network c modulo the number of networks.
+    /// The slots of its connections. Connection c runs over network c modulo the number of
+    /// networks.
     slots: [Option<u32>; MAX_CONNECTIONS],
     /// The part of the run in whose means it counts.
     part: Option<usize>,

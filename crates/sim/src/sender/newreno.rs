@@ -1,8 +1,9 @@
 //! Recovery without selective acknowledgements (NewReno, RFC 6582): three duplicate
 //! acknowledgements start it, each further one inflates the window, and a partial acknowledgement
 //! retransmits the next hole. Only the first partial acknowledgement restarts the timer (RFC 6582
-//! §3.2, step 3; the impatient variant of RFC 3782 §4). Each of the two duplicates before lets one new segment go (limited transmit,
-//! RFC 3042). For comparison with simulators that do the same; Linux does not.
+//! §3.2, step 3; the impatient variant of RFC 3782 §4). Each of the two duplicates before lets one
+//! new segment go (limited transmit, RFC 3042). For comparison with simulators that do the same;
+//! Linux does not.
 
 use super::{
     ack_summary::{AckSummary, Retransmit},

@@ -111,7 +111,8 @@ impl RateSampler {
     }
 
     /// Completes the sample of an acknowledgement, of which `event` has the segments that it
-    /// delivered (tcp_rate_gen). `delivered` is their number so far; `mss` is that of a full segment.
+    /// delivered (tcp_rate_gen). `delivered` is their number so far; `mss` is that of a full
+    /// segment.
     pub(super) fn complete(&mut self, event: &mut Event, delivered: u64, min_rtt_us: u32, mss: u32, now: u64) {
         if self.app_limited > 0 && delivered > self.app_limited {
             self.app_limited = 0;

@@ -487,8 +487,8 @@ impl TcpSender {
         self.notify_controller(Event { kind: control::EventKind::Restart, ..Event::default() }, net);
     }
 
-    /// [`control::CWND_LIMITED`] if the congestion window limits the flow (tcp_is_cwnd_limited). In slow
-    /// start it suffices that half of the window is used.
+    /// [`control::CWND_LIMITED`] if the congestion window limits the flow (tcp_is_cwnd_limited). In
+    /// slow start it suffices that half of the window is used.
     pub(super) fn limited_flag(&self) -> u32 {
         let slow_start = self.flow.cwnd < self.flow.ssthresh;
         let is_limited = !self.settings.validation || self.is_cwnd_limited || (slow_start && self.flow.cwnd < 2 * self.max_packets_out);

@@ -135,8 +135,8 @@ impl<'a> SeriesSimulation<'a> {
     ) -> TcpConnection {
         let connection = self.connections.len() as u32;
         let (links, split_behind) = (leg.links, leg.split_behind.map(|split| self.split_nodes[split]));
-        // Only what enters the link behind a proxy goes through its shaper: data, or the acknowledgements
-        // of reverse data.
+        // Only what enters the link behind a proxy goes through its shaper: data, or the
+        // acknowledgements of reverse data.
         let is_reverse = spec.path.is_reverse;
         let proxy_at_first_link = if is_reverse { leg.split_behind } else { leg.split_before };
         let shaper = proxy_at_first_link.and_then(|split| self.shapers[split]);

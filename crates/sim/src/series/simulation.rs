@@ -228,8 +228,8 @@ impl SeriesSimulation<'_> {
         }
     }
 
-    /// Sends a packet that a channel has delivered into the next channel of its connection, or to the
-    /// end of the connection that is there.
+    /// Sends a packet that a channel has delivered into the next channel of its connection, or to
+    /// the end of the connection that is there.
     fn forward_by_connection(&mut self, channel: usize, packet: &SimPacket) {
         let ConnectionPlace { links: [first, end], is_reverse, .. } = self.places[packet.connection as usize];
         let (link, goes_forward) = (channel / 2, channel == forward(channel / 2));

@@ -1,6 +1,6 @@
-//! Web pages and request-response. A TCP connection with requests one way and responses the other is
-//! two [`SeriesFlow`]s here, a pair: that of the requests opens it, leg by leg, and its handshake
-//! establishes both. No acknowledgement travels with the data of the other flow.
+//! Web pages and request-response. A TCP connection with requests one way and responses the other
+//! is two [`SeriesFlow`]s here, a pair: that of the requests opens it, leg by leg, and its
+//! handshake establishes both. No acknowledgement travels with the data of the other flow.
 
 use super::{
     application::SourceApplication,
@@ -122,8 +122,8 @@ impl SeriesSimulation<'_> {
         self.after_sending(connection);
     }
 
-    /// Data may have arrived in order on a connection: at the end of a pair, requests or responses may
-    /// be complete.
+    /// Data may have arrived in order on a connection: at the end of a pair, requests or responses
+    /// may be complete.
     pub(super) fn on_web_data(&mut self, connection: usize) {
         let place = self.places[connection];
         let Some(half) = self.flows[place.flow as usize].web.filter(|_| place.is_last()) else { return };
@@ -154,8 +154,8 @@ impl SeriesSimulation<'_> {
         }
     }
 
-    /// A connection of requests has become established at an end: so is that of the responses over the
-    /// same leg.
+    /// A connection of requests has become established at an end: so is that of the responses over
+    /// the same leg.
     pub(super) fn on_web_established(&mut self, connection: usize, end: ConnectionEnd, half: WebHalf) {
         let requests = self.places[connection].flow as usize;
         if !half.is_request {

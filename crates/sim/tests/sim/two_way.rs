@@ -41,9 +41,9 @@ fn a_chain_of_proxies_relays_both_directions() {
     assert!(outcome.proxy.unwrap().buffer_bytes.max <= 2.0 * 320e3);
 }
 
-/// Acknowledgements wait behind the data of the other direction, in one queue, and are lost with it.
-/// Those that leave a queue together release data in bursts, so that the other direction's queue
-/// overflows early (Zhang, Shenker and Clark, SIGCOMM 1991).
+/// Acknowledgements wait behind the data of the other direction, in one queue, and are lost with
+/// it. Those that leave a queue together release data in bursts, so that the other direction's
+/// queue overflows early (Zhang, Shenker and Clark, SIGCOMM 1991).
 #[test]
 fn acknowledgements_share_the_queue_of_the_other_directions_data() {
     let link = "duration = \"60s\"\n[control]\nsender = \"reno\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"20ms\"\nqueue = \"30pkt\"\n";

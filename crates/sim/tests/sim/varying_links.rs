@@ -16,8 +16,8 @@ fn run_with(text: &str, contents: String) -> Outcome {
     Sim::default().run(&file.variants(&[]).unwrap()[0].scenario, 1, &()).unwrap()
 }
 
-/// 10 packets at once every 20 ms, nothing for 300 ms, then a packet every millisecond until 1 s: 6.5
-/// Mbit/s on average.
+/// 10 packets at once every 20 ms, nothing for 300 ms, then a packet every millisecond until 1 s:
+/// 6.5 Mbit/s on average.
 fn jagged_trace() -> String {
     let bursts = (0..10).flat_map(|burst| [20 * burst; 10]);
     bursts.chain(500..=1000).map(|at| format!("{at}\n")).collect()

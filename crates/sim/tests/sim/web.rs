@@ -20,7 +20,8 @@ fn an_object_takes_a_handshake_a_round_trip_and_its_transmission() {
     assert!((load(&outcome).mean - expected).abs() < 0.002, "{} s, not {expected} s", load(&outcome).mean);
     assert_eq!((outcome.pages[0].bytes, outcome.pages[0].connections, outcome.pages[0].asked_loads), (12_000, 1, 1));
     assert!(outcome.flows.is_empty());
-    // The server's time comes on top. Without it, the response waits for the request's acknowledgement.
+    // The server's time comes on top. Without it, the response waits for the request's
+    // acknowledgement.
     let slow = run(&format!("{LINK}{}", page.replace("[[page]]\n", "[[page]]\nservice = \"30ms\"\n")));
     assert!((load(&slow).mean - load(&outcome).mean - 0.03).abs() < 1e-3, "{} s", load(&slow).mean);
     // A page in reverse is the same over the same link.
@@ -93,8 +94,8 @@ fn an_open_loop_counts_the_wait_behind_other_responses() {
     assert!(heavy.p99 > heavy.p95 && heavy.p95 > 1.2 * heavy.p50, "{heavy:?}");
 }
 
-/// An exchange without a number of requests lasts as long as the run, and its requests share the queue of
-/// a flow in their direction.
+/// An exchange without a number of requests lasts as long as the run, and its requests share the
+/// queue of a flow in their direction.
 #[test]
 fn requests_wait_in_the_queue_of_an_upload() {
     let exchange = "[[exchange]]\nup = \"100B\"\ndown = \"100B\"\nthink = \"50ms\"\n";

@@ -96,8 +96,8 @@ fn missing_privileges_are_reported() {
     // The binary and the file in a world-readable directory.
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
-    // By another program: a process that another test starts meanwhile would inherit the open file, and
-    // a file that is open for writing cannot be executed.
+    // By another program: a process that another test starts meanwhile would inherit the open file,
+    // and a file that is open for writing cannot be executed.
     assert!(Command::new("cp").arg(TANDEM).arg(at("tandem")).status().unwrap().success());
     fs::write(at("scenario.toml"), GOOD).unwrap();
     fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -358,7 +358,8 @@ fn papers_are_listed_and_found() {
     assert_eq!((&outcome["engine"], &outcome["flows"][0]["bytes"]), (&"sim".into(), &5_000_000.into()));
     assert_eq!((&json[0]["id"], &json[0]["runs"][0]["seeds"]), (&"li/fig-6".into(), &1.into()));
 
-    // Names of cases have commas. The name of a case selects it and its variation, not `score-paper`.
+    // Names of cases have commas. The name of a case selects it and its variation, not
+    // `score-paper`.
     let one = ["paper", "hoekstra/tables-5-6", "--on", "sim", "--case", "1.2 0.0 0.0, bond.scheduler=score", "--seeds", "1", "--json"];
     let json: serde_json::Value = serde_json::from_slice(&tandem(&one).stdout).unwrap();
     let cases: Vec<&str> = json[0]["outcomes"].as_array().unwrap().iter().map(|outcome| outcome["case"].as_str().unwrap()).collect();

@@ -1,5 +1,6 @@
 //! Whole files assigned to one of two networks on arrival: the optimum, as a Markov decision
-//! process, and simpler rules. It shows what splitting gains over the best rule that does not split.
+//! process, and simpler rules. It shows what splitting gains over the best rule that does not
+//! split.
 //!
 //! The state is the number of foreground and background jobs in each network. Networks share fairly
 //! and sizes are exponential, as in the CAN model's chain. The decision, at each arrival of a

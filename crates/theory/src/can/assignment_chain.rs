@@ -16,8 +16,8 @@ impl AssignmentBox {
     /// The smallest box for this system.
     ///
     /// A rule that balances the networks makes them one queue with the total load R and all
-    /// capacity, so that the number of jobs in a network with a part p of the capacity has the ratio
-    /// R^(1/p); it is at least the load of the background alone.
+    /// capacity, so that the number of jobs in a network with a part p of the capacity has the
+    /// ratio R^(1/p); it is at least the load of the background alone.
     pub(super) fn new(can: &Can) -> Self {
         /// Part of the foreground that a network is taken to get at least.
         const LEAST_SHARE: f64 = 0.25;

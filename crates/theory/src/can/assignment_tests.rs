@@ -139,7 +139,8 @@ fn over_equal_networks_without_backgrounds_the_shorter_queue_is_optimal() {
     for other in [index, totals, delay, rate] {
         assert!((best.value - other.value).abs() < best.error + other.error, "{best:?} {other:?}");
     }
-    // Between one queue with both networks' capacity, at least two of whose jobs keep both busy, and a coin.
+    // Between one queue with both networks' capacity, at least two of whose jobs keep both busy,
+    // and a coin.
     assert!(1.0 / (1.0 - 0.36) < best.value && best.value < 1.0 / 0.4, "{best:?}");
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Policy iteration: the relative values h of the decisions are relaxed by Gauss-Seidel sweeps in
 //! both directions, whose convergence [`FixedPoint`] accelerates, with h = 0 in the first state;
-//! then the decisions are improved. The mean cost g follows from the equation of the first state, by the expected times until that
-//! state: a change of g by δ changes h by −δ times these.
+//! then the decisions are improved. The mean cost g follows from the equation of the first state,
+//! by the expected times until that state: a change of g by δ changes h by −δ times these.
 //!
 //! For any h, the smallest and the largest of c(s) + Σ q(s, s′) (h(s′) − h(s)) over all states
 //! enclose the mean cost of the truncated chain. So the result does not depend on how h was found.
@@ -129,7 +129,8 @@ impl<'a, C: DecisionChain> Relaxation<'a, C> {
         }
     }
 
-    /// Bounds of the mean cost of the decisions; that of the optimum if they have just been improved.
+    /// Bounds of the mean cost of the decisions; that of the optimum if they have just been
+    /// improved.
     fn bounds(&self) -> [f64; 2] {
         let flows = (0..self.chain.states()).map(|state| self.flow(state));
         flows.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], flow| [low.min(flow), high.max(flow)])

@@ -1,10 +1,10 @@
-//! The best way for foreground jobs to use two networks if they get no more than their fair share of
-//! each (Remark 1), as a Markov decision process.
+//! The best way for foreground jobs to use two networks if they get no more than their fair share
+//! of each (Remark 1), as a Markov decision process.
 //!
-//! The state is that of the CAN model. The decision is, for each network, whether foreground jobs use
-//! it. Of a network that they use they get their fair share, cᵢ k₀/(k₀ + kᵢ); a part of it cannot be
-//! better than both, since the flow is linear in it. What they leave, the background gets. The CAN
-//! model always uses both.
+//! The state is that of the CAN model. The decision is, for each network, whether foreground jobs
+//! use it. Of a network that they use they get their fair share, cᵢ k₀/(k₀ + kᵢ); a part of it
+//! cannot be better than both, since the flow is linear in it. What they leave, the background
+//! gets. The CAN model always uses both.
 //!
 //! Every assignment of whole files is such a rule: m files in a network get cᵢ m/(m + kᵢ), which is
 //! no more than the fair share of all k₀. So its mean is bounded by this optimum.
@@ -23,9 +23,9 @@ const WIDTH: f64 = 5e-5;
 const MAX_STATES: usize = 300_000;
 
 impl Can {
-    /// Mean sojourn time of foreground jobs that are split in the best way among those in which they
-    /// get at most their fair share of two networks, s. The error adds the distance of the bounds of
-    /// the truncated chain's mean and the change by the last enlargement of its box.
+    /// Mean sojourn time of foreground jobs that are split in the best way among those in which
+    /// they get at most their fair share of two networks, s. The error adds the distance of the
+    /// bounds of the truncated chain's mean and the change by the last enlargement of its box.
     ///
     /// # Errors
     /// When there are not two networks, or no foreground, or its weight is not 1.
@@ -71,8 +71,8 @@ struct FairShareChain<'a> {
 impl<'a> FairShareChain<'a> {
     /// A box beyond each of whose sides there is about this probability.
     ///
-    /// The foreground sees one queue with all capacity. A network is taken to be as busy as that, or
-    /// as its background makes it.
+    /// The foreground sees one queue with all capacity. A network is taken to be as busy as that,
+    /// or as its background makes it.
     fn new(can: &'a Can, beyond: f64) -> Self {
         let all = can.load();
         let of_part = |total: f64, part: f64| total * part / (1.0 - total * (1.0 - part));

@@ -1,5 +1,5 @@
-//! Faster convergence to the fixed point of an affine map (Anderson 1965). For these it is GMRES on a
-//! window of the last iterations (Walker and Ni 2011).
+//! Faster convergence to the fixed point of an affine map (Anderson 1965). For these it is GMRES on
+//! a window of the last iterations (Walker and Ni 2011).
 
 /// Iterations that are combined.
 const DEPTH: usize = 8;

@@ -61,9 +61,9 @@ impl SharedNetwork {
         2.0 * self.value[0] * (foreground as f64 + 1.0) + self.value[1] * background as f64
     }
 
-    /// The mean of [`price_of_foreground`](Self::price_of_foreground) if only the number of all jobs
-    /// is known. Each of them is a foreground job with the probability that the foreground's load
-    /// has in the network's, independently of the others.
+    /// The mean of [`price_of_foreground`](Self::price_of_foreground) if only the number of all
+    /// jobs is known. Each of them is a foreground job with the probability that the foreground's
+    /// load has in the network's, independently of the others.
     pub(super) fn price_at_total(&self, jobs: usize) -> f64 {
         let loads = [0, 1].map(|class| self.arrivals[class] / self.departures[class]);
         // Without a background all are foreground jobs.
