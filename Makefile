@@ -14,7 +14,7 @@ AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || command -v sudo)
 TESTED = $(CARGO_TARGET_DIR)/debug
 # Test programs that need neither root nor a network (property tests and tables of the pure crates,
 # fuzz targets, the source tree). `make check` runs these and the unit tests of all crates.
-PURE = control detect replay sim streams theory tree
+PURE = control detect document replay sim streams theory tree
 # Seconds for which each fuzz target runs with new inputs.
 export TANDEM_FUZZ_SECONDS ?= 2
 
@@ -90,10 +90,10 @@ packages: ## builds static programs, Debian packages and a feed for OpenWrt into
 	@scripts/setup packages
 	tools/packages/build
 
-bench: ## measures emulator, proxy, bond, controllers, equations, simulator, detector; prints tables of docs/benchmarks.md
+bench: ## measures emulator, proxy, bond, controllers, equations, simulator, detector; ONLY=control measures one; makes docs/benchmarks.md
 	@scripts/setup bench
 	$(CARGO) build --release --locked -p tandem -p tandem-bench
-	@$(AS_ROOT) env CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/bench
+	@$(AS_ROOT) env CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/bench $(ONLY)
 
 lint: ## fixes format and lints where possible
 	$(CARGO) fmt --all

@@ -39,9 +39,10 @@ pub use cases::case_columns;
 pub use computed_page::computed_page;
 pub use demo::demo_findings;
 pub use json::json;
+pub use number_format::duration;
 pub use outcome_numbers::NumberFormat;
 pub use page::{WordsTable, page, page_of_words};
-pub use paper_document::{DocumentError, render_document};
+pub use paper_document::{DocumentError, fill_document, render_document};
 pub use paper_results::{PaperAnswer, PaperResult, circumstances, claims_counts, claims_summary, paper_results_json, papers_page};
 pub use paper_tables::{
     RunTimes, claims_table, computed_table, numbers_table, paper_findings, paper_list, paper_list_json, paper_remarks, printed_table,

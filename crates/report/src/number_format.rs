@@ -105,7 +105,7 @@ pub(crate) fn spread(mean: f64, half: Option<f64>) -> String {
 }
 
 /// A duration in the unit that suits it.
-pub(crate) fn duration(seconds: f64) -> String {
+pub fn duration(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 100.0 => format!("{seconds:.1} s"),
         seconds if seconds < 6000.0 => format!("{:.0} min", seconds / 60.0),

@@ -43,13 +43,22 @@ pub struct DocumentError {
 /// # Errors
 /// A table names an entry or a kind that does not exist, or does not end.
 pub fn render_document(text: &str, results: &[PaperResult]) -> Result<String, DocumentError> {
+    fill_document(text, |asked| content(asked, results))
+}
+
+/// The text of a page with everything between such comments replaced by what `content` makes of
+/// their words, which ends with a newline.
+///
+/// # Errors
+/// `content` fails, or a table does not end.
+pub fn fill_document(text: &str, content: impl Fn(&str) -> Result<String, String>) -> Result<String, DocumentError> {
     let mut out = String::new();
     let mut lines = text.lines().enumerate();
     while let Some((number, line)) = lines.next() {
         let _ = writeln!(out, "{line}");
         let Some(asked) = line.strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(CLOSE)) else { continue };
         let wrong = |what: String| DocumentError { line: number + 1, what };
-        let content = content(asked, results).map_err(wrong)?;
+        let content = content(asked).map_err(wrong)?;
         let _ = writeln!(out, "\n{content}\n{END}");
         if !lines.any(|(_, line)| line == END) {
             return Err(wrong(format!("the table {asked:?} does not end: write {END:?} in a line of its own below it")));

@@ -4,11 +4,11 @@
 
 use crate::{
     load::{self, BulkFlows, LoadServers},
-    measurement::{BenchMetric, Measurement},
-    statistics::spread,
+    measurement::{BenchMetric, Measurement, note_given_up, undisturbed},
 };
 use anyhow::{Context as _, Result, ensure};
 use lab::Host;
+use measurements::{MeasurementRecord, SampleColumn, SampleRatio, SampleTable};
 use std::{
     env, fmt, fs,
     io::{self, Read as _, Write as _},
@@ -76,39 +76,47 @@ impl fmt::Display for ForwardingMode {
     }
 }
 
-/// One measurement: CPU s/GB of each process, the one that accepts the flows first, and Gbit/s.
-#[derive(Debug, Clone)]
-struct BondTurn {
-    cost: Vec<f64>,
-    gbit_s: f64,
-}
+/// Columns of the table, in CPU s/GB: the process that accepts the flows, and the other end's.
+const ENDS: [&str; 2] = ["end that accepts the flows", "other end"];
 
 impl BondCost {
-    pub(crate) fn run(&self) -> Result<()> {
+    pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
+        record.rounds = self.runs as u64;
+        let throughput = BenchMetric::Throughput.column();
+        let over_relay = |of: &str| SampleColumn {
+            ratio: Some(SampleRatio { of: of.into(), over: ENDS[0].into(), row: Some(ForwardingMode::Relay.to_string()) }),
+            ..SampleColumn::new("×", "", 2)
+        };
+        let [accepting, other] = ENDS.map(|end| [SampleColumn::new(end, "CPU s/GB", 3), over_relay(end)]);
+        record.tables = vec![SampleTable::new("cost", "", [&accepting[..], &other, std::slice::from_ref(&throughput)].concat())];
         let network = ThreeHosts::new("reno")?;
         network.client.ip(&[format!("addr add {}/24 dev near", NETWORKS[1])])?;
         let servers = LoadServers::start(&network)?;
-        let mut rounds: Vec<Vec<Option<BondTurn>>> = Vec::new();
+        let mut given_up = 0;
         for round in 0..self.runs {
-            let mut turns = Vec::new();
             for mode in FORWARDING_MODES {
-                let mut tries = (0..self.tries.max(1)).map(|_| self.turn(&network, &servers, mode));
-                let turn = tries.find_map(|tried| {
-                    let told = tried.map(|(measures, turn)| {
-                        eprintln!("round {}, {mode}: {measures}; each {:.3?} CPU s/GB", round + 1, turn.cost);
-                        measures.is_valid().then_some(turn)
-                    });
-                    told.transpose()
+                let row = record.tables[0].row(&mode.to_string());
+                let turn = undisturbed(self.tries, || {
+                    let (measures, costs) = self.turn(&network, &servers, mode)?;
+                    eprintln!("round {}, {mode}: {measures}; each {costs:.3?} CPU s/GB", round + 1);
+                    Ok((measures.clone(), (measures, costs)))
                 });
-                turns.push(turn.transpose().with_context(|| mode.to_string())?);
+                let Some((measures, costs)) = turn.with_context(|| mode.to_string())? else {
+                    given_up += 1;
+                    continue;
+                };
+                ENDS.iter().zip(costs).for_each(|(end, cost)| row.add(end, round, cost));
+                if let Some(figure) = measures.figure(BenchMetric::Throughput) {
+                    row.add(&throughput.head, round, figure);
+                }
             }
-            rounds.push(turns);
         }
-        self.print(&rounds);
+        note_given_up(record, given_up);
         Ok(())
     }
 
-    fn turn(&self, network: &ThreeHosts, servers: &LoadServers, mode: ForwardingMode) -> Result<(Measurement, BondTurn)> {
+    /// One measurement, and CPU s/GB of each process, the one that accepts the flows first.
+    fn turn(&self, network: &ThreeHosts, servers: &LoadServers, mode: ForwardingMode) -> Result<(Measurement, Vec<f64>)> {
         let tandem = testbed::resolve_program(&self.tandem);
         let middle = RunningForwarder::start(network, &tandem, mode)?;
         let processes: Vec<u32> = middle.children.iter().map(Child::id).collect();
@@ -123,31 +131,10 @@ impl BondCost {
             Ok((clocks.since(&processes)?, each))
         })?;
         let gigabytes = bytes as f64 / 1e9;
-        let gbit_s = bytes as f64 * 8e-9 / spent.wall.as_secs_f64();
         let measures = Measurement::new(spent)
             .with(BenchMetric::CpuPerGigabyte, spent.machine.as_secs_f64() / gigabytes)
-            .with(BenchMetric::Throughput, gbit_s);
-        Ok((measures, BondTurn { cost: each.iter().map(|time| time.as_secs_f64() / gigabytes).collect(), gbit_s }))
-    }
-
-    fn print(&self, rounds: &[Vec<Option<BondTurn>>]) {
-        println!(
-            "\n{} flow{}: median (least … most) of CPU s/GB, and of the ratio to the relay in the same round\n",
-            self.flows,
-            if self.flows == 1 { "" } else { "s" }
-        );
-        println!("| | end that takes the flows | × | other end | × | Gbit/s |\n|---|---|---|---|---|---|");
-        for (index, mode) in FORWARDING_MODES.iter().enumerate() {
-            let turns = |round: &'_ Vec<Option<BondTurn>>| Some((round[index].clone()?, round[0].clone()?));
-            let turns: Vec<(BondTurn, BondTurn)> = rounds.iter().filter_map(turns).collect();
-            let of = |end: usize| {
-                let costs: Vec<f64> = turns.iter().filter_map(|(turn, _)| turn.cost.get(end).copied()).collect();
-                let ratios: Vec<f64> = turns.iter().filter_map(|(turn, relay)| Some(turn.cost.get(end)? / relay.cost[0])).collect();
-                format!("{} | {}", spread(costs, 3), spread(ratios, 2))
-            };
-            let rates: Vec<f64> = turns.iter().map(|(turn, _)| turn.gbit_s).collect();
-            println!("| {mode} | {} | {} | {} |", of(0), of(1), spread(rates, 1));
-        }
+            .with(BenchMetric::Throughput, bytes as f64 * 8e-9 / spent.wall.as_secs_f64());
+        Ok((measures, each.iter().map(|time| time.as_secs_f64() / gigabytes).collect()))
     }
 }
 

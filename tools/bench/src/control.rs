@@ -3,7 +3,7 @@
 //! kernel's own cubic, called from BPF, so that the same clock counts it.
 //!
 //! `bpf_costs` reads the kernel's counters, `baselines` has the kernel's own controllers,
-//! `bottleneck` is the link that the flows fill, `table` prints the results.
+//! `bottleneck` is the link that the flows fill, `table` has the results.
 
 mod baselines;
 mod bottleneck;
@@ -13,15 +13,16 @@ mod table;
 
 use crate::{
     load::{self, BulkFlows, LoadServers},
-    measurement::{BenchMetric, Measurement},
+    measurement::{BenchMetric, Measurement, note_given_up, undisturbed},
 };
 use anyhow::{Context as _, Result, ensure};
 use baselines::{BpfBaseline, EMPTY_PROGRAM, EmptyProgram};
 use bottleneck::RateLimit;
 use bpf_costs::{BpfRunCount, BpfStatistics};
 use kernel::Controller;
+use measurements::MeasurementRecord;
 use std::{collections::BTreeMap, fs, net::SocketAddr, thread, time::Duration};
-use table::{BASELINE, ControllerTable, ControllerTurn, NATIVE};
+use table::{BASELINE, ControllerTurn, NATIVE};
 use testbed::{CpuClocks, SINK_PORT, ThreeHosts};
 
 /// Measures what each of Tandem's congestion controllers costs, in nanoseconds per ACK, beside the
@@ -64,7 +65,7 @@ struct ControllerCase {
 const MONITOR: &str = "td_dequeue";
 
 impl ControllerCost {
-    pub(crate) fn run(&self) -> Result<()> {
+    pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
         // First the steps that need privileges and type information, which may fail.
         let controllers = self.controllers()?;
         let _held = controllers.iter().map(|controller| kernel::load(controller.name(), &[])).collect::<kernel::Result<Vec<_>>>()?;
@@ -77,28 +78,24 @@ impl ControllerCost {
         network.client.ip(&["link set dev near gso_max_segs 1".into()])?;
         let servers = LoadServers::start(&network)?;
         let subjects = subjects(&baselines, &controllers);
-        let mut sheet = ControllerTable::default();
-        let mut given_up = 0;
+        record.rounds = self.runs as u64;
+        record.tables = table::tables();
+        let (mut given_up, mut at) = (0, 0);
         for round in 0..self.runs {
             for subject in &subjects {
-                let mut tries = (0..self.tries.max(1)).map(|_| self.turn(&network, &servers, subject));
-                let turn = tries.find_map(|tried| {
-                    let valid = tried.map(|(measures, turn)| {
-                        eprintln!("round {}, {:12} {turn}; {measures}", round + 1, subject.name);
-                        measures.is_valid().then_some(turn)
-                    });
-                    valid.transpose()
+                let turn = undisturbed(self.tries, || {
+                    let (measures, turn) = self.turn(&network, &servers, subject)?;
+                    eprintln!("round {}, {:12} {turn}; {measures}", round + 1, subject.name);
+                    Ok((measures, turn))
                 });
-                match turn {
-                    Some(turn) => sheet.add(round, &subject.name, turn.with_context(|| subject.name.clone())?),
+                match turn.with_context(|| subject.name.clone())? {
+                    Some(turn) => table::add(&mut record.tables, round, at, &subject.name, &turn),
                     None => given_up += 1,
                 }
+                at += 1;
             }
         }
-        print!("{sheet}");
-        if given_up > 0 {
-            println!("\n{given_up} measurements are missing: other programs disturbed every attempt.");
-        }
+        note_given_up(record, given_up);
         Ok(())
     }
 

@@ -1,8 +1,8 @@
 //! How fast the models are evaluated: events per second of processor time of one core. Unlike wall
 //! time it does not count what a hypervisor takes away.
 
-use crate::statistics::median;
 use anyhow::{Context as _, Result};
+use measurements::{MeasurementRecord, SampleColumn, SampleTable};
 use rustix::time::{ClockId, clock_gettime};
 use std::process::Command;
 use theory::{Aimd, Can, LossBasis, LossRate, SizeDistribution, TandemModel};
@@ -21,24 +21,20 @@ pub(crate) struct Equations {
     simpy: Option<String>,
 }
 
-/// A model, and its speeds in million events per second.
-struct EquationSpeed {
-    about: String,
-    speeds: Vec<f64>,
-}
+/// The only column.
+const SPEED: &str = "million a second and core";
 
 impl Equations {
-    pub(crate) fn run(&self) -> Result<()> {
-        let mut rows: Vec<EquationSpeed> = Vec::new();
-        for _ in 0..self.runs {
-            let mut index = 0;
+    pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
+        record.rounds = self.runs as u64;
+        record.tables = vec![SampleTable::new("speed", "model", vec![SampleColumn::new(SPEED, "", 3)])];
+        if self.simpy.is_none() {
+            record.notes.push("SimPy is left out: no interpreter with it was named by --simpy.".into());
+        }
+        for round in 0..self.runs {
             let mut note = |about: String, speed: f64| {
                 eprintln!("{about}: {speed:.2} million a second");
-                if rows.len() == index {
-                    rows.push(EquationSpeed { about, speeds: Vec::new() });
-                }
-                rows[index].speeds.push(speed);
-                index += 1;
+                record.tables[0].row(&about).add(SPEED, round, speed);
             };
             for (name, split) in splits()? {
                 let begun = spent_s();
@@ -59,12 +55,6 @@ impl Equations {
             if let Some(python) = &self.simpy {
                 note("CAN (0.1; 0.7, 0.7), events: a plain SimPy model".into(), simpy(python)?);
             }
-        }
-        println!("| model | million a second and core, median | least | most |\n|---|---|---|---|");
-        for row in &mut rows {
-            row.speeds.sort_by(f64::total_cmp);
-            let [least, most] = [row.speeds[0], row.speeds[row.speeds.len() - 1]];
-            println!("| {} | {:.3} | {least:.3} | {most:.3} |", row.about, median(row.speeds.iter().copied()));
         }
         Ok(())
     }

@@ -1,8 +1,12 @@
 //! How fast the detector analyses a large trace, beside tshark's table of conversations on the same
 //! file, in turn and on one processor.
 
-use crate::sys::{self, ChildUsage};
+use crate::{
+    other_program,
+    sys::{self, ChildUsage},
+};
 use anyhow::{Context as _, Result, ensure};
+use measurements::{MeasurementRecord, SampleColumn, SampleTable};
 use std::{
     fs,
     io::{BufWriter, Write as _},
@@ -39,7 +43,7 @@ const ACK: u8 = 0x10;
 const SYN: u8 = 0x02;
 
 impl LargeTrace {
-    pub(crate) fn run(&self) -> Result<()> {
+    pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
         ensure!(self.connections > 0 && self.runs > 0, "--connections and --runs must be more than 0");
         let directory = tempfile::tempdir_in(&self.directory).with_context(|| format!("cannot write in {}", self.directory.display()))?;
         let path = directory.path().join("large.pcap");
@@ -48,35 +52,32 @@ impl LargeTrace {
         let file = path.to_string_lossy().into_owned();
         // A single trace leaves the detector undecided (exit code 3). With the same trace as both
         // ends it reports an end-to-end connection.
-        let programs: [(&str, &Path, Vec<&str>, i32); 3] = [
+        let mut programs: Vec<(&str, &Path, Vec<&str>, i32)> = vec![
             ("tandem detect trace, one end", &self.tandem, vec!["detect", "trace", "--json", "--sender", &file], 3),
             ("tandem detect trace, both ends", &self.tandem, vec!["detect", "trace", "--json", "--sender", &file, "--receiver", &file], 0),
-            ("tshark -z conv,tcp", Path::new("tshark"), vec!["-q", "-z", "conv,tcp", "-r", &file], 0),
         ];
-        let mut measured: Vec<Vec<(f64, ChildUsage)>> = vec![Vec::new(); programs.len()];
+        let tshark = Path::new("tshark");
+        match other_program::version(tshark, &["--version"]) {
+            Ok(version) => {
+                record.notes.push(version);
+                programs.push(("tshark, -q -z conv,tcp", tshark, vec!["-q", "-z", "conv,tcp", "-r", &file], 0));
+            }
+            Err(why) => record.notes.push(format!("tshark is left out: {why:#}.")),
+        }
+        const COLUMNS: [(&str, &str, usize); 3] = [("time", "s", 1), ("processor time", "s", 1), ("peak memory", "MB", 0)];
+        record.rounds = self.runs as u64;
+        record.notes.push(format!("The trace has {:.2} GB and {} connections.", size as f64 / 1e9, self.connections));
+        let columns = COLUMNS.map(|(head, unit, digits)| SampleColumn::new(head, unit, digits));
+        record.tables = vec![SampleTable::new("speed", "", columns.to_vec())];
         for round in 0..self.runs {
-            for (index, (name, program, arguments, status)) in programs.iter().enumerate() {
+            for (name, program, arguments, status) in &programs {
                 let (wall, took) = time(program, arguments)?;
                 ensure!(took.status == Some(*status), "{name} ended with {:?}", took.status);
-                eprintln!(
-                    "round {}, {name}: {wall:.2} s, of the processor {:.2} s, {} MB",
-                    round + 1,
-                    took.cpu_s,
-                    took.most_memory / 1_000_000
-                );
-                measured[index].push((wall, took));
+                let figures = [wall, took.cpu_s, took.most_memory as f64 / 1e6];
+                eprintln!("round {}, {name}: {wall:.2} s, of the processor {:.2} s, {:.0} MB", round + 1, figures[1], figures[2]);
+                let row = record.tables[0].row(name);
+                COLUMNS.iter().zip(figures).for_each(|((head, ..), figure)| row.add(head, round, figure));
             }
-        }
-        println!("{:.2} GB, {} connections; one processor; median (least … most) of {}:\n", size as f64 / 1e9, self.connections, self.runs);
-        println!("| | s | CPU s | memory at most |\n|---|---|---|---|");
-        for ((name, ..), runs) in programs.iter().zip(&measured) {
-            let spread = |of: fn(&(f64, ChildUsage)) -> f64, unit: &str| {
-                let mut values: Vec<f64> = runs.iter().map(of).collect();
-                values.sort_by(f64::total_cmp);
-                format!("{:.1}{unit} ({:.1} … {:.1})", values[values.len() / 2], values[0], values[values.len() - 1])
-            };
-            let memory = spread(|(_, took)| took.most_memory as f64 / 1e6, " MB");
-            println!("| {name} | {} | {} | {memory} |", spread(|(wall, _)| *wall, ""), spread(|(_, took)| took.cpu_s, ""));
         }
         Ok(())
     }

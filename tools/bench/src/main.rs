@@ -1,16 +1,18 @@
-//! Benchmarks, whose tables are in `docs/benchmarks.md`.
+//! Benchmarks, whose tables are in `docs/benchmarks.md`. Each subcommand measures one subject, prints
+//! its tables, and with `--record` writes `NAME.json`; `render` makes the tables of a page of these.
 //!
-//! Without a subcommand: the proxy beside plain forwarding and other proxies (`comparison`; `rival`
-//! starts them, `load` generates the traffic, `results` prints the tables). `bond`: a bond beside a
-//! relay (`bond_cost`). `control`: congestion controllers beside the kernel's (`control`). `pairs`:
-//! a bond beside the better of its networks (`network_pairs`). `paths`: the data path over rates,
-//! round trips and buffers (`path_sweep`). `pepsal`: PEPsal beside the proxy over a satellite link.
-//! `equations`: how fast the models are evaluated. `ns2`: the simulator beside ns-2. `large-trace`:
-//! how fast the detector reads a trace.
+//! `emulator`: the lab's links. `proxy`: the proxy beside plain forwarding and other proxies
+//! (`comparison`; `rival` starts them, `load` generates the traffic). `bond`: a bond beside a relay
+//! (`bond_cost`). `control`: congestion controllers beside the kernel's. `pairs`: a bond beside the
+//! better of its networks (`network_pairs`). `paths`: the data path over rates, round trips and
+//! buffers (`path_sweep`). `pepsal`: PEPsal beside the proxy over a satellite link. `equations`: how
+//! fast the models are evaluated. `ns2`: the simulator beside ns-2. `large-trace`: how fast the
+//! detector reads a trace.
 
 mod bond_cost;
 mod comparison;
 mod control;
+mod emulator;
 mod equations;
 mod large_trace;
 mod load;
@@ -18,26 +20,30 @@ mod measurement;
 mod minimal_relay;
 mod network_pairs;
 mod ns2;
+mod other_program;
 mod path_sweep;
 mod pepsal;
-mod results;
 mod rival;
-mod statistics;
 mod sys;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Parser;
-use std::process::ExitCode;
+use measurements::measure;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
-/// Measures the proxy beside plain forwarding and other proxies. Subcommands measure the bond, the
-/// controllers, the models, the simulator and the detector
+/// Measures the emulator, the proxy, the bond, the controllers, the models, the simulator and the
+/// detector
 #[derive(Debug, Parser)]
-#[command(args_conflicts_with_subcommands = true)]
 struct BenchArguments {
     #[command(subcommand)]
-    command: Option<BenchCommand>,
-    #[command(flatten)]
-    bench: comparison::ProxyComparison,
+    command: BenchCommand,
+    /// Writes samples and circumstances into this directory, as SUBCOMMAND.json
+    #[arg(long, global = true, value_name = "DIRECTORY")]
+    record: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -48,27 +54,64 @@ enum BenchCommand {
     #[command(hide = true)]
     Copy(bond_cost::CopyRelay),
     Control(control::ControllerCost),
+    Emulator(emulator::EmulatorCost),
     Equations(equations::Equations),
     LargeTrace(large_trace::LargeTrace),
     Ns2(ns2::CompareWithNs2),
     Pairs(network_pairs::NetworkPairs),
     Paths(path_sweep::PathSweep),
     Pepsal(pepsal::PepsalComparison),
+    Proxy(comparison::ProxyComparison),
+    Render(RenderPages),
+}
+
+/// Makes the tables between the comments of pages of recorded measurements
+#[derive(Debug, clap::Args)]
+struct RenderPages {
+    /// The pages
+    #[arg(required = true)]
+    pages: Vec<PathBuf>,
+    /// Directory of the records
+    #[arg(long, default_value = "benchmarks", value_name = "DIRECTORY")]
+    from: PathBuf,
+}
+
+impl RenderPages {
+    fn run(&self) -> Result<()> {
+        for page in &self.pages {
+            let text = fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))?;
+            let rendered =
+                measurements::render(&text, &self.from).with_context(|| format!("cannot make the tables of {}", page.display()))?;
+            fs::write(page, rendered).with_context(|| format!("cannot write {}", page.display()))?;
+        }
+        Ok(())
+    }
 }
 
 fn main() -> Result<ExitCode> {
     let arguments = BenchArguments::parse();
+    let to: Option<&Path> = arguments.record.as_deref();
     match arguments.command {
-        Some(BenchCommand::Bare(bare)) => bare.run().map(|()| ExitCode::SUCCESS),
-        Some(BenchCommand::Bond(bonded)) => bonded.run().map(|()| ExitCode::SUCCESS),
-        Some(BenchCommand::Copy(copying)) => copying.run().map(|()| ExitCode::SUCCESS),
-        Some(BenchCommand::Control(control)) => control.run().map(|()| ExitCode::SUCCESS),
-        Some(BenchCommand::Equations(equations)) => equations.run().map(|()| ExitCode::SUCCESS),
-        Some(BenchCommand::LargeTrace(large)) => large.run().map(|()| ExitCode::SUCCESS),
-        Some(BenchCommand::Ns2(ns2)) => ns2.run().map(|()| ExitCode::SUCCESS),
-        Some(BenchCommand::Pairs(pairs)) => pairs.run().map(|()| ExitCode::SUCCESS),
-        Some(BenchCommand::Paths(paths)) => paths.run(),
-        Some(BenchCommand::Pepsal(pepsal)) => pepsal.run().map(|()| ExitCode::SUCCESS),
-        None => comparison::measure(&arguments.bench).map(|()| ExitCode::SUCCESS),
+        BenchCommand::Bare(bare) => bare.run(),
+        BenchCommand::Copy(copying) => copying.run(),
+        BenchCommand::Render(pages) => pages.run(),
+        BenchCommand::Bond(bond) => measure("bond", to, |record| bond.measure(record)),
+        BenchCommand::Control(control) => measure("control", to, |record| control.measure(record)),
+        BenchCommand::Emulator(emulator) => measure("emulator", to, |record| emulator.measure(record)),
+        BenchCommand::Equations(equations) => measure("equations", to, |record| equations.measure(record)),
+        BenchCommand::LargeTrace(large) => measure("large-trace", to, |record| large.measure(record)),
+        BenchCommand::Ns2(ns2) => match ns2.play() {
+            Some(what) => ns2::speed::play(what),
+            None => measure("ns2", to, |record| ns2.measure(record)),
+        },
+        BenchCommand::Pairs(pairs) => measure("pairs", to, |record| pairs.measure(record)),
+        BenchCommand::Paths(paths) => {
+            let mut passes = false;
+            measure("paths", to, |record| paths.measure(record).map(|all| passes = all))?;
+            return Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        BenchCommand::Pepsal(pepsal) => measure("pepsal", to, |record| pepsal.measure(record)),
+        BenchCommand::Proxy(proxy) => measure("proxy", to, |record| proxy.measure(record)),
     }
+    .map(|()| ExitCode::SUCCESS)
 }

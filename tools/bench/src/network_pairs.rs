@@ -3,6 +3,7 @@
 
 use anyhow::{Context as _, Result};
 use lab::Lab;
+use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
 use outcome::{Engine, Outcome, half_width};
 use rand::RngExt as _;
 use scenario::{Purpose, Scenario, ScenarioFile, stream};
@@ -62,7 +63,7 @@ struct RandomNetwork {
 
 impl fmt::Display for RandomNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.1} Mbit/s {:.0} ms {:.2} %", self.kbit as f64 / 1e3, self.rtt_ms, self.loss * 100.0)
+        write!(f, "{:.1} Mbit/s, {:.0} ms, {:.2} %", self.kbit as f64 / 1e3, self.rtt_ms, self.loss * 100.0)
     }
 }
 
@@ -75,8 +76,12 @@ struct PairResult {
     invalid: usize,
 }
 
+/// The column of both tables.
+const GAIN: &str = "gain";
+
 impl NetworkPairs {
-    pub(crate) fn run(&self) -> Result<()> {
+    pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
+        record.rounds = self.seeds;
         let pairs: Vec<[RandomNetwork; 2]> = (0..self.count).map(|pair| draw(self.draw, pair)).collect();
         let (next, came) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         thread::scope(|scope| {
@@ -85,7 +90,7 @@ impl NetworkPairs {
                     scope.spawn(|| -> Result<()> {
                         while let Some(networks) = pairs.get(next.fetch_add(1, Relaxed)) {
                             let pair = self.play(*networks).with_context(|| format!("{} and {}", networks[0], networks[1]))?;
-                            println!("{pair}");
+                            eprintln!("{pair}");
                             came.lock().expect("no worker panics").push(pair);
                         }
                         Ok(())
@@ -94,12 +99,23 @@ impl NetworkPairs {
                 .collect();
             workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
         })?;
-        let came = came.into_inner().expect("no worker panics");
-        let means: Vec<f64> = came.iter().map(PairResult::mean).collect();
-        let mean = means.iter().sum::<f64>() / means.len() as f64;
-        let worst = means.iter().copied().fold(f64::INFINITY, f64::min);
-        let below = means.iter().filter(|mean| **mean < -3.0).count();
-        println!("{} pairs: {mean:+.1} ± {:.1} %, the least {worst:+.1} %; {below} below -3 %", means.len(), half_width(&means));
+        let mut came = came.into_inner().expect("no worker panics");
+        // Pairs whose gain is least certain come first.
+        came.sort_by(|one, other| one.least().total_cmp(&other.least()));
+        let gain = SampleColumn::new(GAIN, "%", 1).signed();
+        let mut pairs = SampleTable::new("pairs", "networks", vec![gain.clone().with(SampleStatistic::Mean)]);
+        let mut all = SampleTable::new("all", "", vec![gain.with(SampleStatistic::Spread)]);
+        for (at, pair) in came.iter().enumerate() {
+            let [one, other] = &pair.networks;
+            let row = pairs.row(&format!("{one}; {other}"));
+            pair.gains.iter().enumerate().for_each(|(seed, gain)| row.add(GAIN, seed, *gain));
+            all.row("means of the pairs").add(GAIN, at, pair.mean());
+        }
+        let invalid: usize = came.iter().map(|pair| pair.invalid).sum();
+        if invalid > 0 {
+            record.notes.push(format!("In {invalid} runs the machine was too slow."));
+        }
+        record.tables = vec![pairs, all];
         Ok(())
     }
 
@@ -139,6 +155,11 @@ impl NetworkPairs {
 impl PairResult {
     fn mean(&self) -> f64 {
         self.gains.iter().sum::<f64>() / self.gains.len() as f64
+    }
+
+    /// Lower end of the interval; the gain itself, of a single seed.
+    fn least(&self) -> f64 {
+        if self.gains.len() > 1 { self.mean() - half_width(&self.gains) } else { self.mean() }
     }
 }
 

@@ -7,10 +7,11 @@
 mod play;
 mod plot;
 mod setting;
-mod speed;
+pub(crate) mod speed;
 
 use anyhow::{Context as _, Result};
-use outcome::{Engine as _, half_width};
+use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
+use outcome::Engine as _;
 use setting::{Ns2Leg, Ns2Loss, Ns2Sender, Ns2Setting};
 use sim::Sim;
 use std::path::PathBuf;
@@ -55,67 +56,82 @@ enum Ns2Comparison {
     Flows,
 }
 
+/// Columns of the tables.
+const TANDEM: &str = "tandem";
+const NS2: &str = "ns-2";
+const WITHIN: &str = "within 3 %";
+
 impl CompareWithNs2 {
-    pub(crate) fn run(&self) -> Result<()> {
-        if let Some(play) = &self.play {
-            return speed::play(play);
-        }
+    /// The setting that this process shall play instead of comparing anything.
+    pub(crate) fn play(&self) -> Option<&str> {
+        self.play.as_deref()
+    }
+
+    pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
         if let Some(directory) = &self.plots {
             std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
         }
+        record.rounds = self.runs as u64;
+        let version = play::version(&self.ns);
+        let ns = version.is_ok().then_some(self.ns.as_str());
+        record
+            .notes
+            .push(version.map_or_else(|why| format!("ns-2 is left out: {why:#}."), |version| format!("ns-2 is version {version}.")));
         for what in &self.what {
-            match what {
-                Ns2Comparison::Goodput => self.goodput()?,
-                Ns2Comparison::Speed => speed::speed(&self.ns, self.runs)?,
-                Ns2Comparison::Memory => speed::memory(&self.ns)?,
-                Ns2Comparison::Flows => speed::flows(&self.ns, self.runs, self.plots.as_deref())?,
-            }
+            record.tables.push(match what {
+                Ns2Comparison::Goodput => self.goodput(ns)?,
+                Ns2Comparison::Speed => speed::speed(ns, self.runs)?,
+                Ns2Comparison::Memory => speed::memory(ns)?,
+                Ns2Comparison::Flows => speed::flows(ns, self.runs, self.plots.as_deref())?,
+            });
         }
         Ok(())
     }
 
     /// Compares goodput in each setting, and plots windows over time.
-    fn goodput(&self) -> Result<()> {
-        println!("| setting | tandem, Mbit/s | ns-2, Mbit/s | ratio | within 3 % |\n|---|---|---|---|---|");
+    fn goodput(&self, ns: Option<&str>) -> Result<SampleTable> {
+        let rates = [TANDEM, NS2].map(|who| SampleColumn::new(who, "Mbit/s", 3).with(SampleStatistic::Mean));
+        let ratio = SampleColumn::quotient("ratio", TANDEM, NS2, 4).with(SampleStatistic::Mean);
+        let mut table = SampleTable::new("goodput", "setting", [&rates[..], &[ratio, SampleColumn::text(WITHIN)]].concat());
         let mut panels = Vec::new();
         for setting in settings().into_iter().filter(|setting| setting.name.contains(&self.only)) {
-            let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
             if let Err(why) = Sim::default().can_answer(&setting.scenario()?) {
-                let (there, _) = play::by_ns2(&self.ns, &setting, 1)?;
-                println!("| {} | – | {:.3} | – | {why} |", setting.name, there.goodput_bps / 1e6);
+                table.row(setting.name).set(WITHIN, why.to_string());
                 continue;
             }
+            let mut ratios = Vec::new();
             for seed in 1..=self.seeds {
-                let (here, (there, _)) = (play::here(&setting, seed)?, play::by_ns2(&self.ns, &setting, seed)?);
-                eprintln!("{}, seed {seed}: {:.4} and {:.4} Mbit/s", setting.name, here.goodput_bps / 1e6, there.goodput_bps / 1e6);
-                ours.push(here.goodput_bps / 1e6);
-                theirs.push(there.goodput_bps / 1e6);
-                ratios.push(here.goodput_bps / there.goodput_bps);
+                let (here, row) = (play::here(&setting, seed)?.goodput_bps / 1e6, table.row(setting.name));
+                row.add(TANDEM, seed as usize - 1, here);
+                if let Some(ns) = ns {
+                    let there = play::by_ns2(ns, &setting, seed)?.0.goodput_bps / 1e6;
+                    eprintln!("{}, seed {seed}: {here:.4} and {there:.4} Mbit/s", setting.name);
+                    row.add(NS2, seed as usize - 1, there);
+                    ratios.push(here / there);
+                }
             }
-            let off = (mean(&ratios) - 1.0).abs();
-            let verdict = match (off <= 0.03, setting.differs) {
-                (_, Some(why)) => why,
-                (true, None) => "✓",
-                (false, None) => "✗",
-            };
-            println!("| {} | {} | {} | {} | {verdict} |", setting.name, spread(&ours, 3), spread(&theirs, 3), spread(&ratios, 4));
-            if self.plots.is_some() && setting.differs.is_none() {
-                panels.push(self.windows(setting)?);
+            if ratios.is_empty() {
+                continue;
+            }
+            let is_within = (ratios.iter().sum::<f64>() / ratios.len() as f64 - 1.0).abs() <= 0.03;
+            table.row(setting.name).set(WITHIN, setting.differs.unwrap_or(if is_within { "✓" } else { "✗" }));
+            if let Some(ns) = ns.filter(|_| self.plots.is_some() && setting.differs.is_none()) {
+                panels.push(windows(ns, setting)?);
             }
         }
-        match &self.plots {
-            Some(directory) if !panels.is_empty() => plot::write(&directory.join("ns2-cwnd.svg"), &plot::windows(&panels)),
-            _ => Ok(()),
+        if let Some(directory) = self.plots.as_ref().filter(|_| !panels.is_empty()) {
+            plot::write(&directory.join("ns2-cwnd.svg"), &plot::windows(&panels))?;
         }
+        Ok(table)
     }
+}
 
-    /// Windows over time of the first seed, in both simulators.
-    fn windows(&self, setting: Ns2Setting) -> Result<plot::CwndPanel> {
-        const SECONDS: u64 = 60;
-        let setting = Ns2Setting { seconds: SECONDS, samples: 6 * SECONDS, ..setting };
-        let (here, (there, _)) = (play::here(&setting, 1)?, play::by_ns2(&self.ns, &setting, 1)?);
-        Ok(plot::CwndPanel { title: setting.name.into(), end_s: SECONDS as f64, ours: here.cwnd, theirs: there.cwnd })
-    }
+/// Windows over time of the first seed, in both simulators.
+fn windows(ns: &str, setting: Ns2Setting) -> Result<plot::CwndPanel> {
+    const SECONDS: u64 = 60;
+    let setting = Ns2Setting { seconds: SECONDS, samples: 6 * SECONDS, ..setting };
+    let (here, (there, _)) = (play::here(&setting, 1)?, play::by_ns2(ns, &setting, 1)?);
+    Ok(plot::CwndPanel { title: setting.name.into(), end_s: SECONDS as f64, ours: here.cwnd, theirs: there.cwnd })
 }
 
 /// All settings.
@@ -150,16 +166,4 @@ fn settings() -> Vec<Ns2Setting> {
             ..held_back(Ns2Setting::new("the same, ns-2's growth as it comes", NewReno, 1000, one(PerPacket(1e-3))))
         },
     ]
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
-}
-
-/// Mean, and half the width of its 95 % confidence interval.
-fn spread(values: &[f64], digits: usize) -> String {
-    match values.len() {
-        0 | 1 => format!("{:.digits$}", mean(values)),
-        _ => format!("{:.digits$} ± {:.digits$}", mean(values), half_width(values)),
-    }
 }

@@ -5,6 +5,7 @@
 
 use anyhow::{Context as _, Result};
 use lab::Lab;
+use measurements::{MeasurementRecord, SampleColumn, SampleTable};
 use outcome::{Engine, Outcome, Series};
 use scenario::ScenarioFile;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,6 @@ use std::{
     fs::{self, OpenOptions},
     io::Write as _,
     path::PathBuf,
-    process::ExitCode,
 };
 use units::{Bytes, Rate, Span};
 
@@ -73,9 +73,14 @@ const TOLERANCE: f64 = 0.03;
 const TRIES: usize = 3;
 
 impl PathSweep {
-    pub(crate) fn run(&self) -> Result<ExitCode> {
+    /// Returns whether every point passes.
+    pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<bool> {
+        record.rounds = 1;
+        let counts = ["overruns", "timeouts"].map(|head| SampleColumn::new(head, "", 0));
+        let columns =
+            [&[SampleColumn::new("of the link", "%", 1)], &counts[..], &[SampleColumn::new("held", "kB", 0), SampleColumn::text("")]];
+        record.tables = vec![SampleTable::new("paths", "rate, RTT, buffer", columns.concat())];
         let mut known = self.known()?;
-        println!("{:>10} {:>8} {:>8} {:>8} {:>9} {:>9} {:>10}", "rate", "RTT", "buffer", "of link", "overruns", "timeouts", "held");
         let mut failed = 0;
         for point in self.points() {
             let came = match known.iter().position(|came| came.point == point) {
@@ -83,10 +88,11 @@ impl PathSweep {
                 None => self.play(point)?,
             };
             failed += usize::from(!came.passes());
-            println!("{}", came.row());
+            eprintln!("{came:?}");
+            came.add_to(&mut record.tables[0]);
         }
-        println!("{failed} points fail");
-        Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        record.notes.push(format!("{failed} points fail."));
+        Ok(failed == 0)
     }
 
     fn points(&self) -> impl Iterator<Item = SweepPoint> + '_ {
@@ -170,24 +176,25 @@ impl SweepResult {
         self.overruns == 0 && self.timeouts == 0 && self.held_bytes <= self.point.buffer_bytes + SEGMENT && is_filled
     }
 
-    fn row(&self) -> String {
+    fn add_to(&self, table: &mut SampleTable) {
         let SweepPoint { rate_bps, rtt_ns, buffer_bytes } = self.point;
-        let note = match (self.passes(), self.valid) {
-            (false, _) => "  FAILS",
-            (true, false) => "  (the machine did not keep up)",
-            (true, true) if self.share < 1.0 - TOLERANCE => "  (the buffer is less than the near leg needs)",
-            (true, true) => "",
-        };
-        format!(
-            "{:>10} {:>8} {:>8} {:>7.1}% {:>9} {:>9} {:>10}{note}",
-            Rate(rate_bps).to_string(),
-            Span(rtt_ns).to_string(),
-            Bytes(buffer_bytes).to_string(),
-            self.share * 100.0,
-            self.overruns,
-            self.timeouts,
-            Bytes(self.held_bytes).to_string(),
-        )
+        let row = table.row(&format!("{}, {}, {}", Rate(rate_bps), Span(rtt_ns), Bytes(buffer_bytes)));
+        let figures = [
+            ("of the link", self.share * 100.0),
+            ("overruns", self.overruns as f64),
+            ("timeouts", self.timeouts as f64),
+            ("held", self.held_bytes as f64 / 1e3),
+        ];
+        figures.into_iter().for_each(|(head, figure)| row.add(head, 0, figure));
+        row.set(
+            "",
+            match (self.passes(), self.valid) {
+                (false, _) => "FAILS",
+                (true, false) => "the machine did not keep up",
+                (true, true) if self.share < 1.0 - TOLERANCE => "the buffer is less than the near leg needs",
+                (true, true) => "passes",
+            },
+        );
     }
 }
 

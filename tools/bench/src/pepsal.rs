@@ -4,16 +4,16 @@
 //! host, with the same hosts, links, files, starts and losses as Tandem's proxy. Its controller is
 //! the kernel's Hybla, or td_hybla with the growth of the kernel's if the kernel has none.
 
-use crate::statistics::spread;
-use anyhow::{Context as _, Result, bail, ensure};
+use crate::other_program;
+use anyhow::{Context as _, Result, ensure};
 use lab::{Host, Lab, OtherProxy};
+use measurements::{MeasurementRecord, SampleColumn, SampleTable};
 use outcome::{Engine as _, Outcome};
 use scenario::{Assignment, Scenario, ScenarioFile};
-use serde::Serialize;
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
@@ -45,9 +45,6 @@ pub(crate) struct PepsalComparison {
     /// How often a run is repeated if the machine does not keep up
     #[arg(long, default_value_t = 3)]
     tries: usize,
-    /// Writes the figures of every run into this file, as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
 }
 
 /// What splits connections.
@@ -77,63 +74,70 @@ const CONTESTANTS: [Contestant; 6] = [
     Contestant { name: "Tandem, td_share", splitter: Splitter::Tandem, case: "share", sets: &[] },
 ];
 
-/// The figures of a run.
-#[derive(Debug, Serialize)]
+/// A run.
+#[derive(Debug)]
 struct PepRun {
-    contestant: &'static str,
-    loss: f64,
-    seed: u64,
+    /// Whether the machine kept up.
     valid: bool,
-    /// Mean time of a file, seconds.
-    mean_s: f64,
-    /// Time from the first start to the last end, seconds.
-    span_s: f64,
-    /// Goodput of all files over that time, Mbit/s.
-    goodput_mbit: f64,
-    /// Packets that the queue before the satellite dropped.
-    queue_drops: u64,
-    /// Segments sent again, and retransmission timeouts, on the leg over the satellite.
-    retransmits: u64,
-    timeouts: u64,
-    /// Files that arrived whole.
-    whole: usize,
+    /// In the order of [`COLUMNS`]: mean time of a file; time from the first start to the last end;
+    /// goodput of all files over that time; packets that the queue before the satellite dropped;
+    /// segments sent again, and retransmission timeouts, on the leg over the satellite; files that
+    /// arrived whole.
+    figures: [f64; COLUMNS.len()],
 }
 
-impl PepsalComparison {
-    pub(crate) fn run(&self) -> Result<()> {
-        let program = testbed::resolve_program(&self.pepsal);
-        let version = pepsal_version(&program);
-        match &version {
-            Ok(version) => println!("{version}"),
-            Err(why) => println!("PEPsal is left out: {why:#}; install it, or name it by --pepsal"),
-        }
-        let contestants: Vec<&Contestant> =
-            CONTESTANTS.iter().filter(|contestant| version.is_ok() || contestant.splitter != Splitter::Pepsal).collect();
-        let mut runs = Vec::new();
-        let played = self.rounds(&program, &contestants, &mut runs);
-        // Print what was measured even if a later run failed.
-        self.print(&contestants, &runs);
-        if let Some(path) = &self.json {
-            fs::write(path, serde_json::to_string_pretty(&runs)?).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        played
-    }
+/// The columns, and their decimals.
+const COLUMNS: [(&str, &str, usize); 7] = [
+    ("mean", "s", 2),
+    ("all", "s", 2),
+    ("goodput", "Mbit/s", 2),
+    ("drops", "", 0),
+    ("sent again", "", 0),
+    ("timeouts", "", 0),
+    ("whole files", "", 0),
+];
 
-    fn rounds(&self, program: &Path, contestants: &[&Contestant], runs: &mut Vec<PepRun>) -> Result<()> {
+impl PepsalComparison {
+    pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
+        record.rounds = self.runs;
+        let program = testbed::resolve_program(&self.pepsal);
+        let version = other_program::version(&program, &["-V"]);
+        let is_there = |contestant: &&Contestant| version.is_ok() || contestant.splitter != Splitter::Pepsal;
+        let contestants: Vec<&Contestant> = CONTESTANTS.iter().filter(is_there).collect();
+        record.notes.push(match version {
+            Ok(version) => format!("{version}."),
+            Err(why) => format!("PEPsal is left out: {why:#}; install it, or name it by --pepsal."),
+        });
+        for loss in &self.loss {
+            let columns = COLUMNS.map(|(head, unit, digits)| SampleColumn::new(head, unit, digits));
+            let mut table = SampleTable::new(&format!("loss-{}", loss * 100.0), "", columns.to_vec());
+            for contestant in &contestants {
+                table.row(contestant.name);
+            }
+            record.tables.push(table);
+        }
+        let mut invalid = 0;
         for seed in 1..=self.runs {
-            for contestant in contestants {
+            for contestant in &contestants {
                 // Side by side: a controller has one set of tunables in a kernel.
+                let program = program.as_path();
                 let played: Vec<Result<PepRun>> = thread::scope(|scope| {
                     let plays: Vec<_> =
                         self.loss.iter().map(|&loss| scope.spawn(move || self.play(contestant, program, loss, seed))).collect();
                     plays.into_iter().map(|play| play.join().expect("no run panics")).collect()
                 });
-                for run in played {
+                for (table, run) in record.tables.iter_mut().zip(played) {
                     let run = run?;
-                    eprintln!("{}", serde_json::to_string(&run)?);
-                    runs.push(run);
+                    eprintln!("{}, {}, seed {seed}: {run:?}", table.name, contestant.name);
+                    invalid += usize::from(!run.valid);
+                    let row = table.row(contestant.name);
+                    let figures = run.figures.into_iter().filter(|_| run.valid);
+                    COLUMNS.iter().zip(figures).for_each(|((head, ..), figure)| row.add(head, seed as usize - 1, figure));
                 }
             }
+        }
+        if invalid > 0 {
+            record.notes.push(format!("{invalid} runs are missing: the machine did not keep up."));
         }
         Ok(())
     }
@@ -145,31 +149,6 @@ impl PepsalComparison {
             run = if run.valid { run } else { contestant.play(program, loss, seed)? };
         }
         Ok(run)
-    }
-
-    fn print(&self, contestants: &[&Contestant], runs: &[PepRun]) {
-        for loss in &self.loss {
-            println!("\nLoss of {} %: median (least … most)\n", loss * 100.0);
-            println!("| | mean, s | all, s | Mbit/s | drops | sent again | timeouts | files whole | valid |");
-            println!("|---|---|---|---|---|---|---|---|---|");
-            for contestant in contestants {
-                let of = || runs.iter().filter(|run| run.contestant == contestant.name && run.loss == *loss);
-                let column = |figure: fn(&PepRun) -> f64, digits| spread(of().filter(|run| run.valid).map(figure), digits);
-                println!(
-                    "| {} | {} | {} | {} | {} | {} | {} | {} | {} of {} |",
-                    contestant.name,
-                    column(|run| run.mean_s, 2),
-                    column(|run| run.span_s, 2),
-                    column(|run| run.goodput_mbit, 2),
-                    column(|run| run.queue_drops as f64, 0),
-                    column(|run| run.retransmits as f64, 0),
-                    column(|run| run.timeouts as f64, 0),
-                    column(|run| run.whole as f64, 0),
-                    of().filter(|run| run.valid).count(),
-                    of().count(),
-                );
-            }
-        }
     }
 }
 
@@ -199,10 +178,10 @@ impl Contestant {
         let near = outcome.flows.iter().filter_map(|flow| flow.legs.first()).map(|leg| leg.min_rtt_s).fold(0.0, f64::max);
         ensure!(near < 0.4, "{}: a connection was not split: its sender saw a round trip of {near:.3} s", self.name);
         let counters = *counters.lock().expect("no thread panics while it holds the counters");
-        Ok(self.figures(loss, seed, &outcome, counters))
+        Ok(self.run_of(&outcome, counters))
     }
 
-    fn figures(&self, loss: f64, seed: u64, outcome: &Outcome, counters: HostCounters) -> PepRun {
+    fn run_of(&self, outcome: &Outcome, counters: HostCounters) -> PepRun {
         let satellite = || outcome.flows.iter().filter_map(|flow| flow.legs.last());
         let (retransmits, timeouts) = match self.splitter {
             Splitter::Pepsal => (counters.retransmits, counters.timeouts),
@@ -211,30 +190,13 @@ impl Contestant {
         let begin = outcome.flows.iter().map(|flow| flow.start_s).fold(f64::INFINITY, f64::min);
         let end = outcome.flows.iter().filter_map(|flow| flow.end_s).fold(begin, f64::max);
         let asked = outcome.flows.first().and_then(|flow| flow.asked_bytes);
-        PepRun {
-            contestant: self.name,
-            loss,
-            seed,
-            valid: outcome.valid,
-            mean_s: outcome.mean_flow_s().unwrap_or(f64::NAN),
-            span_s: end - begin,
-            goodput_mbit: outcome.goodput_bps / 1e6,
-            queue_drops: outcome.links.get(1).map_or(0, |link| link.queue_drops),
-            retransmits,
-            timeouts,
-            whole: outcome.flows.iter().filter(|flow| Some(flow.bytes) == asked && flow.error.is_none()).count(),
-        }
+        let whole = outcome.flows.iter().filter(|flow| Some(flow.bytes) == asked && flow.error.is_none()).count();
+        let drops = outcome.links.get(1).map_or(0, |link| link.queue_drops);
+        let mean_s = outcome.mean_flow_s().unwrap_or(f64::NAN);
+        let counts = [drops, retransmits, timeouts, whole as u64].map(|count| count as f64);
+        let [drops, retransmits, timeouts, whole] = counts;
+        PepRun { valid: outcome.valid, figures: [mean_s, end - begin, outcome.goodput_bps / 1e6, drops, retransmits, timeouts, whole] }
     }
-}
-
-/// PEPsal's name and version.
-fn pepsal_version(program: &Path) -> Result<String> {
-    let said = Command::new(program).arg("-V").output().with_context(|| format!("cannot run {}", program.display()))?;
-    let text = String::from_utf8_lossy(&said.stdout).trim().to_owned();
-    if !said.status.success() || text.is_empty() {
-        bail!("{} -V fails ({})", program.display(), said.status);
-    }
-    Ok(text)
 }
 
 /// Counters of PEPsal's host: the kernel does not tell them of another program's sockets.

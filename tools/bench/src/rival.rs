@@ -62,6 +62,16 @@ impl Rival {
         &self.name
     }
 
+    /// The program of another project that it needs, and the flag with which that tells its version.
+    pub(crate) fn program(&self) -> Option<(&'static str, &'static str)> {
+        match self.kind {
+            RivalKind::Forwarding | RivalKind::Tandem { .. } | RivalKind::Bare => None,
+            RivalKind::Haproxy { .. } => Some(("haproxy", "-v")),
+            RivalKind::Nginx => Some(("nginx", "-v")),
+            RivalKind::Socat => Some(("socat", "-V")),
+        }
+    }
+
     /// Whether it is not measured with thousands of idle connections: socat forks for each, and the
     /// minimal relay is not made to hold any.
     pub(crate) fn is_spared(&self) -> bool {

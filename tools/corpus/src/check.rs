@@ -4,6 +4,7 @@
 use crate::label::{CorpusLabel, files};
 use anyhow::{Context as _, Result, ensure};
 use detect::{CaptureFile, ConnectionFinding, FindingOptions, Indication, Method, SplitVerdict, Strength, TraceConditions, findings};
+use measurements::{SampleColumn, SampleTable, measure};
 use middleboxes::{NetworkCondition, label_text};
 use serde::Serialize;
 use std::{
@@ -25,6 +26,9 @@ pub struct CheckCorpus {
     /// Prints all evidence of each pair whose verdict differs from its label
     #[arg(long, short)]
     verbose: bool,
+    /// Writes the tables and circumstances into this directory, as corpus.json
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "json")]
+    record: Option<PathBuf>,
 }
 
 /// How far time stamps of one machine may differ, s.
@@ -102,12 +106,18 @@ impl CheckCorpus {
             });
             println!("{}", serde_json::to_string_pretty(&all)?);
         } else {
-            print!("{}", self.text(&cases));
-            println!(
-                "\n{} pairs: {alarms} false alarms, {misses} misses, {undecided} undecided ({:.1} %), {kinds} of the other kind",
+            let summary = format!(
+                "{} pairs: {alarms} false alarms, {misses} misses, {undecided} undecided ({:.1} %), {kinds} of the other kind.",
                 cases.len(),
                 100.0 * undecided as f64 / cases.len() as f64
             );
+            measure("corpus", self.record.as_deref(), |record| {
+                record.rounds = 1;
+                record.tables = vec![verdicts_table(&cases), methods_table(&cases)];
+                record.notes.push(summary);
+                Ok(())
+            })?;
+            print!("{}", self.differing(&cases));
         }
         let few = |count: usize| count as f64 <= MOST_UNDECIDED * cases.len() as f64;
         let good = alarms == 0 && misses == 0 && few(undecided) && few(kinds);
@@ -126,27 +136,9 @@ impl CheckCorpus {
         names.iter().map(|name| look(&self.directory, name).with_context(|| format!("pair {name}"))).collect()
     }
 
-    fn text(&self, cases: &[CheckedPair]) -> String {
-        let mut out = "| labelled | end-to-end | split-tcp | tcp-proxy | cannot tell |\n|---|---|---|---|---|\n".to_string();
-        for (label, said) in verdicts(cases) {
-            let of = |verdict: SplitVerdict| said.get(&verdict.to_string()).copied().unwrap_or(0);
-            let [whole, split, proxy, undecided] =
-                [SplitVerdict::EndToEnd, SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::CannotTell].map(of);
-            out += &format!("| {label} | {whole} | {split} | {proxy} | {undecided} |\n");
-        }
-        out += "\nThe paper's methods, each on its own: in how many of the pairs to which it applies it found a split.\n\n| labelled |";
-        METHODS.iter().for_each(|(name, _)| out += &format!(" {name} |"));
-        out += "\n|---|---|---|---|\n";
-        let matrices: Vec<MethodMatrix> = (0..METHODS.len()).map(|method| matrix(cases, method)).collect();
-        let rows: BTreeSet<&String> = matrices.iter().flat_map(BTreeMap::keys).collect();
-        for row in rows {
-            out += &format!("| {row} |");
-            for matrix in &matrices {
-                let [said, silent] = matrix.get(row).copied().unwrap_or_default();
-                out += &if said + silent == 0 { " – |".into() } else { format!(" {said} of {} |", said + silent) };
-            }
-            out += "\n";
-        }
+    /// The pairs whose verdict differs from the label.
+    fn differing(&self, cases: &[CheckedPair]) -> String {
+        let mut out = String::new();
         let mut listed = |what: &str, is: fn(&CheckedPair) -> bool| {
             for case in cases.iter().filter(|case| is(case)) {
                 out += &format!("\n{what}: {} is {}, said {}: {}", case.name, case.label.expected, case.verdict, case.reason);
@@ -161,6 +153,35 @@ impl CheckCorpus {
         listed("other kind", CheckedPair::is_wrong_kind);
         out + "\n"
     }
+}
+
+/// How often each verdict was given, a row for each label.
+fn verdicts_table(cases: &[CheckedPair]) -> SampleTable {
+    let all = [SplitVerdict::EndToEnd, SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::CannotTell].map(|one| one.to_string());
+    let mut table = SampleTable::new("verdicts", "labelled", all.iter().map(|verdict| SampleColumn::new(verdict, "", 0)).collect());
+    for (label, said) in verdicts(cases) {
+        let row = table.row(&label);
+        all.iter().for_each(|verdict| row.add(verdict, 0, said.get(verdict).copied().unwrap_or(0) as f64));
+    }
+    table
+}
+
+/// The paper's methods, each on its own: in how many of the pairs to which it applies it found a
+/// split.
+fn methods_table(cases: &[CheckedPair]) -> SampleTable {
+    let columns = METHODS.map(|(name, _)| SampleColumn::text(name));
+    let mut table = SampleTable::new("methods", "labelled", columns.to_vec());
+    let matrices: Vec<MethodMatrix> = (0..METHODS.len()).map(|method| matrix(cases, method)).collect();
+    let rows: BTreeSet<&String> = matrices.iter().flat_map(BTreeMap::keys).collect();
+    for row in rows {
+        for ((method, _), matrix) in METHODS.iter().zip(&matrices) {
+            let [said, silent] = matrix.get(row).copied().unwrap_or_default();
+            if said + silent > 0 {
+                table.row(row).set(method, format!("{said} of {}", said + silent));
+            }
+        }
+    }
+    table
 }
 
 /// How often each verdict was given for each label.

@@ -7,7 +7,7 @@ use crate::{
 use outcome::Outcome;
 use papers::{EngineKind, EnginePlan, Record, RecordedRun};
 use runner::{RunOptions, RunOrder, SeedRange};
-use std::{collections::BTreeSet, fs, path::Path, time::Instant};
+use std::{collections::BTreeSet, path::Path, time::Instant};
 
 /// What came out of the runs of an experiment.
 #[derive(Debug, Default)]
@@ -95,19 +95,9 @@ pub(super) fn circumstances(engine: &str, seeds: u64, begun: Instant) -> Recorde
         seeds,
         seconds: begun.elapsed().as_secs_f64(),
         version: env!("CARGO_PKG_VERSION").into(),
-        machine: machine(),
+        machine: measurements::machine(),
         date: time::OffsetDateTime::now_utc().date().to_string(),
     }
-}
-
-/// Processors and kernel of this machine.
-fn machine() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model =
-        text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':')).map_or("processors", |(_, model)| model.trim());
-    let count = std::thread::available_parallelism().map_or(1, usize::from);
-    let uname = rustix::system::uname();
-    format!("{count} × {model}, {} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy())
 }
 
 fn engine_name(engine: EngineKind) -> EngineName {

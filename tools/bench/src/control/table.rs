@@ -1,7 +1,8 @@
-//! Results of the controllers, and their table.
+//! Results of the controllers, and their tables.
 
 use super::bpf_costs::BpfRunCount;
-use crate::statistics::{median, spread};
+use crate::measurement::BenchMetric;
+use measurements::{SampleColumn, SampleTable};
 use std::{collections::BTreeMap, fmt};
 
 /// One measurement of a controller.
@@ -24,7 +25,9 @@ pub(super) struct ControllerTurn {
 /// The rows to which nanoseconds and processor time are compared.
 pub(super) const BASELINE: &str = "cubic by BPF";
 pub(super) const NATIVE: &str = "cubic";
-/// Callbacks that run less often than once in this many ACKs are not printed.
+const AN_ACK: &str = "ns an ACK";
+const LESS_COUNTING: &str = "less counting";
+/// Callbacks that run less often than once in this many ACKs are left out.
 const SELDOM: f64 = 200.0;
 
 impl ControllerTurn {
@@ -55,86 +58,48 @@ impl fmt::Display for ControllerTurn {
     }
 }
 
-/// All valid measurements of all controllers.
-#[derive(Debug, Default)]
-pub(super) struct ControllerTable {
-    /// Rows in the order of their first measurement; measurements by round.
-    rows: Vec<(String, BTreeMap<usize, ControllerTurn>)>,
+/// What is measured beside the controllers.
+const EMPTY: &str = "an empty program, ns a run";
+const MONITOR_NS: &str = "the monitor (`td_dequeue`), ns a packet sent";
+const MONITOR_RUNS: &str = "the monitor, runs a packet sent";
+/// The other tables have one column of numbers, or two.
+const COUNTED: &str = "counted";
+const RUNS: &str = "runs an ACK";
+const NS: &str = "ns a run";
+
+/// The tables, without rows: controllers, their callbacks, what counting and the monitor cost.
+pub(super) fn tables() -> Vec<SampleTable> {
+    let (an_ack, machine) = (SampleColumn::new(AN_ACK, "", 0), BenchMetric::CpuPerGigabyte.column());
+    let [times_ack, times_machine] = [SampleColumn::times(AN_ACK, BASELINE), SampleColumn::times(&machine.head, NATIVE)];
+    let less = SampleColumn::new(LESS_COUNTING, "ns", 0);
+    vec![
+        SampleTable::new("cost", "", vec![an_ack, times_ack, less, machine, times_machine]),
+        SampleTable::new("callbacks", "", vec![SampleColumn::new(RUNS, "", 2), SampleColumn::new(NS, "", 0)]),
+        SampleTable::new("counting", "", vec![SampleColumn::new(COUNTED, "", 2)]),
+    ]
 }
 
-impl ControllerTable {
-    pub(super) fn add(&mut self, round: usize, name: &str, turn: ControllerTurn) {
-        let at = self.rows.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
-            self.rows.push((name.to_owned(), BTreeMap::new()));
-            self.rows.len() - 1
-        });
-        self.rows[at].1.insert(round, turn);
+/// Adds a measurement of a controller. `at` counts all measurements.
+pub(super) fn add(tables: &mut [SampleTable], round: usize, at: usize, name: &str, turn: &ControllerTurn) {
+    let [cost, callbacks, counting] = tables else { return };
+    let row = cost.row(name);
+    if !turn.callbacks.is_empty() {
+        row.add(AN_ACK, round, turn.an_ack().1);
+        row.add(LESS_COUNTING, round, turn.net_ns());
     }
-
-    fn turns(&self) -> impl Iterator<Item = &ControllerTurn> {
-        self.rows.iter().flat_map(|(_, turns)| turns.values())
+    row.add(&BenchMetric::CpuPerGigabyte.column().head, round, turn.cpu_s_per_gb);
+    for (callback, count) in turn.callbacks.iter().filter(|(_, count)| count.runs as f64 * SELDOM >= turn.acks as f64) {
+        let row = callbacks.row(&format!("{name}, `{callback}`"));
+        row.add(RUNS, round, count.runs as f64 / turn.acks as f64);
+        row.add(NS, round, ns_a_run(*count));
     }
-
-    /// Median of the ratios to another row in the same round.
-    fn ratio(&self, turns: &BTreeMap<usize, ControllerTurn>, to: &str, figure: impl Fn(&ControllerTurn) -> f64) -> String {
-        let Some((_, baselines)) = self.rows.iter().find(|(name, _)| name == to) else { return "–".into() };
-        let ratios = turns.iter().filter_map(|(round, turn)| Some(figure(turn) / figure(baselines.get(round)?)));
-        let ratios: Vec<f64> = ratios.collect();
-        if ratios.is_empty() { "–".into() } else { format!("{:.2}", median(ratios.into_iter())) }
+    counting.row(EMPTY).add(COUNTED, at, ns_a_run(turn.empty));
+    if let Some(monitor) = turn.monitor {
+        counting.row(MONITOR_NS).add(COUNTED, at, monitor.time_ns as f64 / turn.packets as f64);
+        counting.row(MONITOR_RUNS).add(COUNTED, at, monitor.runs as f64 / turn.packets as f64);
     }
 }
 
 fn ns_a_run(count: BpfRunCount) -> f64 {
     count.time_ns as f64 / count.runs.max(1) as f64
-}
-
-/// For each callback: runs per ACK, and nanoseconds per run.
-fn callbacks(turns: &BTreeMap<usize, ControllerTurn>) -> String {
-    let names: std::collections::BTreeSet<&String> = turns.values().flat_map(|turn| turn.callbacks.keys()).collect();
-    let of = |name: &String, figure: &dyn Fn(&ControllerTurn, BpfRunCount) -> f64| {
-        median(turns.values().map(|turn| figure(turn, turn.callbacks.get(name).copied().unwrap_or_default())))
-    };
-    let mut all: Vec<(f64, f64, &String)> = names
-        .into_iter()
-        .map(|name| (of(name, &|turn, count| count.runs as f64 / turn.acks as f64), of(name, &|_, count| ns_a_run(count)), name))
-        .filter(|(runs, _, _)| *runs * SELDOM >= 1.0)
-        .collect();
-    all.sort_by(|one, other| (other.0 * other.1).total_cmp(&(one.0 * one.1)));
-    all.iter().map(|(runs, ns, name)| format!("`{name}` {runs:.2} × {ns:.0}")).collect::<Vec<_>>().join(", ")
-}
-
-impl fmt::Display for ControllerTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "\nControllers: median (least … most), and × : the median of the ratios to {BASELINE} (of processor time: to {NATIVE}) in the same round\n"
-        )?;
-        writeln!(f, "| | ns an ACK | × | less counting | callbacks: runs an ACK × ns | machine, CPU s/GB | × |")?;
-        writeln!(f, "|---|---|---|---|---|---|---|")?;
-        for (name, turns) in &self.rows {
-            write!(f, "| {name} |")?;
-            if turns.values().any(|turn| turn.callbacks.is_empty()) {
-                write!(f, " – | – | – | – |")?;
-            } else {
-                let ns = |turn: &ControllerTurn| turn.an_ack().1;
-                write!(f, " {} | {} |", spread(turns.values().map(ns), 0), self.ratio(turns, BASELINE, ns))?;
-                write!(f, " {} |", spread(turns.values().map(ControllerTurn::net_ns), 0))?;
-                write!(f, " {} |", callbacks(turns))?;
-            }
-            let cpu = |turn: &ControllerTurn| turn.cpu_s_per_gb;
-            writeln!(f, " {} | {} |", spread(turns.values().map(cpu), 3), self.ratio(turns, NATIVE, cpu))?;
-        }
-        let empty: Vec<f64> = self.turns().map(|turn| ns_a_run(turn.empty)).collect();
-        if empty.is_empty() {
-            return Ok(());
-        }
-        writeln!(f, "\nCounting: {} ns are counted of a run of a program that does nothing.", spread(empty, 0))?;
-        let watched: Vec<(BpfRunCount, u64)> = self.turns().filter_map(|turn| Some((turn.monitor?, turn.packets))).collect();
-        if !watched.is_empty() {
-            let runs = spread(watched.iter().map(|(count, packets)| count.runs as f64 / *packets as f64), 2);
-            let ns = spread(watched.iter().map(|(count, packets)| count.time_ns as f64 / *packets as f64), 0);
-            writeln!(f, "The monitor (`td_dequeue`): {ns} ns a packet sent, in {runs} runs.")?;
-        }
-        Ok(())
-    }
 }

@@ -1,11 +1,15 @@
 //! Plays a setting in the simulator, or by ns-2 in a process of its own.
 
 use super::setting::Ns2Setting;
-use crate::sys::{self, ChildUsage};
+use crate::{
+    other_program,
+    sys::{self, ChildUsage},
+};
 use anyhow::{Context as _, Result, bail};
 use sim::Sim;
 use std::{
     io::{Read as _, Write as _},
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -34,6 +38,13 @@ pub(super) fn here(setting: &Ns2Setting, seed: u64) -> Result<SettingResult> {
         cwnd = curves.map(|series| series.t.iter().copied().zip(series.v.iter().copied()).collect()).collect();
     }
     Ok(SettingResult { goodput_bps: bytes as f64 * 8.0 / setting.seconds as f64, segments: effort.segments, cwnd })
+}
+
+/// The version of ns-2.
+pub(super) fn version(ns: &str) -> Result<String> {
+    let script = tempfile::NamedTempFile::new().context("cannot make a script for ns-2")?;
+    std::fs::write(script.path(), "puts [ns-version]\n")?;
+    other_program::version(Path::new(ns), &[&script.path().to_string_lossy()])
 }
 
 /// Plays a setting by ns-2; also returns the resources it used.

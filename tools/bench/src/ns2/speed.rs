@@ -1,15 +1,14 @@
 //! The cost of simulation beside ns-2: processor time and memory of a process, and how both grow.
 
 use super::{
+    NS2, TANDEM,
     play::{self, PlotCurve},
     plot,
     setting::{Ns2Leg, Ns2Loss, Ns2Sender, Ns2Setting},
 };
-use crate::{
-    statistics::{median, spread},
-    sys::ChildUsage,
-};
+use crate::sys::ChildUsage;
 use anyhow::{Context as _, Result, bail};
+use measurements::{SampleColumn, SampleStatistic, SampleTable, median};
 use std::{path::Path, process::Command};
 
 /// One flow that fills 100 Mbit/s at 40 ms.
@@ -75,7 +74,7 @@ impl SpeedCase {
 }
 
 /// Plays a setting in this process and prints how many segments were sent.
-pub(super) fn play(what: &str) -> Result<()> {
+pub(crate) fn play(what: &str) -> Result<()> {
     let Some(play) = SpeedCase::parse(what) else { bail!("--play {what}: it takes one=SECONDS, fifty=SECONDS or each=FLOWS") };
     let played = play::here(&play.setting(), 1)?;
     println!("{}", played.segments);
@@ -102,64 +101,66 @@ fn speed_of((segments, took): (u64, ChildUsage)) -> f64 {
 }
 
 /// Compares packets per second of processor time, in turn.
-pub(super) fn speed(ns: &str, runs: usize) -> Result<()> {
-    println!("\n| | tandem, million data segments/s | ns-2 | × | ns-2, lean headers | × |\n|---|---|---|---|---|---|");
+pub(super) fn speed(ns: Option<&str>, runs: usize) -> Result<SampleTable> {
+    const LEAN: &str = "ns-2, lean headers";
+    let column = |head| SampleColumn::new(head, "", 2);
+    let times = |over| SampleColumn::quotient("×", TANDEM, over, 1).with(SampleStatistic::Median);
+    let ours_column = SampleColumn::new(TANDEM, "million data segments/s", 2);
+    let mut table = SampleTable::new("speed", "", vec![ours_column, column(NS2), times(NS2), column(LEAN), times(LEAN)]);
     for play in [SpeedCase::One(1000), SpeedCase::Fifty(20)] {
         let setting = play.setting();
         let lean = Ns2Setting { lean: true, ..setting.clone() };
-        let mut speeds: [Vec<f64>; 3] = Default::default();
-        for round in 1..=runs {
-            let turn = [speed_of(ours(play)?), speed_of(theirs(ns, &setting)?), speed_of(theirs(ns, &lean)?)];
-            eprintln!("round {round}, {}: {turn:.3?} million data segments a second", setting.name);
-            speeds.iter_mut().zip(turn).for_each(|(all, speed)| all.push(speed));
+        for round in 0..runs {
+            let row = table.row(&format!("{}, {} s", setting.name, setting.seconds));
+            row.add(TANDEM, round, speed_of(ours(play)?));
+            if let Some(ns) = ns {
+                row.add(NS2, round, speed_of(theirs(ns, &setting)?));
+                row.add(LEAN, round, speed_of(theirs(ns, &lean)?));
+            }
+            eprintln!("round {}, {}: {:?}", round + 1, setting.name, row.cells);
         }
-        let ratio = |of: &[f64]| median(speeds[0].iter().zip(of).map(|(ours, theirs)| ours / theirs));
-        let [tandem, full, lean] = speeds.each_ref().map(|all| spread(all.iter().copied(), 2));
-        println!("| {} | {tandem} | {full} | {:.1} | {lean} | {:.1} |", setting.name, ratio(&speeds[1]), ratio(&speeds[2]));
     }
-    Ok(())
+    Ok(table)
 }
 
 /// Compares peak memory over simulated time.
-pub(super) fn memory(ns: &str) -> Result<()> {
-    println!("\n| one flow for | tandem, MB | ns-2, MB |\n|---|---|---|");
+pub(super) fn memory(ns: Option<&str>) -> Result<SampleTable> {
+    let mut table = SampleTable::new("memory", "one flow for", [TANDEM, NS2].map(|who| SampleColumn::new(who, "MB", 1)).to_vec());
     for seconds in [100, 1000, 10_000] {
         let megabytes = |took: ChildUsage| took.most_memory as f64 / 1e6;
-        let (ours, theirs) = (megabytes(ours(SpeedCase::One(seconds))?.1), megabytes(theirs(ns, &one(seconds))?.1));
-        println!("| {seconds} s | {ours:.1} | {theirs:.1} |");
+        let row = table.row(&format!("{seconds} s"));
+        row.add(TANDEM, 0, megabytes(ours(SpeedCase::One(seconds))?.1));
+        if let Some(ns) = ns {
+            row.add(NS2, 0, megabytes(theirs(ns, &one(seconds))?.1));
+        }
     }
-    Ok(())
+    Ok(table)
 }
 
 /// Compares processor time per data segment, ns, over the number of flows.
-pub(super) fn flows(ns: &str, runs: usize, plots: Option<&Path>) -> Result<()> {
+pub(super) fn flows(ns: Option<&str>, runs: usize, plots: Option<&Path>) -> Result<SampleTable> {
     /// ns-2 computes routes between all pairs of nodes, which takes ever longer.
     const MOST_FOR_NS2: u64 = 300;
     const FLOWS: [u64; 9] = [1, 3, 10, 30, 100, 300, 1000, 3000, 10_000];
-    println!("\n| flows | tandem, ns a data segment | ns-2 |\n|---|---|---|");
-    let (mut ours_by_flows, mut theirs_by_flows): (PlotCurve, PlotCurve) = (Vec::new(), Vec::new());
+    let columns = [TANDEM, NS2].map(|who| SampleColumn::new(who, "ns a data segment", 0));
+    let mut table = SampleTable::new("flows", "flows", columns.to_vec());
     for flows in FLOWS {
-        let setting = each(flows);
-        let (mut here, mut there) = (Vec::new(), Vec::new());
-        for _ in 0..runs {
-            here.push(1e3 / speed_of(ours(SpeedCase::Each(flows))?));
-            if flows <= MOST_FOR_NS2 {
-                there.push(1e3 / speed_of(theirs(ns, &setting)?));
+        let (setting, row) = (each(flows), table.row(&flows.to_string()));
+        for round in 0..runs {
+            row.add(TANDEM, round, 1e3 / speed_of(ours(SpeedCase::Each(flows))?));
+            if let Some(ns) = ns.filter(|_| flows <= MOST_FOR_NS2) {
+                row.add(NS2, round, 1e3 / speed_of(theirs(ns, &setting)?));
             }
         }
-        let cost = median(here.iter().copied());
-        ours_by_flows.push((flows as f64, cost));
-        let of_ns2 = if there.is_empty() {
-            "–".into()
-        } else {
-            let cost = median(there.iter().copied());
-            theirs_by_flows.push((flows as f64, cost));
-            format!("{cost:.0}")
+        eprintln!("{flows} flows: {:?}", row.cells);
+    }
+    if let Some(directory) = plots {
+        let curve = |who: &str| -> PlotCurve {
+            let of = |flows: &u64| table.samples(&flows.to_string(), who).iter().copied().flatten().collect::<Vec<f64>>();
+            let costs = FLOWS.iter().map(|flows| (*flows as f64, of(flows)));
+            costs.filter(|(_, costs)| !costs.is_empty()).map(|(flows, costs)| (flows, median(&costs))).collect()
         };
-        println!("| {flows} | {cost:.0} | {of_ns2} |");
+        plot::write(&directory.join("ns2-flows.svg"), &plot::costs(&curve(TANDEM), &curve(NS2)))?;
     }
-    match plots {
-        Some(directory) => plot::write(&directory.join("ns2-flows.svg"), &plot::costs(&ours_by_flows, &theirs_by_flows)),
-        None => Ok(()),
-    }
+    Ok(table)
 }
