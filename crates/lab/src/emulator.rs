@@ -6,7 +6,7 @@
 //! the other device when it is due. The stages compute with exact times, so a late wake-up delays a
 //! packet but does not lower the rate. How late packets are written is measured and reported.
 
-use crate::{LabError, capture::Capture, ip_packet, sys};
+use crate::{LabError, capture::Capture, ip_packet, least_sleep::LeastSleep, sys};
 use hdrhistogram::Histogram;
 use link::{DelayHistogram, DirectionSpec, Ecn, LinkCounts, LinkDirection, LinkPacket, LinkStage, Time, Transmission};
 use rand::RngExt as _;
@@ -32,8 +32,10 @@ use units::{PKT, Rate, Span};
 const MAX_PACKET: usize = 1536;
 /// Maximum number of packets read from one device before the others are read.
 const BATCH: usize = 64;
-/// Minimum time during which a queue must not be empty for the rate to count as measured.
+/// Minimum time during which a link must be busy for the rate to count as measured.
 const RATE_WINDOW: Span = Span(100_000_000);
+/// By how much the time in which a link was busy may be rounded down.
+const ROUNDING: Span = Span(2);
 /// Minimum number of packets, at the link's rate, in such a time, so that one packet more or less
 /// makes no difference.
 const RATE_PACKETS: u64 = 200;
@@ -71,8 +73,8 @@ pub(crate) struct LinkReport {
     pub(crate) queue_delays: DelayHistogram,
     /// Packet counts in the opposite direction.
     pub(crate) reverse_counts: LinkCounts,
-    /// The rate while packets were queued, divided by the configured rate; `None` if there was no
-    /// queue for long enough.
+    /// The rate while the link was busy, divided by the configured rate; `None` if it was never
+    /// busy for long enough.
     pub(crate) rate_share: Option<f64>,
     /// How late packets were written to their device; `None` without packets.
     pub(crate) late: Option<Lateness>,
@@ -279,10 +281,11 @@ impl EmulatorThread {
     fn run(mut self) -> Vec<LinkReport> {
         sys::request_realtime_scheduling();
         let mut readable = vec![[false; 2]; self.links.len()];
+        let mut least_sleep = LeastSleep::new();
         while !self.control.stop.load(Relaxed) {
             let next = self.deliver();
             let wait = next.map_or(LONGEST_SLEEP, |at| at - self.now()).min(LONGEST_SLEEP);
-            self.wait(wait, &mut readable);
+            self.wait(Span(wait.0.saturating_sub(least_sleep.sleep().as_nanos() as u64)), &mut readable);
             self.read_devices(&readable);
         }
         let report = |link: EmulatedLink| LinkReport {
@@ -325,7 +328,7 @@ impl EmulatorThread {
             let link = &mut self.links[index];
             let (queued, left) = (link.directions[0].queued(now).0, link.directions[0].counts().departed_bytes.0);
             if let Some(asked) = link.asked {
-                link.rate_meter.sample(now, left, queued > 0, asked);
+                link.rate_meter.sample(now, left, link.directions[0].busy_time(now), asked);
             }
             self.gauges[index].queued.store(queued, Relaxed);
             self.gauges[index].left_bytes.store(left, Relaxed);
@@ -430,29 +433,40 @@ impl EmulatorThread {
     }
 }
 
-/// Measures the rate at which bytes leave a queue, over times in which it is never empty.
+/// Measures the rate at which bytes leave a queue, over times in which the link is never idle.
 #[derive(Debug, Default)]
 struct RateMeter {
-    /// The current measurement: its start, the bytes that had left by then, the configured rate.
-    since: Option<(Time, u64, Rate)>,
+    /// The first sample of the current measurement.
+    since: Option<RateSample>,
     /// Bytes that left during completed measurements.
     bytes: u64,
     /// Bytes that would have left at the configured rate.
     asked: u64,
 }
 
+/// What a [`RateMeter`] takes at one time.
+#[derive(Debug, Clone, Copy)]
+struct RateSample {
+    now: Time,
+    left_bytes: u64,
+    busy: Span,
+    asked: Rate,
+}
+
 impl RateMeter {
-    /// Takes a sample: bytes that have left so far, whether packets wait, the configured rate.
-    fn sample(&mut self, now: Time, left_bytes: u64, has_queue: bool, asked: Rate) {
-        match self.since {
-            _ if !has_queue => self.since = None,
-            Some((begun, bytes, rate)) if rate == asked && now - begun >= RATE_WINDOW.max(asked.time_for(PKT * RATE_PACKETS)) => {
-                self.bytes += left_bytes - bytes;
-                self.asked += asked.bytes_in(now - begun).0;
-                self.since = Some((now, left_bytes, asked));
-            }
-            Some((.., rate)) if rate == asked => {}
-            _ => self.since = Some((now, left_bytes, asked)),
+    /// Takes a sample: bytes that have left so far, for how long the link has been busy, the
+    /// configured rate.
+    fn sample(&mut self, now: Time, left_bytes: u64, busy: Span, asked: Rate) {
+        let sample = RateSample { now, left_bytes, busy, asked };
+        let Some(since) = self.since.filter(|since| since.asked == asked && now - since.now <= busy - since.busy + ROUNDING) else {
+            self.since = Some(sample);
+            return;
+        };
+        let elapsed = now - since.now;
+        if elapsed >= RATE_WINDOW.max(asked.time_for(PKT * RATE_PACKETS)) {
+            self.bytes += left_bytes - since.left_bytes;
+            self.asked += asked.bytes_in(elapsed).0;
+            self.since = Some(sample);
         }
     }
 
@@ -467,19 +481,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_measured_only_while_packets_are_queued() {
+    fn a_rate_is_measured_only_while_the_link_is_busy() {
         let mut meter = RateMeter::default();
         let (asked, halved) = (Rate(100_000_000), Rate(50_000_000));
-        meter.sample(Time(0), 0, false, asked);
-        meter.sample(Time(200_000_000), 1000, false, asked);
+        let busy = |ms: u64| Span(ms * 1_000_000);
+        meter.sample(Time(0), 0, busy(0), asked);
+        meter.sample(Time(200_000_000), 1000, busy(100), asked);
         assert_eq!(meter.share(), None);
-        meter.sample(Time(300_000_000), 1000, true, asked);
-        meter.sample(Time(350_000_000), 2000, true, asked);
-        meter.sample(Time(400_000_000), 1_251_000, true, asked);
+        meter.sample(Time(300_000_000), 1000, busy(150), asked);
+        meter.sample(Time(350_000_000), 2000, busy(200), asked);
+        assert_eq!(meter.share(), None);
+        meter.sample(Time(400_000_000), 1_251_000, busy(250), asked);
         assert_eq!(meter.share(), Some(1.0));
         // A change of the rate starts a new measurement.
-        meter.sample(Time(450_000_000), 1_282_000, true, halved);
-        meter.sample(Time(550_000_000), 1_907_000, true, halved);
-        assert_eq!(meter.share(), Some((1_250_000.0 + 625_000.0) / (1_250_000.0 + 625_000.0)));
+        meter.sample(Time(450_000_000), 1_282_000, busy(300), halved);
+        meter.sample(Time(550_000_000), 1_907_000, busy(400), halved);
+        assert_eq!(meter.share(), Some(1.0));
+        // The time in which it was idle does not count, however short it is.
+        meter.sample(Time(650_000_000), 2_500_000, Span(499_900_000), halved);
+        assert_eq!(meter.share(), Some(1.0));
+        meter.sample(Time(750_000_000), 3_100_000, Span(599_900_000), halved);
+        assert_eq!(meter.share(), Some((1_250_000.0 + 625_000.0 + 600_000.0) / (1_250_000.0 + 625_000.0 + 625_000.0)));
     }
 }

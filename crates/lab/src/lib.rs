@@ -17,6 +17,7 @@ mod host;
 mod impairments;
 mod ip_packet;
 mod keep_cpus_awake;
+mod least_sleep;
 mod measure;
 mod network;
 mod other_proxy;
