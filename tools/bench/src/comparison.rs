@@ -117,7 +117,17 @@ impl ProxyComparison {
                             eprintln!("round {}, {:22} {test:?}: {measures}", round + 1, rival.name());
                             Ok((measures.clone(), measures))
                         });
-                        let measures = measures.with_context(|| format!("{}: {test:?}", rival.name()))?;
+                        let measures = match measures {
+                            Ok(measures) => measures,
+                            Err(why) => {
+                                // The rest of this round may suffer from the same: the rival starts
+                                // anew in the next one.
+                                let what = format!("round {}, {}, {}: {why:#}", round + 1, rival.name(), test.name());
+                                eprintln!("{what}");
+                                record.notes.push(format!("Failed in {what}."));
+                                break;
+                            }
+                        };
                         given_up += usize::from(measures.is_none());
                         let of_test = |table: &&mut SampleTable| table.name == test.name();
                         let row = record.tables.iter_mut().find(of_test).expect("each test has a table").row(rival.name());
