@@ -169,11 +169,14 @@ impl RunningRival {
     fn await_ready(&self, network: &ThreeHosts) -> Result<()> {
         let begun = Instant::now();
         loop {
-            let listening = self.children.is_empty() || self.is_listening()?;
-            let all = service_ports().all(|port| {
-                network.client.enter(|| TcpStream::connect_timeout(&self.address(port), Duration::from_secs(1)).is_ok()).unwrap_or(false)
-            });
-            if listening && all {
+            // A connection that is opened before its listener exists goes past the program, and
+            // its end, which the program gets, never reaches the server.
+            let all = (self.children.is_empty() || self.is_listening()?)
+                && service_ports().all(|port| {
+                    let try_port = || TcpStream::connect_timeout(&self.address(port), Duration::from_secs(1)).is_ok();
+                    network.client.enter(try_port).unwrap_or(false)
+                });
+            if all {
                 // Let the trial connections end before the measurement.
                 thread::sleep(Duration::from_millis(100));
                 return Ok(());
@@ -183,14 +186,23 @@ impl RunningRival {
         }
     }
 
-    /// Whether each of its processes has a socket. Fails if one has ended.
+    /// Whether each of its processes listens. Fails if one has ended.
     fn is_listening(&self) -> Result<bool> {
         for child in &self.children {
-            let descriptors = fs::read_dir(format!("/proc/{}/fd", child.id())).context("it ended at once")?;
-            let sockets = descriptors
-                .flatten()
-                .filter(|entry| fs::read_link(entry.path()).is_ok_and(|link| link.to_string_lossy().starts_with("socket:")));
-            if sockets.count() == 0 {
+            let process = Path::new("/proc").join(child.id().to_string());
+            // Threads may have descriptors of their own.
+            let threads = fs::read_dir(process.join("task")).context("it ended at once")?;
+            let descriptors = threads.flatten().filter_map(|thread| fs::read_dir(thread.path().join("fd")).ok());
+            let links = descriptors.flat_map(Iterator::flatten).filter_map(|entry| fs::read_link(entry.path()).ok());
+            let inodes: Vec<String> =
+                links.filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())).collect();
+            let tables = ["net/tcp", "net/tcp6"].map(|table| fs::read_to_string(process.join(table)).unwrap_or_default());
+            // Columns: number, addresses, state (0A is LISTEN), …; the tenth is the inode.
+            let is_listener = |line: &str| {
+                let columns: Vec<&str> = line.split_whitespace().collect();
+                columns.get(3) == Some(&"0A") && columns.get(9).is_some_and(|inode| inodes.iter().any(|own| own == inode))
+            };
+            if !tables.iter().flat_map(|table| table.lines()).any(is_listener) {
                 return Ok(false);
             }
         }
