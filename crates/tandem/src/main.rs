@@ -23,6 +23,7 @@ macro_rules! outln {
 
 mod advise;
 mod bond;
+mod bypass;
 mod cache;
 mod check;
 mod control;
@@ -68,7 +69,8 @@ enum Command {
     #[command(subcommand)]
     Bond(bond::BondCommand),
     Flows(flows::FlowsCommand),
-    Bypass(flows::BypassCommand),
+    Top(flows::TopCommand),
+    Bypass(bypass::BypassCommand),
     Cache(Box<cache::CacheCommand>),
     #[command(hide = true)]
     PictureWorker(cache::PictureWorkerCommand),
@@ -164,6 +166,7 @@ fn main() -> ExitCode {
         Command::Proxy(command) => command.run(),
         Command::Bond(command) => command.run(),
         Command::Flows(command) => command.run(),
+        Command::Top(command) => command.run(),
         Command::Bypass(command) => command.run(),
         Command::Cache(command) => command.run(),
         Command::PictureWorker(command) => command.run(),

@@ -1,0 +1,16 @@
+//! Watches a running proxy or bond from another process: what its flows carry now, which of them
+//! are shown and in which order, a table of them, and a full-screen view for a terminal.
+//!
+//! Everything is computed from what the control socket answers ([`proxy::control`]).
+
+mod filter;
+mod order;
+mod rates;
+mod table;
+mod text;
+pub mod top;
+
+pub use filter::{FilterError, FlowFilter};
+pub use order::FlowOrder;
+pub use rates::{NetworkRates, RateTracker, WatchedFlow};
+pub use table::{flows_text, summary};

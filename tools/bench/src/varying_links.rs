@@ -1,0 +1,422 @@
+//! Flows over recorded links, whose rate changes many times a second: controllers end to end and
+//! split, `share` that is told the mean rate and `share` that estimates it, in the simulator.
+
+use anyhow::{Context as _, Result, bail};
+use flate2::read::GzDecoder;
+use measurements::{MeasurementRecord, SampleColumn, SampleTable};
+use outcome::{Engine as _, Outcome};
+use scenario::{DeliveryTrace, ScenarioFile};
+use serde::{Deserialize, Serialize};
+use sim::Sim;
+use std::{
+    collections::BTreeMap,
+    fmt,
+    fs::{self, File, OpenOptions},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    path::{Path, PathBuf},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+};
+use units::{Bytes, Rate, Span};
+
+/// Payload of a packet of 1500 bytes, with timestamps.
+const PAYLOAD: f64 = 1448.0;
+/// Bytes of an opportunity of a trace.
+const OPPORTUNITY: f64 = 1500.0;
+/// Goal of an estimated capacity: this share of BBR's throughput …
+const LEAST_THROUGHPUT: f64 = 0.95;
+/// … at most at this share of its queueing delay …
+const MOST_DELAY: f64 = 0.5;
+/// … and this fairness among five flows.
+const LEAST_JAIN: f64 = 0.98;
+
+/// Plays flows over recorded links, with each controller end to end and split, in the simulator
+#[derive(Debug, clap::Args)]
+pub(crate) struct VaryingLinks {
+    /// Directory of traces in mahimahi's format: NAME.down and NAME.up, plain or compressed (.gz)
+    #[arg(long, value_name = "DIRECTORY")]
+    traces: PathBuf,
+    /// Duration of a run
+    #[arg(long, default_value = "60s", value_name = "TIME")]
+    duration: Span,
+    /// Runs of each setting, each with other losses
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// Runs in parallel
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// File to which each result is written when it is there; results that it has are not computed
+    /// again
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
+}
+
+/// A sender, and what stands between it and the recorded link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct VaryingCase {
+    name: &'static str,
+    /// The controller of the recorded link.
+    control: &'static str,
+    path: VaryingPath,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum VaryingPath {
+    EndToEnd,
+    Split,
+    /// Split, with the trace's mean rate as the capacity.
+    ToldMean,
+    /// Split, with an estimated capacity.
+    Estimated,
+}
+
+/// The controllers that are played end to end and split.
+const CONTROLLERS: [&str; 4] = ["cubic", "bbr", "bbr3", "vegas"];
+/// The case that sets the goal, and the one that is to reach it.
+const REFERENCE: &str = "bbr";
+const ESTIMATED: &str = "share, capacity estimated";
+
+fn cases() -> Vec<VaryingCase> {
+    let split = ["cubic, split", "bbr, split", "bbr3, split", "vegas, split"];
+    let end_to_end = CONTROLLERS.map(|control| VaryingCase { name: control, control, path: VaryingPath::EndToEnd });
+    let split = split.into_iter().zip(CONTROLLERS).map(|(name, control)| VaryingCase { name, control, path: VaryingPath::Split });
+    let shares = [
+        VaryingCase { name: "share, told the mean", control: "share", path: VaryingPath::ToldMean },
+        VaryingCase { name: ESTIMATED, control: "share", path: VaryingPath::Estimated },
+    ];
+    end_to_end.into_iter().chain(split).chain(shares).collect()
+}
+
+/// A recorded direction of a link.
+#[derive(Debug)]
+struct RecordedLink {
+    /// Name and direction.
+    name: String,
+    /// The files of the data's direction and of the ACKs'.
+    files: [PathBuf; 2],
+    /// Packets of 1500 bytes that may leave in a run.
+    opportunities: u64,
+}
+
+/// What is played, besides the case.
+#[derive(Debug, Clone, Copy)]
+struct VaryingSetting<'a> {
+    link: &'a RecordedLink,
+    flows: u64,
+    /// The base RTT, ms.
+    rtt_ms: u64,
+    /// The queue before the link, ms at its mean rate.
+    buffer_ms: u64,
+    /// Random loss, %.
+    loss_percent: u64,
+    /// Whether a client loads pages beside a flow.
+    has_pages: bool,
+}
+
+impl fmt::Display for VaryingSetting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let VaryingSetting { link, flows, rtt_ms, buffer_ms, loss_percent, has_pages } = self;
+        let many = if *flows == 1 { "" } else { "s" };
+        write!(f, "{}, {rtt_ms} ms, {flows} flow{many}, buffer {buffer_ms} ms, loss {loss_percent} %", link.name)?;
+        if *has_pages { write!(f, ", pages") } else { Ok(()) }
+    }
+}
+
+/// The result of a run, a line of the file of results.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct VaryingResult {
+    setting: String,
+    case: String,
+    seed: u64,
+    /// Of what the trace could have carried.
+    throughput_percent: f64,
+    /// 95th percentile of the time in the queue.
+    delay_p95_ms: f64,
+    jain: Option<f64>,
+    page_p50_s: Option<f64>,
+}
+
+impl VaryingLinks {
+    pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
+        record.rounds = self.seeds;
+        let unpacked = tempfile::tempdir().context("cannot make a directory for the traces")?;
+        let links = self.links(unpacked.path())?;
+        let settings: Vec<VaryingSetting<'_>> = links.iter().flat_map(settings).collect();
+        let results = self.play_all(&settings)?;
+        record.notes.push(format!("The simulator, {} s a run.", self.duration.secs()));
+        record.tables = vec![summary(&results), goals(&settings, &results), pages(&settings, &results)];
+        Ok(())
+    }
+
+    /// Both directions of every trace in the directory.
+    fn links(&self, unpacked: &Path) -> Result<Vec<RecordedLink>> {
+        let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
+        let listed = fs::read_dir(&self.traces).with_context(|| format!("cannot list the traces in {}", self.traces.display()))?;
+        for entry in listed {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().trim_end_matches(".gz").to_owned();
+            if name.ends_with(".down") || name.ends_with(".up") {
+                files.insert(name.clone(), plain(&path, &unpacked.join(&name))?);
+            }
+        }
+        let mut links = Vec::new();
+        for (file, path) in &files {
+            let (name, direction) = file.rsplit_once('.').context("each name ends in a direction")?;
+            let other = if direction == "down" { "up" } else { "down" };
+            let Some(reverse) = files.get(&format!("{name}.{other}")) else {
+                bail!("cannot play {}: {} has no {name}.{other}", path.display(), self.traces.display())
+            };
+            let trace = DeliveryTrace::read(BufReader::new(File::open(path)?)).with_context(|| format!("cannot read {}", path.display()))?;
+            let opportunities = trace.count_between(Span::ZERO, self.duration);
+            links.push(RecordedLink { name: format!("{name}, {direction}"), files: [path.clone(), reverse.clone()], opportunities });
+        }
+        if links.is_empty() {
+            bail!("there are no traces in {}: it needs files NAME.down and NAME.up", self.traces.display());
+        }
+        Ok(links)
+    }
+
+    /// Plays every setting with every case, except for those whose result is there already.
+    fn play_all(&self, settings: &[VaryingSetting<'_>]) -> Result<Vec<VaryingResult>> {
+        let mut results = self.stored()?;
+        let cases = cases();
+        let mut runs = Vec::new();
+        for setting in settings {
+            for case in &cases {
+                for seed in 1..=self.seeds {
+                    let name = setting.to_string();
+                    let is_there = |result: &&VaryingResult| result.setting == name && result.case == case.name && result.seed == seed;
+                    if !results.iter().any(|result| is_there(&result)) {
+                        runs.push((*setting, *case, seed));
+                    }
+                }
+            }
+        }
+        let mut file = match &self.results {
+            Some(path) => {
+                let open = OpenOptions::new().create(true).append(true).open(path);
+                Some(open.with_context(|| format!("cannot write results to {}", path.display()))?)
+            }
+            None => None,
+        };
+        let (next, collected) = (AtomicUsize::new(0), Mutex::new((&mut results, &mut file)));
+        thread::scope(|scope| {
+            let work = || -> Result<()> {
+                while let Some((setting, case, seed)) = runs.get(next.fetch_add(1, Relaxed)) {
+                    let result = self.play(setting, *case, *seed).with_context(|| format!("{setting}: {}", case.name))?;
+                    let mut collected = collected.lock().expect("no worker panics");
+                    if let Some(file) = collected.1.as_mut() {
+                        writeln!(file, "{}", serde_json::to_string(&result)?).context("cannot write a result")?;
+                    }
+                    collected.0.push(result);
+                }
+                Ok(())
+            };
+            let workers: Vec<_> = (0..self.jobs.max(1)).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
+        })?;
+        Ok(results)
+    }
+
+    /// The results of an earlier run.
+    fn stored(&self) -> Result<Vec<VaryingResult>> {
+        let Some(path) = self.results.as_ref().filter(|path| path.exists()) else { return Ok(Vec::new()) };
+        let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let line = |(at, line): (usize, std::io::Result<String>)| {
+            serde_json::from_str(&line?).with_context(|| format!("{}, line {}: this is not a result; remove the line", path.display(), at + 1))
+        };
+        BufReader::new(file).lines().enumerate().map(line).collect()
+    }
+
+    fn play(&self, setting: &VaryingSetting<'_>, case: VaryingCase, seed: u64) -> Result<VaryingResult> {
+        let text = self.scenario(setting, case);
+        let scenario = ScenarioFile::parse(&text, "varying")?.variants(&[])?.remove(0).scenario;
+        let outcome: Outcome = Sim::default().run(&scenario, seed, &())?;
+        let could = setting.link.opportunities as f64 * PAYLOAD * 8.0 / self.duration.secs();
+        let link = outcome.links.last().context("the scenario has links")?;
+        Ok(VaryingResult {
+            setting: setting.to_string(),
+            case: case.name.into(),
+            seed,
+            throughput_percent: 100.0 * outcome.goodput_bps / could,
+            delay_p95_ms: 1e3 * link.queue_delay_p95_s.context("packets have crossed the link")?,
+            jain: outcome.jain.filter(|_| setting.flows > 1),
+            page_p50_s: outcome.page_load_s.map(|load| load.p50),
+        })
+    }
+
+    /// The scenario file of a run.
+    fn scenario(&self, setting: &VaryingSetting<'_>, case: VaryingCase) -> String {
+        let mean = Rate((setting.link.opportunities as f64 * OPPORTUNITY * 8.0 / self.duration.secs()) as u64);
+        // At least two packets.
+        let queue = mean.bytes_in(Span(setting.buffer_ms * 1_000_000)).max(Bytes(3000));
+        let loss = if setting.loss_percent > 0 { format!("loss = {{ per_packet = \"{}%\" }}\n", setting.loss_percent) } else { String::new() };
+        let [data, acks] = setting.link.files.each_ref().map(|file| file.display().to_string());
+        let split = match case.path {
+            VaryingPath::EndToEnd => format!("[control]\nsender = \"{}\"\n", case.control),
+            path => {
+                let capacity = match path {
+                    VaryingPath::ToldMean => format!("capacity = \"{mean}\"\n"),
+                    VaryingPath::Estimated => "capacity = \"auto\"\n".into(),
+                    _ => String::new(),
+                };
+                format!("[[split]]\nafter = 1\n{capacity}[control]\nsender = \"cubic\"\nproxy = \"{}\"\n", case.control)
+            }
+        };
+        let mut text = format!(
+            "name = \"varying\"\nduration = \"{}\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"1ms\"\n[[link]]\n\
+             trace = {{ down = {data:?}, up = {acks:?} }}\ndelay = \"{}ms\"\nqueue = \"{queue}\"\n{loss}{split}[[flow]]\ncount = {}\n",
+            self.duration,
+            setting.rtt_ms / 2 - 1,
+            setting.flows
+        );
+        if setting.has_pages {
+            text += PAGE;
+        }
+        text
+    }
+}
+
+/// A page of 24 objects and 1.2 MB, loaded over and over.
+const PAGE: &str = r#"
+[[page]]
+loads = 8
+think = "1s"
+request = "500B"
+[[page.object]]
+name = "html"
+size = "60kB"
+[[page.object]]
+name = "style"
+size = "40kB"
+count = 3
+needs = ["html"]
+[[page.object]]
+size = "50kB"
+count = 20
+needs = ["style"]
+"#;
+
+/// The path of the trace as plain text; a compressed one is unpacked to `to`.
+fn plain(path: &Path, to: &Path) -> Result<PathBuf> {
+    if path.extension().is_none_or(|extension| extension != "gz") {
+        return Ok(path.to_owned());
+    }
+    let mut text = String::new();
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    GzDecoder::new(file).read_to_string(&mut text).with_context(|| format!("cannot unpack {}", path.display()))?;
+    fs::write(to, text).with_context(|| format!("cannot write {}", to.display()))?;
+    Ok(to.to_owned())
+}
+
+/// What is played over a link.
+fn settings(link: &RecordedLink) -> Vec<VaryingSetting<'_>> {
+    let mut settings = Vec::new();
+    for rtt_ms in [40, 600] {
+        for flows in [1, 5] {
+            for buffer_ms in [50, 1000] {
+                for loss_percent in [0, 1] {
+                    settings.push(VaryingSetting { link, flows, rtt_ms, buffer_ms, loss_percent, has_pages: false });
+                }
+            }
+        }
+    }
+    settings.push(VaryingSetting { link, flows: 1, rtt_ms: 40, buffer_ms: 1000, loss_percent: 0, has_pages: true });
+    settings
+}
+
+const THROUGHPUT: &str = "throughput";
+const DELAY: &str = "queueing delay, 95 %";
+const JAIN: &str = "Jain, five flows";
+const PAGE_LOAD: &str = "page load, median";
+
+/// Every case over all settings.
+fn summary(results: &[VaryingResult]) -> SampleTable {
+    let columns = vec![SampleColumn::new(THROUGHPUT, "% of the trace's bytes", 0), SampleColumn::new(DELAY, "ms", 0), SampleColumn::new(JAIN, "", 3)];
+    let mut table = SampleTable::new("summary", "", columns);
+    for case in cases() {
+        let row = table.row(case.name);
+        let of_case = results.iter().filter(|result| result.case == case.name && result.page_p50_s.is_none());
+        for (at, result) in of_case.enumerate() {
+            row.add(THROUGHPUT, at, result.throughput_percent);
+            row.add(DELAY, at, result.delay_p95_ms);
+            if let Some(jain) = result.jain {
+                row.add(JAIN, at, jain);
+            }
+        }
+    }
+    // A sender that knows when each packet may leave lets it arrive then.
+    let ideal = table.row("a sender that knows the trace");
+    ideal.add(THROUGHPUT, 0, 100.0);
+    ideal.add(DELAY, 0, 0.0);
+    ideal.add(JAIN, 0, 1.0);
+    table
+}
+
+/// The results of a setting and a case, over the seeds.
+fn of<'a>(results: &'a [VaryingResult], setting: &str, case: &str) -> Vec<&'a VaryingResult> {
+    results.iter().filter(|result| result.setting == setting && result.case == case).collect()
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// Every setting: BBR end to end, an estimated capacity, and whether it reaches the goal.
+fn goals(settings: &[VaryingSetting<'_>], results: &[VaryingResult]) -> SampleTable {
+    let heads = ["BBR", "estimated", "BBR's delay", "its delay"];
+    let units = ["% of the trace", "% of the trace", "ms", "ms"];
+    let mut columns: Vec<SampleColumn> = heads.iter().zip(units).map(|(head, unit)| SampleColumn::new(head, unit, 0)).collect();
+    columns.extend([SampleColumn::new(JAIN, "", 3), SampleColumn::text("goal")]);
+    let mut table = SampleTable::new("goals", "link, RTT, flows, buffer, loss", columns);
+    for setting in settings.iter().filter(|setting| !setting.has_pages) {
+        let name = setting.to_string();
+        let (reference, estimated) = (of(results, &name, REFERENCE), of(results, &name, ESTIMATED));
+        let row = table.row(&name);
+        for (at, (reference, estimated)) in reference.iter().zip(&estimated).enumerate() {
+            row.add(heads[0], at, reference.throughput_percent);
+            row.add(heads[1], at, estimated.throughput_percent);
+            row.add(heads[2], at, reference.delay_p95_ms);
+            row.add(heads[3], at, estimated.delay_p95_ms);
+            if let Some(jain) = estimated.jain {
+                row.add(JAIN, at, jain);
+            }
+        }
+        row.set("goal", verdict(&reference, &estimated));
+    }
+    table
+}
+
+/// Which parts of the goal are missed; "reached" if none is.
+fn verdict(reference: &[&VaryingResult], estimated: &[&VaryingResult]) -> String {
+    let throughput = |results: &[&VaryingResult]| mean(results.iter().map(|result| result.throughput_percent)).unwrap_or(0.0);
+    let delay = |results: &[&VaryingResult]| mean(results.iter().map(|result| result.delay_p95_ms)).unwrap_or(0.0);
+    let mut missed = Vec::new();
+    if throughput(estimated) < LEAST_THROUGHPUT * throughput(reference) {
+        missed.push(format!("throughput {:.2}", throughput(estimated) / throughput(reference)));
+    }
+    if delay(estimated) > MOST_DELAY * delay(reference) {
+        missed.push(format!("delay {:.2}", delay(estimated) / delay(reference)));
+    }
+    if let Some(jain) = mean(estimated.iter().filter_map(|result| result.jain)).filter(|jain| *jain < LEAST_JAIN) {
+        missed.push(format!("Jain {jain:.2}"));
+    }
+    if missed.is_empty() { "reached".into() } else { missed.join(", ") }
+}
+
+/// Page load times beside a flow.
+fn pages(settings: &[VaryingSetting<'_>], results: &[VaryingResult]) -> SampleTable {
+    let mut table = SampleTable::new("pages", "", vec![SampleColumn::new(PAGE_LOAD, "s", 2)]);
+    for case in cases() {
+        let row = table.row(case.name);
+        let names = settings.iter().filter(|setting| setting.has_pages).map(ToString::to_string);
+        for (at, load) in names.flat_map(|name| of(results, &name, case.name)).filter_map(|result| result.page_p50_s).enumerate() {
+            row.add(PAGE_LOAD, at, load);
+        }
+    }
+    table
+}
