@@ -7,9 +7,9 @@
  *   growth        as NewReno
  *
  * alpha is in 1/2^20 (Linux: 1/1024) and starts at 1, so that the first marks halve the window.
- * This is the sender only. The receiver's part, an immediate ACK when the CE state changes (§3.2),
- * is not implemented, nor is it in the BPF hooks: with delayed ACKs the fraction of marks is that
- * of the ACKs with an echo.
+ * The receiver's part, an ACK as soon as a segment's mark differs from those before (§3.2), is in
+ * the hooks: the receiver's socket needs this controller too. Otherwise its echo goes on until the
+ * sender has reduced its window, and the fraction of marks is too high.
  */
 #ifndef TD_DCTCP_H
 #define TD_DCTCP_H
@@ -23,7 +23,7 @@ struct td_dctcp_state {
 	u32 credit;
 	u32 reserved;
 };
-#define td_dctcp_WANTS (TD_WANTS_SAMPLE | TD_WANTS_ECN)
+#define td_dctcp_WANTS (TD_WANTS_SAMPLE | TD_WANTS_ECN | TD_WANTS_ECHO)
 #define td_dctcp_TUNABLES(T)                                            \
 	T(gain_shift, 4, 0, 10, "gain g = 1 / 2 to this")                           \
 	T(alpha_milli, 1000, 0, 1000, "initial alpha, thousandths")

@@ -178,6 +178,10 @@ struct td_link {
 #define TD_WANTS_WEIGHT 16
 #define TD_WANTS_RATE 32
 #define TD_WANTS_STORAGE 64
+/* A receiver under this controller echoes the mark of each segment (RFC 8257 §3.2). */
+#define TD_WANTS_ECHO 128
+/* What the hooks keep for such a receiver, at the end of the controller's state, bytes. */
+#define TD_ECHO_BYTES 8
 
 /*
  * A controller's tunables are u32, listed once as `#define td_NAME_TUNABLES(T) T(name, default,
@@ -190,7 +194,7 @@ struct td_link {
 	struct td_##name##_tunables {                                                           \
 		td_##name##_TUNABLES(TD_TUNABLE_FIELD)                                          \
 	};                                                                                      \
-	_Static_assert(sizeof(struct td_##name##_state) <=                                      \
+	_Static_assert(sizeof(struct td_##name##_state) + (td_##name##_WANTS & TD_WANTS_ECHO ? TD_ECHO_BYTES : 0) <= \
 			       (td_##name##_WANTS & TD_WANTS_STORAGE ? TD_STORAGE_BYTES : TD_STATE_BYTES), \
 		       "too much state")
 

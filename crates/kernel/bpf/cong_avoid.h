@@ -25,6 +25,48 @@ TD_INLINE struct td_hook_state *td_hook_state(struct sock *sk)
 	return (struct td_hook_state *)((char *)td_state(sk) + TD_STATE_BYTES);
 }
 
+#if TD_WANTS_OF(TD_WANTS_ECHO)
+/* State of a receiver, at the end of the controller's state. */
+struct td_echo_state {
+	u32 rcv_nxt;	/* end of the data that had arrived before the last segment */
+	u32 marked;	/* whether that segment was marked */
+};
+
+TD_INLINE struct td_echo_state *td_echo_state(struct sock *sk)
+{
+	return (struct td_echo_state *)((char *)td_hook_state(sk) - TD_ECHO_BYTES);
+}
+
+TD_INLINE void td_set_echo(struct tcp_sock *tp, u32 marked)
+{
+	if (marked)
+		tp->ecn_flags |= TCP_ECN_DEMAND_CWR;
+	else
+		tp->ecn_flags &= ~TCP_ECN_DEMAND_CWR;
+}
+
+/*
+ * A segment has arrived, marked or not. An ACK echoes the mark of the segments that it acknowledges
+ * (RFC 8257 §3.2): when a segment differs from those before it, a delayed ACK for these is sent first.
+ */
+TD_INLINE void td_echo_segment(struct sock *sk, u32 marked)
+{
+	struct tcp_sock *tp = td_tcp(sk);
+	struct td_echo_state *echo = td_echo_state(sk);
+
+	if (echo->marked != marked) {
+		if (tp->inet_conn.icsk_ack.pending & ICSK_ACK_TIMER) {
+			td_set_echo(tp, echo->marked);
+			bpf_tcp_send_ack(tp, echo->rcv_nxt);
+		}
+		tp->inet_conn.icsk_ack.pending |= ICSK_ACK_NOW;
+	}
+	echo->rcv_nxt = tp->rcv_nxt;
+	echo->marked = marked;
+	td_set_echo(tp, marked);
+}
+#endif
+
 TD_INLINE void td_apply(struct sock *sk, const struct td_flow *f)
 {
 	struct tcp_sock *tp = td_tcp(sk);
@@ -43,6 +85,10 @@ void BPF_PROG(td_init, struct sock *sk)
 
 	c->delivered = td_tcp(sk)->delivered;
 	c->delivered_ce = td_tcp(sk)->delivered_ce;
+#if TD_WANTS_OF(TD_WANTS_ECHO)
+	td_echo_state(sk)->rcv_nxt = td_tcp(sk)->rcv_nxt;
+	td_echo_state(sk)->marked = 0;
+#endif
 	td_apply(sk, &f);
 }
 
@@ -100,6 +146,10 @@ void BPF_PROG(td_cwnd_event, struct sock *sk, enum tcp_ca_event ev)
 #if TD_WANTS_OF(TD_WANTS_RESTART)
 	if (ev == CA_EVENT_TX_START)
 		DISPATCH(sk, TD_RESTART, 0, 0, 0, 0);
+#endif
+#if TD_WANTS_OF(TD_WANTS_ECHO)
+	if (ev == CA_EVENT_ECN_IS_CE || ev == CA_EVENT_ECN_NO_CE)
+		td_echo_segment(sk, ev == CA_EVENT_ECN_IS_CE);
 #endif
 }
 

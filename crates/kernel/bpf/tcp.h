@@ -73,6 +73,9 @@ struct inet_sock {
 
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	struct {
+		__u8 pending;
+	} icsk_ack;
 	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1, icsk_ca_dst_locked : 1;
 	__u64 icsk_ca_priv[13]; /* same size as the kernel's, or CO-RE would relocate every access */
 } KERNEL;
@@ -88,7 +91,8 @@ struct minmax {
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u16 tcp_header_len;
-	__u32 snd_una, snd_nxt, write_seq, snd_wnd;
+	__u32 rcv_nxt, snd_una, snd_nxt, write_seq, snd_wnd;
+	__u8 ecn_flags;
 	__u32 mss_cache;
 	__u32 snd_cwnd, snd_ssthresh, prior_cwnd;
 	__u32 packets_out, retrans_out, sacked_out, lost_out, max_packets_out;
@@ -128,6 +132,8 @@ enum tcp_ca_event {
 };
 enum tcp_ca_state { TCP_CA_Open, TCP_CA_Disorder, TCP_CA_CWR, TCP_CA_Recovery, TCP_CA_Loss };
 enum { TCP_CONG_NEEDS_ECN = 2 };
+/* Of icsk_ack.pending: an ACK is delayed; an ACK is due now. Of ecn_flags: ACKs carry ECE. */
+enum { ICSK_ACK_TIMER = 2, ICSK_ACK_NOW = 16, TCP_ECN_DEMAND_CWR = 4 };
 enum { SK_PACING_NONE, SK_PACING_NEEDED };
 enum { SEND_SHUTDOWN = 2 };
 enum { AF_INET = 2 };

@@ -242,6 +242,10 @@ fn socket(flow: &Flow, receives: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if receives {
+        if flow.control.ends_with("dctcp") {
+            // The receiver's part of DCTCP belongs to the controller of its socket.
+            socket.set_tcp_congestion(flow.control.as_bytes())?;
+        }
         if let Some(window) = flow.spec.window {
             intercept::force_receive_buffer(&socket, window.0 as usize * 2)?;
             intercept::clamp_window(&socket, window.0 as usize)?;

@@ -329,6 +329,23 @@ fn managed_queues_hold_the_delay_of_the_kernels_tcp() {
     assert!(outcome.flows[0].legs[0].retransmits <= 2, "{}", outcome.flows[0].legs[0].retransmits);
 }
 
+/// The receiver tells the sender of each mark, and of no more than there are: then the window of
+/// DCTCP falls by little at a time, and the link stays busy with a short queue. The simulator has the
+/// same numbers.
+#[test]
+fn dctcp_keeps_a_marking_queue_short_and_busy() {
+    const TEST: &str = "dctcp_keeps_a_marking_queue_short_and_busy";
+    if common::skip(TEST) {
+        return;
+    }
+    let text = "name = \"x\"\nduration = \"8s\"\n[control]\nsender = \"dctcp\"\n[[flow]]\n[[link]]\nrate = \"20Mbit\"\ndelay = \"10ms\"\n\
+                queue = { kind = \"ecn\", limit = \"300kB\", mark_above = \"12kB\" }\n";
+    let Some(outcome) = play(TEST, text) else { return };
+    let queueing_ms = outcome.flows[0].legs[0].mean_rtt_s * 1e3 - 20.0;
+    assert!(outcome.utilization > 0.9 && queueing_ms < 10.0, "{}, {queueing_ms} ms", outcome.utilization);
+    assert!(outcome.flows[0].legs[0].retransmits <= 2, "{}", outcome.flows[0].legs[0].retransmits);
+}
+
 /// The times of the simulator's test of the same name: the near leg of an upload is the sender's
 /// with 20 ms, that of a download the receiver's with 80 ms.
 #[test]
