@@ -162,7 +162,7 @@ fn settings() -> Vec<Ns2Setting> {
         Ns2Setting::new("split, RD 0.001 on 20 and 40 ms", NewReno, 1000, two(10, 20, PerPacket(1e-3), PerPacket(1e-3))),
         Ns2Setting { ns2_growth: 2, ..held_back(Ns2Setting::new("NewReno, RD 0.001, delayed ACKs", NewReno, 1000, one(PerPacket(1e-3)))) },
         Ns2Setting {
-            differs: Some("no: ns-2 grows by what it hears, not by what was acknowledged"),
+            differs: Some("no: ns-2 counts acknowledgements, not acknowledged bytes"),
             ..held_back(Ns2Setting::new("the same, ns-2's growth as it comes", NewReno, 1000, one(PerPacket(1e-3))))
         },
     ]
