@@ -5,10 +5,10 @@ use crate::{
     agent::Agent,
     control::{Control, ControllerSetting, bare},
     cross_flows::CrossFlow,
-    flows::{Direction, FlowGroup, FlowSpec, Opens},
+    flows::{FlowDirection, FlowGroup, FlowSpec, Opens},
     links::{Link, QueueParameters},
     networks::{Bond, Foreground, ParallelNetwork},
-    pages::{Exchange, Page},
+    pages::{Exchange, WebPage},
     path::{FlowLeg, FlowPath, LegLinks, legs_over},
     random::{Purpose, stream},
     sources::Cross,
@@ -66,7 +66,7 @@ pub struct Scenario {
     pub cross_flows: Vec<CrossFlow>,
     /// Browsers that load web pages.
     #[serde(rename = "page", default, skip_serializing_if = "Vec::is_empty")]
-    pub pages: Vec<Page>,
+    pub pages: Vec<WebPage>,
     /// Clients that send requests and get responses.
     #[serde(rename = "exchange", default, skip_serializing_if = "Vec::is_empty")]
     pub exchanges: Vec<Exchange>,
@@ -147,7 +147,7 @@ impl Scenario {
     /// drawn from `seed`.
     pub fn web_clients(&self, seed: u64) -> Vec<WebClient> {
         let mut clients = Vec::new();
-        let path = |direction| FlowPath { links: self.whole_path(), is_reverse: direction == Direction::Reverse };
+        let path = |direction| FlowPath { links: self.whole_path(), is_reverse: direction == FlowDirection::Reverse };
         for (table, page) in self.pages.iter().enumerate() {
             for start in page.start.draw(page.count, &mut stream(seed, Purpose::PageStarts, table as u64)) {
                 clients.push(WebClient::of_page(page, table, clients.len() as u64, seed, path(page.direction), start));
@@ -187,7 +187,7 @@ impl Scenario {
     /// Requests do.
     pub fn reverse_key(&self) -> Option<String> {
         let flow = self.flows.iter().position(FlowGroup::has_reverse);
-        let cross = self.cross_flows.iter().position(|cross| cross.direction != Direction::Forward);
+        let cross = self.cross_flows.iter().position(|cross| cross.direction != FlowDirection::Forward);
         let key = |name: &str, index: usize| format!("{name}[{}].direction", index + 1);
         flow.map(|index| key("flow", index))
             .or_else(|| cross.map(|index| key("cross_flow", index)))
