@@ -72,7 +72,7 @@ impl Parallel<'_> {
 
     /// Offered load of a class, in payload bits a second.
     pub fn work(&self, class: usize) -> f64 {
-        let of = |network: usize, load: f64| load * self.networks[network].rate.bits_per_s() as f64;
+        let of = |network: usize, load: f64| load * self.networks[network].link.rate.bits_per_s() as f64;
         match class.checked_sub(1) {
             None => of(0, self.foreground.map_or(0.0, |foreground| foreground.load)),
             Some(network) => of(network, self.networks[network].load),
@@ -87,7 +87,7 @@ impl Parallel<'_> {
     /// The network, from 0, that the scheduler `single` uses: the one whose own load leaves the largest
     /// rate, the first of equals.
     pub fn best(&self) -> usize {
-        let left = |network: usize| self.networks[network].rate.bits_per_s() as f64 - self.work(network + 1);
+        let left = |network: usize| self.networks[network].link.rate.bits_per_s() as f64 - self.work(network + 1);
         (0..self.networks.len()).fold(0, |best, network| if left(network) > left(best) { network } else { best })
     }
 
@@ -106,7 +106,7 @@ impl Parallel<'_> {
     /// optimal for the tail of the transfer times if the foreground is light (Hoekstra, van der Mei,
     /// Nazarathy and Zwart 2009).
     fn tail_optimal(&self) -> Vec<f64> {
-        let left = |network: usize| self.networks[network].rate.bits_per_s() as f64 - self.work(network + 1);
+        let left = |network: usize| self.networks[network].link.rate.bits_per_s() as f64 - self.work(network + 1);
         let all: f64 = (0..self.networks.len()).map(left).sum();
         (0..self.networks.len()).map(|network| left(network) / all).collect()
     }
@@ -117,7 +117,7 @@ impl Parallel<'_> {
         let parts = self.parts()?;
         let load = |network: usize| {
             let work = self.work(network + 1) + parts[network] * self.work(0);
-            work / self.networks[network].rate.bits_per_s() as f64
+            work / self.networks[network].link.rate.bits_per_s() as f64
         };
         (0..parts.len()).map(|network| (network + 1, load(network))).find(|(_, load)| *load >= 1.0)
     }

@@ -179,7 +179,7 @@ fn can_answer_two_way(scenario: &Scenario) -> Result<(), EngineError> {
 /// Refuses scenarios with parallel networks that the simulator has no answer to.
 fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(), EngineError> {
     for (index, network) in (1..).zip(parallel.networks) {
-        if matches!(network.queue.kind, QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp) {
+        if matches!(network.link.queue.kind, QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp) {
             let key = format!("network[{index}].queue.kind");
             return EngineError::cannot("sim", key, "parallel networks have no such routers: use \"droptail\" or another queue");
         }

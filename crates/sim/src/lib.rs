@@ -78,6 +78,7 @@ mod run_counters;
 mod sender;
 mod series;
 mod settings;
+mod varying_links;
 
 pub use engine::Sim;
 pub use run_counters::RunCounters;

@@ -93,10 +93,12 @@ fn has_chance(scenario: &Scenario) -> bool {
         Some(Loss::PerPacket(often) | Loss::PerSecond(often)) => often > 0.0,
         Some(Loss::Gilbert(_)) => true,
     };
-    let of_links = scenario.links.iter().flat_map(|link| [link.loss.forward, link.loss.reverse]);
-    let mut losses = of_links.chain(scenario.networks.iter().map(|network| network.loss));
+    let links = || scenario.links.iter().chain(scenario.networks.iter().map(|network| &network.link));
+    let changed = |link: &Link| link.changes.iter().any(|change| change.loss.is_some_and(|loss| loss.0 > 0.0));
+    let mut losses = links().flat_map(|link| [link.loss.forward, link.loss.reverse]);
     let differ = |drawn: &dyn Fn(u64) -> String| drawn(SEEDS[0]) != drawn(SEEDS[1]);
     losses.any(loses)
+        || links().any(|link| changed(link) || link.beyond_rate_and_loss().is_some_and(|key| key != "trace"))
         || differ(&|seed| format!("{:?}", scenario.flow_specs(seed)))
         || scenario.parallel().is_some_and(|parallel| differ(&|seed| format!("{:?}", parallel.jobs(seed).take(100).collect::<Vec<_>>())))
         || scenario.cross.iter().any(|cross| differ(&|seed| format!("{:?}", cross.times(seed, 0).take(100).collect::<Vec<_>>())))

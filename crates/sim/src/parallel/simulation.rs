@@ -11,17 +11,19 @@ use crate::{
     connection::{ConnectionEnd, TcpConnection},
     event_loop::{self, RunEnd, Simulation},
     event_queue::{EventKey, ScheduledEventKind, Timer},
-    network::{NextHop, SimNetwork, backward, forward, wire_rate},
+    network::{NextHop, SimNetwork, backward, forward},
     packet::{PacketKind, SimPacket},
     receiver::{EcnEcho, MAX_WINDOW, TcpReceiver},
     run_counters::RunCounters,
     sender::{CongestionControl, SenderConfig, TcpSender},
     settings::TcpSettings,
+    varying_links::VaryingLinks,
 };
 use control::TunedController;
 use outcome::Progress;
-use scenario::{FlowSpec, Parallel, ParallelNetwork, PlannedTransfer, Scenario, TransferSchedule, TransferScheduler};
+use scenario::{FlowSpec, Link, Parallel, PlannedTransfer, Scenario, TransferSchedule, TransferScheduler};
 use std::collections::VecDeque;
+use units::{Rate, Span};
 
 /// The low bits of a connection's number are its slot, the others the generation.
 const SLOT_BITS: u32 = 20;
@@ -70,6 +72,9 @@ pub(crate) struct ParallelSimulation<'a> {
     pub(super) settings: TcpSettings,
     controller: TunedController,
     pub(super) net: SimNetwork,
+    /// The links of the networks, with rates in IP bits a second.
+    pub(super) links: Vec<Link>,
+    varying_links: VaryingLinks,
     /// The connections by slot, and the owners of the slots.
     connections: Vec<TcpConnection>,
     owners: Vec<SlotOwner>,
@@ -117,6 +122,9 @@ impl Simulation for ParallelSimulation<'_> {
 
     fn handle_event(&mut self, at: u64, key: EventKey) {
         match key.kind {
+            ScheduledEventKind::RateChange => {
+                self.varying_links.handle(key, &mut self.net);
+            }
             ScheduledEventKind::FlowStart => self.start_transfer(),
             ScheduledEventKind::BondCheck => {
                 if self.transfers[key.target as usize].bond_timer.expired(at, key, &mut self.net.events) {
@@ -152,12 +160,15 @@ impl<'a> ParallelSimulation<'a> {
     ) -> Self {
         let specs = scenario.flow_specs(seed);
         let finite_flows = specs.iter().filter(|spec| spec.bytes.is_some()).count();
+        let links: Vec<Link> = parallel.networks.iter().map(|network| network.ip_link(settings.mss)).collect();
         let mut simulation = ParallelSimulation {
             scenario,
             parallel,
             settings,
             controller,
-            net: SimNetwork::for_parallel(parallel.networks, settings.mss, seed),
+            net: SimNetwork::for_parallel(&links, seed),
+            varying_links: VaryingLinks::new(links.iter()),
+            links,
             connections: Vec::new(),
             owners: Vec::new(),
             free_slots: VecDeque::new(),
@@ -172,6 +183,7 @@ impl<'a> ParallelSimulation<'a> {
             retired_counters: RunCounters::default(),
             out_of_slots: false,
         };
+        simulation.varying_links.schedule_first(&mut simulation.net);
         simulation.schedule_next_transfer();
         simulation
     }
@@ -289,20 +301,20 @@ impl<'a> ParallelSimulation<'a> {
 
     /// A closed connection for a slot.
     fn new_connection(&self, owner: SlotOwner) -> TcpConnection {
-        let network = &self.parallel.networks[owner.network];
+        let link = &self.links[owner.network];
         let planned = &self.transfers[owner.transfer as usize].planned;
         let channels = [forward(owner.network), backward(owner.network)];
         let config = SenderConfig {
             connection: owner.number,
             channel: channels[0],
             monitor: None,
-            ecn: network.queue.marks(),
+            ecn: link.queue.marks(),
             behind_shaper: false,
             end_to_end_acks: false,
             send_buffer: u64::MAX,
         };
         let receive_buffer = planned.window.map_or(u64::MAX, |window| window.0);
-        let max_window = unlimited_window(network, self.settings.mss);
+        let max_window = unlimited_window(link);
         let echo = if self.controller.controller().name() == "dctcp" { EcnEcho::EachSegment } else { EcnEcho::UntilCwr };
         let receiver = TcpReceiver::new(owner.number, channels[1], [receive_buffer, max_window], echo, self.settings);
         let sender = TcpSender::new(config, CongestionControl::Native(self.controller), self.settings);
@@ -457,11 +469,14 @@ impl<'a> ParallelSimulation<'a> {
 }
 
 /// The largest window of ends that are not to limit a transfer, bytes: twice what can be in flight
-/// and queued, as for links in series.
-fn unlimited_window(network: &ParallelNetwork, mss: u32) -> u64 {
-    let (rate, rtt) = (wire_rate(network.rate, mss), network.delay * 2);
-    let queued = network.queue.size_for(rate, rtt).bytes().0;
-    let in_flight = rate.bytes_in(rtt).0;
+/// and queued, as for links in series, at the highest rate and the longest delay that the link ever
+/// has.
+fn unlimited_window(link: &Link) -> u64 {
+    let rates = link.changes.iter().filter_map(|change| change.rate);
+    let delays = link.changes.iter().filter_map(|change| change.delay);
+    let (rate, delay) = (rates.fold(link.rate, Rate::max), delays.fold(link.delay, Span::max));
+    let queued = link.queue.size_for(link.rate, link.delay * 2).bytes().0;
+    let in_flight = rate.bytes_in(delay * 2).0;
     (in_flight + queued.min(in_flight.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, MAX_WINDOW)
 }
 
