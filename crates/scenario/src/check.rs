@@ -55,11 +55,7 @@ impl Scenario {
                 format!("split[{index}].after"),
                 "splits are listed from the sender to the receiver, one place each".into(),
             )?;
-            need(
-                !matches!(split.buffer, Buffer::Bytes(bytes) if bytes < PKT),
-                format!("split[{index}].buffer"),
-                "is less than one packet: nothing could pass".into(),
-            )?;
+            check_buffer(&format!("split[{index}].buffer"), split.buffer)?;
         }
         need(
             self.control.proxy.len() == 1 || self.control.proxy.len() == self.splits.len(),
@@ -170,8 +166,6 @@ impl Scenario {
 
     fn check_parallel(&self) -> Result<(), Fault> {
         let series = [
-            ("link", self.links.is_empty()),
-            ("split", self.splits.is_empty()),
             ("agent", self.agents.is_empty()),
             ("cross", self.cross.is_empty()),
             ("cross_flow", self.cross_flows.is_empty()),
@@ -180,11 +174,10 @@ impl Scenario {
             ("interval", self.intervals.is_empty()),
         ];
         for (key, is_absent) in series {
-            let both = format!("stands beside [[network]]s: a scenario has links in series or networks in parallel; leave [[{key}]] out");
+            let both = format!("stands beside [[network]]s: it is for links in series only; leave [[{key}]] out");
             need(is_absent, key.into(), both)?;
         }
-        let proxies = self.control.proxy == Control::default().proxy;
-        need(proxies, "control.proxy".into(), "is for proxies, but networks in parallel have none: leave it out".into())?;
+        self.check_links_before_networks()?;
         let count = self.networks.len();
         let most = Scenario::MOST_NETWORKS;
         need(count <= most, format!("network[{most}]"), format!("is one too many: there can be {most} networks in parallel"))?;
@@ -212,6 +205,35 @@ impl Scenario {
                 self.check_flows()
             }
         }
+    }
+
+    /// Checks the links between the sender and the networks in parallel, and the proxy behind them.
+    fn check_links_before_networks(&self) -> Result<(), Fault> {
+        for (index, link) in self.links.iter().enumerate() {
+            check_link(&format!("link[{index}]"), link)?;
+        }
+        let has_links = !self.links.is_empty();
+        let listed =
+            "stands beside a [foreground]: links before the networks carry listed flows; give [[flow]]s instead, or leave [[link]] out";
+        need(!has_links || self.foreground.is_none(), "link".into(), listed.into())?;
+        let loaded = self.networks.iter().position(|network| has_links && network.load > 0.0);
+        let around = "stands beside [[link]]s, which the networks' own transfers would not cross: leave one of them out";
+        need(loaded.is_none(), format!("network[{}].load", loaded.unwrap_or(0)), around.into())?;
+        if let Some(split) = self.splits.first() {
+            let nowhere = "stands between links and networks in parallel, but there is no [[link]]: add one, or leave [[split]] out";
+            need(has_links, "split".into(), nowhere.into())?;
+            let last = self.links.len();
+            let behind = format!("is {}, but beside networks in parallel a proxy stands behind the last link: give {last}", split.after);
+            need(split.after == last, "split[0].after".into(), behind)?;
+            check_buffer("split[0].buffer", split.buffer)?;
+        }
+        let one = "is one too many: one proxy stands between links and networks in parallel";
+        need(self.splits.len() <= 1, "split[1]".into(), one.into())?;
+        let none = "is for proxies, but there is none: leave it out, or put a [[split]] between a [[link]] and the networks";
+        let has_proxy = !self.splits.is_empty() || self.control.proxy == Control::default().proxy;
+        need(has_proxy, "control.proxy".into(), none.into())?;
+        let many = format!("lists {} controllers for 1 split: give one", self.control.proxy.len());
+        need(self.control.proxy.len() == 1, "control.proxy".into(), many)
     }
 
     fn check_foreground(&self, foreground: &Foreground) -> Result<(), Fault> {
@@ -308,6 +330,11 @@ impl ParallelNetwork {
         }
         check_window(&key("window"), self.window)
     }
+}
+
+fn check_buffer(path: &str, buffer: Buffer) -> Result<(), Fault> {
+    let holds = !matches!(buffer, Buffer::Bytes(bytes) if bytes < PKT);
+    need(holds, path.into(), "is less than one packet: nothing could pass".into())
 }
 
 /// "1 link", "2 links".

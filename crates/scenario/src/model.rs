@@ -22,8 +22,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use units::{Bytes, QueueSize, Rate, Span};
 
-/// A network and the traffic over it. The network is either links in series or networks in
-/// parallel, never both, which `check` ensures; [`Scenario::parallel`] tells which.
+/// A network and the traffic over it. The network is links in series, or networks in parallel,
+/// which may have links before them; [`Scenario::parallel`] tells which.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
@@ -38,11 +38,13 @@ pub struct Scenario {
     /// Seed of all random numbers; `--seed` replaces it.
     #[serde(default = "one")]
     pub seed: u64,
-    /// Links in series, from the sender's side to the receiver's.
+    /// Links in series, from the sender's side to the receiver's. With networks in parallel: those
+    /// between the sender and the networks.
     #[serde(rename = "link", default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Link>,
     /// Proxies that split every connection, from the sender's side on; several make a chain. None:
-    /// the connections are end to end.
+    /// the connections are end to end. With networks in parallel: one at most, behind the last
+    /// link; the connections over the networks begin there.
     #[serde(rename = "split", default, skip_serializing_if = "Vec::is_empty")]
     pub splits: Vec<Split>,
     /// Agents that help TCP over the links behind them without splitting it, from the sender's side
@@ -76,7 +78,7 @@ pub struct Scenario {
     /// out, with a warning.
     #[serde(rename = "interval", default, skip_serializing_if = "Vec::is_empty")]
     pub intervals: Vec<Interval>,
-    /// Networks in parallel, one to four, in place of links in series.
+    /// Networks in parallel, one to four, from the sender or from the last link on to the receiver.
     #[serde(rename = "network", default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<ParallelNetwork>,
     /// Random transfers over the networks in parallel, in place of `[[flow]]`s.

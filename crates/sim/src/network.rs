@@ -103,13 +103,31 @@ impl SimNetwork {
         SimNetwork::from_channels(channels, seed)
     }
 
-    /// The links of parallel networks, with rates in IP bits a second. The channels of network k are
-    /// 2k and 2k + 1; each delivers to an end.
-    pub(crate) fn for_parallel(links: &[Link], seed: u64) -> Self {
-        let channels = (0..).zip(links).flat_map(|(index, link)| {
-            [NextHop::Receiver, NextHop::Sender].map(|next_hop| {
-                let streams = LinkStreams { seed, link: index, is_reverse: next_hop == NextHop::Sender };
-                let direction = LinkDirection::with_tap(DirectionSpec::of_link(link, link.delay * 2, streams), None);
+    /// The links of parallel networks, and those between the sender and the networks, with rates in
+    /// IP bits a second. The channels of network k are 2k and 2k + 1; those of the links before the
+    /// networks follow. With `is_split` connections end between the two.
+    pub(crate) fn for_parallel(networks: &[Link], before: &[Link], is_split: bool, seed: u64) -> Self {
+        let (count, end) = (networks.len(), networks.len() + before.len());
+        let to_networks: Span = before.iter().map(|link| link.delay).fold(Span::ZERO, |sum, delay| sum + delay);
+        let farthest = networks.iter().map(|link| link.delay).max().unwrap_or(Span::ZERO);
+        let channels = networks.iter().chain(before).enumerate().flat_map(|(index, link)| {
+            let (own, rest) = if index < count { (link.delay, to_networks) } else { (to_networks, farthest) };
+            let base_rtt = if is_split { own } else { own + rest } * 2;
+            let hops = match index {
+                _ if index < count && (before.is_empty() || is_split) => [NextHop::Receiver, NextHop::Sender],
+                _ if index < count => [NextHop::Receiver, NextHop::Channel(backward(end - 1))],
+                _ => [
+                    match index + 1 {
+                        next if next < end => NextHop::Channel(forward(next)),
+                        _ if is_split => NextHop::Receiver,
+                        _ => NextHop::ByConnection,
+                    },
+                    if index == count { NextHop::Sender } else { NextHop::Channel(backward(index - 1)) },
+                ],
+            };
+            hops.into_iter().zip([false, true]).map(move |(next_hop, is_reverse)| {
+                let streams = LinkStreams { seed, link: index as u64, is_reverse };
+                let direction = LinkDirection::with_tap(DirectionSpec::of_link(link, base_rtt, streams), None);
                 LinkChannel::new(direction, next_hop)
             })
         });

@@ -18,6 +18,9 @@ pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
     if parallel.foreground.is_none() {
         return EngineError::cannot("theory", "flow", "its files arrive at random: give a [foreground]");
     }
+    if !parallel.links.is_empty() {
+        return EngineError::cannot("theory", "link", "its networks begin at the sender; the simulator has links before them: --on sim");
+    }
     for (number, network) in (1..).zip(parallel.networks) {
         if network.link.loss.forward.is_some() {
             let why = "its networks have no loss: give the rate that remains with losses";

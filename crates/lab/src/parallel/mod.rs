@@ -34,6 +34,10 @@ const MAX_LIVE_TRANSFERS: usize = 4000;
 /// # Errors
 /// [`EngineError::CannotAnswer`], with the key that it cannot play.
 pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
+    if !parallel.links.is_empty() {
+        let why = "its networks in parallel begin at the sender's host; the simulator has links before them: --on sim";
+        return EngineError::cannot("lab", "link", why);
+    }
     for (index, network) in (1..).zip(parallel.networks) {
         can_emulate(&format!("network[{index}]"), &network.link)?;
     }

@@ -29,6 +29,8 @@ enum StripingPlan {
 pub(super) struct StripedTransfer {
     plan: StripingPlan,
     bytes: u64,
+    /// Of these, bytes from the first on that the sending end has.
+    available: u64,
     /// Bytes assigned to each connection so far. Unused with a bond.
     assigned: [u64; MAX_CONNECTIONS],
     /// Bytes that each connection has delivered, without duplicates.
@@ -89,7 +91,42 @@ impl StripedTransfer {
 
     fn new(bytes: u64, plan: StripingPlan) -> Self {
         let none = [0; MAX_CONNECTIONS];
-        StripedTransfer { plan, bytes, assigned: none, delivered: none, consumed: none, readable: 0, max_held: 0 }
+        StripedTransfer { plan, bytes, available: bytes, assigned: none, delivered: none, consumed: none, readable: 0, max_held: 0 }
+    }
+
+    /// The same transfer before any of it is at the sending end; [`feed`](Self::feed) tells what is.
+    pub(super) fn fed(self) -> Self {
+        let plan = match self.plan {
+            StripingPlan::Bonded(bonded) => StripingPlan::Bonded(Box::new(bonded.fed())),
+            other => other,
+        };
+        StripedTransfer { plan, available: 0, ..self }
+    }
+
+    /// The sending end has the first `available` bytes, which are the whole transfer if `is_all`.
+    pub(super) fn feed(&mut self, available: u64, is_all: bool) {
+        if let StripingPlan::Bonded(bonded) = &mut self.plan {
+            bonded.feed(available - self.available, is_all);
+        }
+        self.available = available;
+    }
+
+    /// Whether the sending end has the whole transfer.
+    pub(super) fn is_all_available(&self) -> bool {
+        self.available == self.bytes
+    }
+
+    /// The part of what is assigned to a connection from the start that the sending end has, bytes.
+    pub(super) fn writable(&self, connection: usize) -> u64 {
+        let assigned = self.assigned[connection];
+        match &self.plan {
+            StripingPlan::RoundRobin { piece, connections } => round_robin_bytes(self.available, *piece, *connections, connection as u64),
+            StripingPlan::Parts => {
+                let before: u64 = self.assigned[..connection].iter().sum();
+                self.available.saturating_sub(before).min(assigned)
+            }
+            _ => self.available.min(assigned),
+        }
     }
 
     /// Bytes assigned to a connection so far.
@@ -120,9 +157,12 @@ impl StripedTransfer {
         !self.is_static() || self.assigned[connection] > 0
     }
 
-    /// Bytes that are not assigned yet. Not meaningful with a bond.
+    /// Bytes at the sending end that are not assigned yet, and those that a bond is to send again.
     pub(super) fn unassigned(&self) -> u64 {
-        self.bytes - self.assigned.iter().sum::<u64>()
+        match &self.plan {
+            StripingPlan::Bonded(bonded) => bonded.unassigned(),
+            _ => self.available.saturating_sub(self.assigned.iter().sum()),
+        }
     }
 
     /// A connection has sent its own stream up to `sent`. Returns whether it has thereby taken
