@@ -230,8 +230,8 @@ impl Scenario {
         let one = "is one too many: one proxy stands between links and networks in parallel";
         need(self.splits.len() <= 1, "split[1]".into(), one.into())?;
         let none = "is for proxies, but there is none: leave it out, or put a [[split]] between a [[link]] and the networks";
-        let has_proxy = !self.splits.is_empty() || self.control.proxy == Control::default().proxy;
-        need(has_proxy, "control.proxy".into(), none.into())?;
+        let has_place = has_links || self.control.proxy == Control::default().proxy;
+        need(has_place, "control.proxy".into(), none.into())?;
         let many = format!("lists {} controllers for 1 split: give one", self.control.proxy.len());
         need(self.control.proxy.len() == 1, "control.proxy".into(), many)
     }

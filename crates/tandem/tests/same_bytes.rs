@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{TANDEM, scenario_files};
-use scenario::{Link, Loss, QueueKind, Scenario, ScenarioFile, Variant};
+use common::{TANDEM, parse_scenario, scenario_files};
+use scenario::{Link, Loss, QueueKind, Scenario, Variant};
 use serde_json::Value;
 use std::{
     fs,
@@ -35,8 +35,7 @@ impl Play {
     }
 
     fn variants(&self) -> Vec<Variant> {
-        let text = fs::read_to_string(&self.file).unwrap();
-        let file = ScenarioFile::parse(&text, &self.file.display().to_string()).unwrap_or_else(|error| panic!("{error}"));
+        let file = parse_scenario(&self.file);
         let sets: Vec<_> = self.sets.iter().map(|set| set.parse().unwrap()).collect();
         file.variants(&sets).unwrap_or_else(|error| panic!("{error}"))
     }

@@ -104,6 +104,81 @@ fn a_bond_over_a_cellular_and_a_satellite_network_adds_them_up() {
     assert!(bond >= 0.8 * (lte + satellite) && bond > 1.1 * lte.max(satellite), "{bond} of {lte} and {satellite}");
 }
 
+/// The goodput of a download over a link of 20 ms and one of these networks or both.
+fn goodput_behind_a_link(split: &str, control: &str, bond: &str) -> f64 {
+    let near = "[[network]]\nrate = \"10Mbit\"\ndelay = \"10ms\"\nqueue = \"50pkt\"\nloss = { per_packet = 0.002 }\n";
+    let far = "[[network]]\nrate = \"20Mbit\"\ndelay = \"25ms\"\nqueue = \"80pkt\"\nloss = { per_packet = 0.001 }\n";
+    let link = "[[link]]\nrate = \"200Mbit\"\ndelay = \"40ms\"\n";
+    let outcome = play(&format!("duration = \"60s\"\n[control]\n{control}\n[[flow]]\n[bond]\n{bond}\n{link}{split}{near}{far}"));
+    outcome.goodput_bps
+}
+
+const SPLIT: &str = "[[split]]\nafter = 1\n";
+
+#[test]
+fn a_proxy_before_the_networks_helps_where_they_lose_and_so_does_a_bond() {
+    let alone = ["scheduler = \"static\"\nfractions = [1, 0]", "scheduler = \"static\"\nfractions = [0, 1]"];
+    let of = |split: &str, bond: &str| goodput_behind_a_link(split, "sender = \"reno\"\nproxy = \"reno\"", bond);
+    let [end_to_end, split] = ["", SPLIT].map(|split| alone.map(|bond| of(split, bond)));
+    // Reno's rate is inversely proportional to the RTT: 100 ms against 20, and 130 against 50.
+    assert!(split[0] > 2.0 * end_to_end[0] && split[1] > 1.5 * end_to_end[1], "{end_to_end:?} {split:?}");
+    for (how, single) in [("", end_to_end), (SPLIT, split)] {
+        let (bond, sum) = (of(how, "scheduler = \"score\""), single[0] + single[1]);
+        assert!(bond <= 1.03 * sum && bond >= 0.85 * sum, "{how}: {bond} of {sum}");
+    }
+}
+
+#[test]
+fn every_byte_crosses_a_proxy_before_the_networks_once() {
+    let networks = "[[network]]\nrate = \"5Mbit\"\ndelay = \"5ms\"\nloss = { per_packet = 0.02 }\n\
+                    [[network]]\nrate = \"9Mbit\"\ndelay = \"30ms\"\nqueue = \"20pkt\"\n";
+    let link = "[[link]]\nrate = \"50Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"5ms\"\nloss = { per_packet = 0.005 }\n";
+    for bond in [
+        "score\"",
+        "score-paper\"",
+        "redundant\"",
+        "tiers\"",
+        "fluid\"",
+        "round-robin\"",
+        "single\"",
+        "static\"\nfractions = [0.3, 0.7]",
+    ] {
+        for split in ["", "[[split]]\nafter = 2\nbuffer = \"30kB\"\n"] {
+            for opens in ["sender", "receiver"] {
+                let outcome = play(&format!(
+                    "[[flow]]\nbytes = \"400kB\"\nopens = \"{opens}\"\n[[flow]]\nbytes = \"7B\"\nstart = \"1s\"\n[bond]\nscheduler = \"{bond}\n{link}{split}{networks}"
+                ));
+                let bytes: Vec<u64> = outcome.flows.iter().map(|flow| flow.bytes).collect();
+                assert_eq!(bytes, [400_000, 7], "{bond} {split} {opens}");
+                assert!(outcome.flows.iter().all(|flow| flow.end_s.is_some()), "{bond} {split} {opens}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_slow_network_holds_the_sender_back_through_the_proxys_buffer() {
+    // 64 kB per RTT of 80 ms are less than either network carries: what is in the proxy limits the link before it.
+    let of = |buffer: &str| {
+        let networks = "[[network]]\nrate = \"1Mbit\"\ndelay = \"5ms\"\n";
+        let link = "[[link]]\nrate = \"100Mbit\"\ndelay = \"20ms\"\n";
+        let split = format!("[[split]]\nafter = 1\nbuffer = \"{buffer}\"\n");
+        play(&format!("duration = \"20s\"\n[[flow]]\n[bond]\nscheduler = \"score\"\n{link}{split}{networks}")).goodput_bps
+    };
+    near(of("64KiB"), 1e6, 0.05);
+    // Two packets per RTT of 40 ms before the proxy.
+    assert!(of("3000B") < 0.9e6, "{}", of("3000B"));
+}
+
+#[test]
+fn what_the_proxy_before_the_networks_lacks_is_refused_by_key() {
+    let networks = "[[flow]]\nbytes = \"1MB\"\n[bond]\nscheduler = \"score\"\n[[link]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\n[[network]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\n";
+    let of = |keys: &str| refused(&format!("{keys}{networks}"));
+    assert_eq!(of(&format!("{SPLIT}mode = \"semi\"\n")), "split[1].mode");
+    assert_eq!(of(&format!("{SPLIT}backpressure = \"fluid\"\n")), "split[1].backpressure");
+    assert_eq!(of(&format!("[control]\nproxy = \"share\"\n{SPLIT}")), "control.proxy");
+}
+
 #[test]
 fn routers_that_talk_to_senders_are_for_links_in_series() {
     let text = "[[flow]]\nbytes = \"1MB\"\n[bond]\nscheduler = \"score\"\n[[network]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\nqueue = { kind = \"xcp\" }\n";
