@@ -158,7 +158,6 @@ fn every_byte_crosses_a_proxy_before_the_networks_once() {
 
 #[test]
 fn a_slow_network_holds_the_sender_back_through_the_proxys_buffer() {
-    // 64 kB per RTT of 80 ms are less than either network carries: what is in the proxy limits the link before it.
     let of = |buffer: &str| {
         let networks = "[[network]]\nrate = \"1Mbit\"\ndelay = \"5ms\"\n";
         let link = "[[link]]\nrate = \"100Mbit\"\ndelay = \"20ms\"\n";
