@@ -7,6 +7,7 @@ use common::{TANDEM, parse_scenario, scenario_files};
 use scenario::{Link, Loss, QueueKind, Scenario, Variant};
 use serde_json::Value;
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},

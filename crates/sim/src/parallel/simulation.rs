@@ -181,7 +181,7 @@ impl<'a> ParallelSimulation<'a> {
         let finite_flows = specs.iter().filter(|spec| spec.bytes.is_some()).count();
         let networks: Vec<Link> = parallel.networks.iter().map(|network| network.ip_link(settings.mss)).collect();
         let net = SimNetwork::for_parallel(&networks, parallel.links, parallel.split.is_some(), seed);
-        let links = [&networks, parallel.links].concat();
+        let links = [&networks[..], parallel.links].concat();
         let mut simulation = ParallelSimulation {
             scenario,
             parallel,
