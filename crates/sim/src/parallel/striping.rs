@@ -311,6 +311,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_assigned_from_the_start_is_written_as_it_comes() {
+        let writable = |striped: &StripedTransfer| [0, 1].map(|connection| striped.writable(connection));
+        let bond = bond_of(TransferScheduler::RoundRobin, 1000);
+        for (striped, after_1500, whole) in [
+            (StripedTransfer::in_parts(4000, &[0.25, 0.75]), [1000, 500], [1000, 3000]),
+            (StripedTransfer::over(4000, &bond, 2, 0), [1000, 500], [2000, 2000]),
+            (StripedTransfer::single(4000, 1), [0, 1500], [0, 4000]),
+        ] {
+            assert_eq!(writable(&striped), whole, "nothing comes in between");
+            let mut fed = striped.fed();
+            assert_eq!((writable(&fed), fed.is_all_available()), ([0, 0], false));
+            fed.feed(1500, false);
+            assert_eq!(writable(&fed), after_1500);
+            fed.feed(4000, true);
+            assert_eq!((writable(&fed), fed.is_all_available()), (whole, true));
+        }
+        let mut pulled = StripedTransfer::over(4000, &bond_of(TransferScheduler::Fluid, 1), 2, 0).fed();
+        assert_eq!(pulled.unassigned(), 0);
+        pulled.feed(1000, false);
+        assert!(pulled.on_sent(1, 600));
+        assert_eq!(pulled.unassigned(), 400);
+    }
+
+    #[test]
     fn a_connection_that_sends_more_takes_more() {
         let mut striped = StripedTransfer::over(4000, &bond_of(TransferScheduler::Fluid, 1), 2, 0);
         assert!(striped.on_sent(0, 1000) && striped.on_sent(0, 1500) && striped.on_sent(1, 2000));
