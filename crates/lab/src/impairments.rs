@@ -181,13 +181,7 @@ fn lost_share(run: &ProbeRun) -> f64 {
 /// # Errors
 /// If hosts, devices or sockets cannot be made, or a packet cannot be sent.
 pub fn measure_impairments(span: Duration) -> Result<Vec<ImpairmentMeasurement>, LabError> {
-    let on_link = |text: &str, plan| {
-        let network = SeriesNetwork::build(&described(&format!("[[link]]\n{text}"))?, 1, &NetworkOptions::default(), |_, _| {})?;
-        network.start_clock();
-        let run = send_probes(ProbedHosts::of_series(&network), plan)?;
-        Ok((run, trouble(&network.finish()?).0))
-    };
-    CHECKS.iter().map(|check| measure(check, "20Mbit", span, on_link)).collect()
+    CHECKS.iter().map(|check| measure(check, "20Mbit", span, probe_link)).collect()
 }
 
 /// Measures each impairment for `span` as [`measure_impairments`] does, on a network in parallel to
@@ -196,15 +190,26 @@ pub fn measure_impairments(span: Duration) -> Result<Vec<ImpairmentMeasurement>,
 /// # Errors
 /// As [`measure_impairments`].
 pub fn measure_network_impairments(span: Duration) -> Result<Vec<ImpairmentMeasurement>, LabError> {
-    let on_network = |text: &str, plan| {
-        let other = "[[network]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\n[bond]\nscheduler = \"single\"\n";
-        let networks = ParallelNetworks::build(&described(&format!("[[network]]\n{text}{other}"))?, 1, &NetworkOptions::default())?;
-        networks.start_clock();
-        let run = send_probes(ProbedHosts::of_parallel(&networks), plan)?;
-        Ok((run, trouble(&networks.finish()?).0))
-    };
     // Payload: 1448 of 1500 bytes.
-    CHECKS.iter().map(|check| measure(check, "19306666bit", span, on_network)).collect()
+    CHECKS.iter().map(|check| measure(check, "19306666bit", span, probe_network)).collect()
+}
+
+/// Sends probes over a link with these keys. Also returns how many packets the machine lost outside
+/// of it.
+fn probe_link(keys: &str, plan: ProbePlan) -> Result<(ProbeRun, u64), LabError> {
+    let network = SeriesNetwork::build(&described(&format!("[[link]]\n{keys}"))?, 1, &NetworkOptions::default(), |_, _| {})?;
+    network.start_clock();
+    let run = send_probes(ProbedHosts::of_series(&network), plan)?;
+    Ok((run, trouble(&network.finish()?).0))
+}
+
+/// As [`probe_link`], over a network in parallel to another.
+fn probe_network(keys: &str, plan: ProbePlan) -> Result<(ProbeRun, u64), LabError> {
+    let other = "[[network]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\n[bond]\nscheduler = \"single\"\n";
+    let networks = ParallelNetworks::build(&described(&format!("[[network]]\n{keys}{other}"))?, 1, &NetworkOptions::default())?;
+    networks.start_clock();
+    let run = send_probes(ProbedHosts::of_parallel(&networks), plan)?;
+    Ok((run, trouble(&networks.finish()?).0))
 }
 
 /// The scenario with this network, whose files are traces.
@@ -216,13 +221,12 @@ fn described(network: &str) -> Result<Scenario, LabError> {
     Ok(variants[0].scenario.clone())
 }
 
-/// Measures an impairment. `probe` sends probes over a link with the given keys, and also returns
-/// how many packets the machine lost outside of it.
+/// Measures an impairment. `probe` is [`probe_link`] or [`probe_network`].
 fn measure(
     check: &Check,
     rate: &str,
     span: Duration,
-    probe: impl Fn(&str, ProbePlan) -> Result<(ProbeRun, u64), LabError>,
+    probe: fn(&str, ProbePlan) -> Result<(ProbeRun, u64), LabError>,
 ) -> Result<ImpairmentMeasurement, LabError> {
     let rate = if check.link.starts_with("trace") { String::new() } else { format!("rate = \"{rate}\"\n") };
     let keys = format!("{rate}delay = \"20ms\"\nqueue = \"20000pkt\"\n{}\n", check.link);

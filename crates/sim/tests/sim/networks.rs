@@ -132,17 +132,11 @@ fn a_proxy_before_the_networks_helps_where_they_lose_and_so_does_a_bond() {
 fn every_byte_crosses_a_proxy_before_the_networks_once() {
     let networks = "[[network]]\nrate = \"5Mbit\"\ndelay = \"5ms\"\nloss = { per_packet = 0.02 }\n\
                     [[network]]\nrate = \"9Mbit\"\ndelay = \"30ms\"\nqueue = \"20pkt\"\n";
-    let link = "[[link]]\nrate = \"50Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"5ms\"\nloss = { per_packet = 0.005 }\n";
-    for bond in [
-        "score\"",
-        "score-paper\"",
-        "redundant\"",
-        "tiers\"",
-        "fluid\"",
-        "round-robin\"",
-        "single\"",
-        "static\"\nfractions = [0.3, 0.7]",
-    ] {
+    let link =
+        "[[link]]\nrate = \"50Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"5ms\"\nloss = { per_packet = 0.005 }\n";
+    for bond in
+        ["score\"", "score-paper\"", "redundant\"", "tiers\"", "fluid\"", "round-robin\"", "single\"", "static\"\nfractions = [0.3, 0.7]"]
+    {
         for split in ["", "[[split]]\nafter = 2\nbuffer = \"30kB\"\n"] {
             for opens in ["sender", "receiver"] {
                 let outcome = play(&format!(
