@@ -153,7 +153,7 @@ fn every_byte_crosses_a_proxy_before_the_networks_once() {
 #[test]
 fn a_slow_network_holds_the_sender_back_through_the_proxys_buffer() {
     let of = |buffer: &str| {
-        let networks = "[[network]]\nrate = \"1Mbit\"\ndelay = \"5ms\"\n";
+        let networks = "[[network]]\nrate = \"1Mbit\"\ndelay = \"5ms\"\nqueue = \"30pkt\"\n";
         let link = "[[link]]\nrate = \"100Mbit\"\ndelay = \"20ms\"\n";
         let split = format!("[[split]]\nafter = 1\nbuffer = \"{buffer}\"\n");
         play(&format!("duration = \"20s\"\n[[flow]]\n[bond]\nscheduler = \"score\"\n{link}{split}{networks}")).goodput_bps
