@@ -110,7 +110,7 @@ fn a_bond_uses_a_network_with_a_trace_and_one_that_changes() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let text = "name = \"two\"\nduration = \"4s\"\n[[network]]\ndelay = \"10ms\"\nqueue = \"100pkt\"\ntrace = { down = \"down\", up = \"up\" }\n\
                 [[network]]\nrate = \"20Mbit\"\ndelay = \"10ms\"\nqueue = { limit = \"100pkt\", kind = \"fq_codel\" }\n\
-                changes = [{ at = \"1s\", rate = \"10Mbit\", delay = \"25ms\" }, { at = \"2s\", rate = \"20Mbit\", delay = \"10ms\" }]\n\
+                changes = [{ at = \"1s\", rate = \"10Mbit\", delay = \"25ms\" }, { at = \"1900ms\", rate = \"20Mbit\", delay = \"10ms\" }]\n\
                 repeat = \"2s\"\n[[flow]]\n[bond]\nscheduler = \"score\"\n";
     let open = |name: &str| -> io::Result<Box<dyn BufRead>> {
         // 400 ms at 12 Mbit/s, 200 ms at 1.2 Mbit/s, a gap; upwards 2.4 Mbit/s.
