@@ -1,6 +1,6 @@
 //! The segments of a path, each as a scenario of its own.
 
-use scenario::{Control, Direction, Draw, FlowGroup, FlowSpec, LegLinks, Scenario, Shape, SizeLaw};
+use scenario::{Control, Draw, FlowDirection, FlowGroup, FlowSpec, LegLinks, Scenario, Shape, SizeLaw};
 
 /// A part of a path between two ends of TCP connections, played alone.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,7 +59,7 @@ fn flow(scenario: &Scenario, spec: &FlowSpec, leg: usize, last: usize) -> FlowGr
     let at_sender = leg == 0;
     FlowGroup {
         count: 1,
-        direction: Direction::Forward,
+        direction: FlowDirection::Forward,
         bytes: spec.bytes.map(|mean| SizeLaw { shape: Shape::Deterministic, mean }),
         start: Draw::Fixed(spec.start),
         opens: spec.opens,

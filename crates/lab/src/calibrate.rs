@@ -4,7 +4,7 @@
 use crate::{
     LabError, SeriesNetwork,
     network::NetworkOptions,
-    probes::{ProbePlan, finish, send_probes},
+    probes::{ProbePlan, ProbedHosts, send_probes, trouble},
 };
 use scenario::{Loss, ScenarioFile};
 use std::{io, time::Duration};
@@ -53,7 +53,7 @@ pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: D
     let clean_span = span.min(MAX_CLEAN_SPAN);
     // Idle link: 400 small packets, spaced so that they do not queue.
     let probe = ProbePlan { count: 400, ..ProbePlan::new(100, (clean_span / 400).max(Duration::from_micros(500))) };
-    let idle = send_probes(&clean, probe)?;
+    let idle = send_probes(ProbedHosts::of_series(&clean), probe)?;
     let transmission = rate.time_for(units::Bytes(100)).secs();
     let mut delays: Vec<f64> = idle.arrivals.iter().map(|arrival| arrival.delay_s() - transmission).collect();
     delays.sort_unstable_by(f64::total_cmp);
@@ -62,17 +62,17 @@ pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: D
     // Overload: slightly more than the link can carry.
     let gap = rate.time_for(PKT).duration().mul_f64(0.95);
     let full = send_probes(
-        &clean,
+        ProbedHosts::of_series(&clean),
         ProbePlan { count: (clean_span.as_secs_f64() / gap.as_secs_f64()).max(100.0) as u64, ..ProbePlan::new(PKT.0, gap) },
     )?;
-    let (mut refused, late_p99_s) = finish(clean)?;
+    let (mut refused, late_p99_s) = trouble(&clean.finish()?);
     let (mut sent, mut lost_at_s) = (0, Vec::new());
     if loss.is_some() {
         let lossy = build_link(rate, delay, loss, seed)?;
         let gap = rate.time_for(PKT).duration().mul_f64(1.5).max(Duration::from_micros(50));
-        let lossy_run = send_probes(&lossy, ProbePlan::lasting(span, PKT.0, gap))?;
+        let lossy_run = send_probes(ProbedHosts::of_series(&lossy), ProbePlan::lasting(span, PKT.0, gap))?;
         sent = lossy_run.sent;
-        refused += finish(lossy)?.0;
+        refused += trouble(&lossy.finish()?).0;
         lost_at_s = lossy_run.lost().map(|number| number as f64 * gap.as_secs_f64()).collect();
     }
     Ok(Calibration {

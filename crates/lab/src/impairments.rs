@@ -2,11 +2,11 @@
 //! delivered: measured from outside, by probes.
 
 use crate::{
-    LabError, SeriesNetwork,
+    LabError, ParallelNetworks, SeriesNetwork,
     network::NetworkOptions,
-    probes::{ProbePlan, ProbeRun, finish, send_probes},
+    probes::{ProbePlan, ProbeRun, ProbedHosts, send_probes, trouble},
 };
-use scenario::ScenarioFile;
+use scenario::{Scenario, ScenarioFile};
 use std::{
     collections::BTreeSet,
     io::{self, BufRead},
@@ -181,22 +181,56 @@ fn lost_share(run: &ProbeRun) -> f64 {
 /// # Errors
 /// If hosts, devices or sockets cannot be made, or a packet cannot be sent.
 pub fn measure_impairments(span: Duration) -> Result<Vec<ImpairmentMeasurement>, LabError> {
-    CHECKS.iter().map(|check| measure(check, span)).collect()
+    CHECKS.iter().map(|check| measure(check, "20Mbit", span, probe_link)).collect()
 }
 
-fn measure(check: &Check, span: Duration) -> Result<ImpairmentMeasurement, LabError> {
-    let rate = if check.link.starts_with("trace") { "" } else { "rate = \"20Mbit\"\n" };
-    let text = format!(
-        "name = \"impairments\"\n[[flow]]\nbytes = \"1B\"\n[[link]]\n{rate}delay = \"20ms\"\nqueue = \"20000pkt\"\n{}\n",
-        check.link
-    );
+/// Measures each impairment for `span` as [`measure_impairments`] does, on a network in parallel to
+/// another that is plain.
+///
+/// # Errors
+/// As [`measure_impairments`].
+pub fn measure_network_impairments(span: Duration) -> Result<Vec<ImpairmentMeasurement>, LabError> {
+    // Payload: 1448 of 1500 bytes.
+    CHECKS.iter().map(|check| measure(check, "19306666bit", span, probe_network)).collect()
+}
+
+/// Sends probes over a link with these keys. Also returns how many packets the machine lost outside
+/// of it.
+fn probe_link(keys: &str, plan: ProbePlan) -> Result<(ProbeRun, u64), LabError> {
+    let network = SeriesNetwork::build(&described(&format!("[[link]]\n{keys}"))?, 1, &NetworkOptions::default(), |_, _| {})?;
+    network.start_clock();
+    let run = send_probes(ProbedHosts::of_series(&network), plan)?;
+    Ok((run, trouble(&network.finish()?).0))
+}
+
+/// As [`probe_link`], over a network in parallel to another.
+fn probe_network(keys: &str, plan: ProbePlan) -> Result<(ProbeRun, u64), LabError> {
+    let other = "[[network]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\n[bond]\nscheduler = \"single\"\n";
+    let networks = ParallelNetworks::build(&described(&format!("[[network]]\n{keys}{other}"))?, 1, &NetworkOptions::default())?;
+    networks.start_clock();
+    let run = send_probes(ProbedHosts::of_parallel(&networks), plan)?;
+    Ok((run, trouble(&networks.finish()?).0))
+}
+
+/// The scenario with this network, whose files are traces.
+fn described(network: &str) -> Result<Scenario, LabError> {
+    let text = format!("name = \"impairments\"\n[[flow]]\nbytes = \"1B\"\n{network}");
     let open = |_: &str| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(io::Cursor::new(trace()))) };
     let file = ScenarioFile::parse_with(&text, "impairments", Arc::new(open)).and_then(|file| file.variants(&[]));
-    let file = file.map_err(|why| LabError::System { what: "describe the link to measure", why: io::Error::other(why) })?;
-    let network = SeriesNetwork::build(&file[0].scenario, 1, &NetworkOptions::default(), |_, _| {})?;
-    network.start_clock();
-    let run = send_probes(&network, (check.plan)(ProbePlan::lasting(span, PKT.0, GAP)))?;
-    let refused = finish(network)?.0;
+    let variants = file.map_err(|why| LabError::System { what: "describe the link to measure", why: io::Error::other(why) })?;
+    Ok(variants[0].scenario.clone())
+}
+
+/// Measures an impairment. `probe` is [`probe_link`] or [`probe_network`].
+fn measure(
+    check: &Check,
+    rate: &str,
+    span: Duration,
+    probe: fn(&str, ProbePlan) -> Result<(ProbeRun, u64), LabError>,
+) -> Result<ImpairmentMeasurement, LabError> {
+    let rate = if check.link.starts_with("trace") { String::new() } else { format!("rate = \"{rate}\"\n") };
+    let keys = format!("{rate}delay = \"20ms\"\nqueue = \"20000pkt\"\n{}\n", check.link);
+    let (run, refused) = probe(&keys, (check.plan)(ProbePlan::lasting(span, PKT.0, GAP)))?;
     Ok(ImpairmentMeasurement {
         what: check.what,
         link: check.link,

@@ -34,7 +34,7 @@ pub use calibrate::{Calibration, calibrate};
 pub use emulator::Reordering;
 pub use error::LabError;
 pub use host::{Host, clear_stale};
-pub use impairments::{ImpairmentMeasurement, measure_impairments};
+pub use impairments::{ImpairmentMeasurement, measure_impairments, measure_network_impairments};
 pub use network::{NetworkOptions, SeriesNetwork, try_realtime_scheduling, try_tun};
 pub use other_proxy::{OtherProxy, RunningProgram};
 pub use parallel::{BondRoute, ParallelNetworks};

@@ -477,7 +477,7 @@ fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]
     for (index, link) in scenario.links.iter().enumerate() {
         let (Some(left), Some(right)) = (ends[index][1].take(), ends[index + 1][0].take()) else { continue };
         specs.push(LinkSpec {
-            directions: [false, true].map(|is_reverse| DirectionSpec::of_link(scenario, index, seed, is_reverse)),
+            directions: [false, true].map(|is_reverse| DirectionSpec::of_series(scenario, index, seed, is_reverse)),
             changes: link.all_changes(),
             ends: [left, right],
             hosts: [index, index + 1],

@@ -1,12 +1,13 @@
 //! Probes of an emulated link: UDP packets between two hosts, with the kernel's receive timestamps.
 
 use crate::{
-    LabError, SeriesNetwork,
+    Host, LabError, ParallelNetworks, SeriesNetwork,
+    emulator::LinkReport,
     sys::{self, TimestampedDatagram},
 };
 use std::{
     io,
-    net::{SocketAddr, UdpSocket},
+    net::{IpAddr, SocketAddr, UdpSocket},
     thread,
     time::{Duration, Instant},
 };
@@ -16,12 +17,11 @@ const PORT: u16 = 9;
 /// Length of IPv4 and UDP headers, bytes.
 const HEADERS: u64 = 28;
 
-/// Stops a network. Returns the number of packets that the machine lost outside of its links, and
-/// the 99th percentile of the emulator's lateness, in seconds.
-pub(crate) fn finish(network: SeriesNetwork) -> Result<(u64, f64), LabError> {
-    let reports = network.finish()?;
+/// From the reports of all links: the number of packets that the machine lost outside of the links,
+/// and the 99th percentile of the emulator's lateness, in seconds.
+pub(crate) fn trouble(reports: &[LinkReport]) -> (u64, f64) {
     let late = reports.iter().filter_map(|report| report.late).map(|late| late.p99).fold(0.0, f64::max);
-    Ok((reports.iter().map(|report| report.refused).sum(), late))
+    (reports.iter().map(|report| report.refused).sum(), late)
 }
 
 /// Probes to send.
@@ -96,14 +96,33 @@ impl ProbeRun {
     }
 }
 
-/// Sends probes between the first host and the last, and records which arrive.
-pub(crate) fn send_probes(network: &SeriesNetwork, plan: ProbePlan) -> Result<ProbeRun, LabError> {
+/// Two hosts between which probes are sent, each with its address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProbedHosts<'a> {
+    pub(crate) sender: (&'a Host, IpAddr),
+    pub(crate) receiver: (&'a Host, IpAddr),
+}
+
+impl<'a> ProbedHosts<'a> {
+    /// The first host of links in series and the last.
+    pub(crate) fn of_series(network: &'a SeriesNetwork) -> Self {
+        ProbedHosts {
+            sender: (network.sender(), network.sender_addresses()[0]),
+            receiver: (network.receiver(), network.receiver_addresses()[0]),
+        }
+    }
+
+    /// The hosts of networks in parallel, by their addresses in the first network.
+    pub(crate) fn of_parallel(networks: &'a ParallelNetworks) -> Self {
+        let [sender, receiver] = networks.hosts();
+        ProbedHosts { sender: (sender, networks.sender_addresses()[0]), receiver: (receiver, networks.receiver_addresses()[0]) }
+    }
+}
+
+/// Sends probes from one host to the other, and records which arrive.
+pub(crate) fn send_probes(hosts: ProbedHosts<'_>, plan: ProbePlan) -> Result<ProbeRun, LabError> {
     let failed = |what: &'static str| move |why: io::Error| LabError::System { what, why };
-    let (from, receiver, address) = if plan.is_reverse {
-        (network.receiver(), network.sender(), network.sender_addresses()[0])
-    } else {
-        (network.sender(), network.receiver(), network.receiver_addresses()[0])
-    };
+    let ((from, _), (receiver, address)) = if plan.is_reverse { (hosts.receiver, hosts.sender) } else { (hosts.sender, hosts.receiver) };
     let to = SocketAddr::new(address, PORT);
     let sink = receiver.enter(|| UdpSocket::bind(to))?.map_err(failed("open a UDP socket"))?;
     intercept::force_receive_buffer(&sink, 256 << 20).map_err(failed("enlarge a receive buffer"))?;

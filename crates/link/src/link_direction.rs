@@ -16,7 +16,7 @@ use crate::{
 };
 use rand::RngExt as _;
 use rand_pcg::Pcg64;
-use scenario::{Loss, Outages, Purpose, QueueKind, QueueParameters, Scenario};
+use scenario::{Link, Loss, Outages, Purpose, QueueKind, QueueParameters, Scenario};
 use std::fmt;
 use units::{Bytes, QueueSize, Rate, Span};
 
@@ -143,17 +143,23 @@ pub struct DirectionSpec {
 
 impl DirectionSpec {
     /// A direction of link `index` of a scenario: that of the data, or the reverse.
-    pub fn of_link(scenario: &Scenario, index: usize, seed: u64, is_reverse: bool) -> Self {
-        let (link, limit) = (&scenario.links[index], scenario.queue_size(index));
-        let streams = LinkStreams { seed, link: index as u64, is_reverse };
+    pub fn of_series(scenario: &Scenario, index: usize, seed: u64, is_reverse: bool) -> Self {
+        let base_rtt = scenario.base_rtt(scenario.leg_of_link(index));
+        DirectionSpec::of_link(&scenario.links[index], base_rtt, LinkStreams { seed, link: index as u64, is_reverse })
+    }
+
+    /// A direction of a link with rates in IP bits a second, on a leg of this base RTT: that of the
+    /// data, or the reverse, as `streams` tells.
+    pub fn of_link(link: &Link, base_rtt: Span, streams: LinkStreams) -> Self {
+        let is_reverse = streams.is_reverse;
         let transmission = match &link.trace {
             None => Transmission::Rate(link.rate),
             Some(trace) => Transmission::Trace(if is_reverse { &trace.up } else { &trace.down }.trace().clone()),
         };
         DirectionSpec {
             transmission,
-            limit,
-            discipline: (link.queue.kind, scenario.queue_parameters(index)),
+            limit: link.queue.size_for(link.rate, base_rtt),
+            discipline: (link.queue.kind, link.queue.parameters_for(link.rate, base_rtt)),
             delay: link.delay,
             loss: if is_reverse { link.loss.reverse } else { link.loss.forward },
             bit_errors: link.bit_errors.map_or(0.0, |probability| probability.0),
@@ -182,8 +188,18 @@ impl DirectionSpec {
 }
 
 impl<P: LinkPacket> LinkDirection<P> {
-    /// An empty link.
+    /// An empty link without a tap.
     pub fn new(spec: DirectionSpec) -> Self
+    where
+        P: fmt::Debug + 'static,
+    {
+        LinkDirection::with_tap(spec, ())
+    }
+}
+
+impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
+    /// An empty link with a tap at its queue.
+    pub fn with_tap(spec: DirectionSpec, tap: T) -> Self
     where
         P: fmt::Debug + 'static,
     {
@@ -196,37 +212,14 @@ impl<P: LinkPacket> LinkDirection<P> {
         let shaper = Shaper::new(spec.transmission, spec.limit);
         LinkDirection {
             shaper: if streams.is_reverse { shaper.without_delays() } else { shaper },
-            tap: (),
             losses: LossProcess::new(spec.loss, streams.losses()),
             damage,
             disorder: (!spec.disorder.is_none()).then(|| Disorder::new(spec.disorder, streams)),
             delay: Delay::new(spec.delay),
             has_constant_delay,
-            is_eager: !has_constant_delay || managed.is_some(),
-            managed,
-            queue_drops: 0,
-            lost: 0,
-            lost_bytes: 0,
-            duplicates: 0,
-            duplicate_bytes: 0,
-            delayed_bytes: 0,
-        }
-    }
-
-    /// The same link, which is empty, with a tap at its queue.
-    pub fn with_tap<T: QueueTap<P>>(self, tap: T) -> LinkDirection<P, T> {
-        let is_eager = self.is_eager || tap.is_attached();
-        let LinkDirection { shaper, managed, tap: (), losses, damage, disorder, delay, has_constant_delay, .. } = self;
-        LinkDirection {
-            shaper,
+            is_eager: !has_constant_delay || managed.is_some() || tap.is_attached(),
             managed,
             tap,
-            losses,
-            damage,
-            disorder,
-            delay,
-            has_constant_delay,
-            is_eager,
             queue_drops: 0,
             lost: 0,
             lost_bytes: 0,
@@ -235,9 +228,7 @@ impl<P: LinkPacket> LinkDirection<P> {
             delayed_bytes: 0,
         }
     }
-}
 
-impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     /// The tap, after it has seen everything that happened until `now`.
     pub fn tap(&mut self, now: Time) -> &mut T {
         self.advance(now);

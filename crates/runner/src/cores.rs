@@ -14,7 +14,7 @@ const MAX_AT_ONCE: usize = 8;
 pub(crate) fn parallel_runs(scenarios: &[&Scenario]) -> usize {
     let packets_per_s = |scenario: &Scenario| {
         let slowest = scenario.links.iter().map(|link| link.rate.bits_per_s()).min().unwrap_or(0);
-        let parallel: u64 = scenario.networks.iter().map(|network| network.rate.bits_per_s()).sum();
+        let parallel: u64 = scenario.networks.iter().map(|network| network.link.rate.bits_per_s()).sum();
         (slowest as f64 * scenario.links.len() as f64 + parallel as f64) / 12_000.0
     };
     let heaviest = scenarios.iter().map(|scenario| packets_per_s(scenario)).fold(1.0, f64::max);

@@ -2,8 +2,9 @@
 
 use crate::{
     fraction::Fraction,
-    links::{LinkChange, NO_RATE},
+    link::{Link, LinkChange, NO_RATE},
     model::Scenario,
+    networks::ParallelNetwork,
     trace::DeliveryTrace,
 };
 use serde::Deserialize;
@@ -32,27 +33,39 @@ impl AttachedFiles {
     }
 
     /// Reads the files that `scenario` names. A link with a trace gets the mean rate of the
-    /// direction of the data.
+    /// direction of the data, a network that of its payload.
     pub(crate) fn attach_to(&self, scenario: &mut Scenario) -> Result<(), Fault> {
         for (index, link) in scenario.links.iter_mut().enumerate() {
-            if let Some(steps) = &mut link.steps {
-                let key = format!("link[{index}].steps");
-                if !link.changes.is_empty() {
-                    return Err(Fault::new(key, "stands beside changes: leave one of them out".to_owned()));
-                }
-                (steps.lines, link.changes) = self.steps(&steps.name).map_err(|why| Fault::new(key, why))?;
-            }
-            let Some(trace) = &mut link.trace else { continue };
-            for (file, key) in [(&mut trace.down, "down"), (&mut trace.up, "up")] {
-                let contents = self.trace(&file.name).map_err(|why| Fault::new(format!("link[{index}].trace.{key}"), why))?;
-                file.set(contents);
-            }
-            if link.rate != NO_RATE {
-                let both = "stands beside trace, which determines the rate: leave one of them out";
-                return Err(Fault::new(format!("link[{index}].rate"), both.to_owned()));
-            }
-            link.rate = trace.down.trace().mean_rate();
+            self.attach_to_link(link, &format!("link[{index}]"))?;
         }
+        for (index, network) in scenario.networks.iter_mut().enumerate() {
+            self.attach_to_link(&mut network.link, &format!("network[{index}]"))?;
+            if let Some(trace) = &network.link.trace {
+                network.link.rate = ParallelNetwork::payload_rate(trace.down.trace().mean_rate());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the files that the link at `path` names.
+    fn attach_to_link(&self, link: &mut Link, path: &str) -> Result<(), Fault> {
+        if let Some(steps) = &mut link.steps {
+            let key = format!("{path}.steps");
+            if !link.changes.is_empty() {
+                return Err(Fault::new(key, "stands beside changes: leave one of them out".to_owned()));
+            }
+            (steps.lines, link.changes) = self.steps(&steps.name).map_err(|why| Fault::new(key, why))?;
+        }
+        let Some(trace) = &mut link.trace else { return Ok(()) };
+        for (file, key) in [(&mut trace.down, "down"), (&mut trace.up, "up")] {
+            let contents = self.trace(&file.name).map_err(|why| Fault::new(format!("{path}.trace.{key}"), why))?;
+            file.set(contents);
+        }
+        if link.rate != NO_RATE {
+            let both = "stands beside trace, which determines the rate: leave one of them out";
+            return Err(Fault::new(format!("{path}.rate"), both.to_owned()));
+        }
+        link.rate = trace.down.trace().mean_rate();
         Ok(())
     }
 

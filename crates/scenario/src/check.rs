@@ -2,87 +2,17 @@
 
 use crate::{
     agent::AgentKind,
+    check_link::check_link,
     check_values::{check_offer, check_size, check_spells, check_window, need},
     control::Control,
     flows::{Draw, FlowGroup},
     foreground_arrivals::MmppPhases,
-    fraction::Fraction,
-    law::SpanLaw,
-    links::{Link, Loss, NO_RATE, Queue},
     model::{Interval, Scenario},
     networks::{Bond, Foreground, ParallelNetwork, TransferScheduler},
     split::Buffer,
 };
 use toml_file::Fault;
-use units::{Bytes, PKT, QueueLimit, Span};
-
-/// Checks how a link's rate follows demand.
-fn check_demand(path: &str, link: &Link) -> Result<(), Fault> {
-    let Some(demand) = link.demand else { return Ok(()) };
-    let key = |key: &str| format!("{path}.demand.{key}");
-    let within = demand.least.0 > 0 && demand.least < link.rate;
-    need(within, key("least"), format!("is {}, but must be above 0 and below the link's rate, {}", demand.least, link.rate))?;
-    need(demand.every > Span::ZERO, key("every"), "is 0: give the time between two looks at the queue".into())?;
-    let both = "stands beside changes of the rate: it follows demand or time; leave one of them out";
-    need(link.changes.iter().all(|change| change.rate.is_none()), format!("{path}.demand"), both.into())
-}
-
-/// Checks the changes of a link, which may come from a file.
-fn check_changes(path: &str, link: &Link) -> Result<(), Fault> {
-    let key = |number: usize, key: &str| match &link.steps {
-        Some(file) => (format!("{path}.steps"), format!("{}: line {}: {key} ", file.name, file.lines[number])),
-        None => (format!("{path}.changes[{number}].{key}"), String::new()),
-    };
-    let need_in = |ok: bool, number: usize, name: &str, what: String| {
-        let (path, place) = key(number, name);
-        need(ok, path, format!("{place}{what}"))
-    };
-    let is_last = |number: usize| link.repeat.is_none() && link.changes[number + 1..].iter().all(|later| later.rate.is_none());
-    for (number, change) in link.changes.iter().enumerate() {
-        let at = if link.steps.is_some() { "time" } else { "at" };
-        let is_nothing = change.rate.is_none() && change.delay.is_none() && change.loss.is_none();
-        need_in(!is_nothing, number, at, "is alone: give a rate, a delay or a loss from then on".into())?;
-        let ends = change.rate.is_some_and(|rate| rate.0 == 0) && is_last(number);
-        need_in(!ends, number, "rate", "is 0, and nothing would ever cross this link again: give a later rate".into())?;
-        let is_later = number == 0 || change.at > link.changes[number - 1].at;
-        need_in(is_later, number, at, format!("is {}, but changes come one after the other", change.at))?;
-        let is_before_repeat = link.repeat.is_none_or(|repeat| change.at < repeat);
-        need_in(
-            is_before_repeat,
-            number,
-            at,
-            format!("is {}, but the changes come again after {}", change.at, link.repeat.unwrap_or_default()),
-        )?;
-        if let Some(Fraction(loss)) = change.loss {
-            need_in((0.0..=1.0).contains(&loss), number, "loss", format!("is {loss}, but a probability lies between 0 and 1"))?;
-        }
-    }
-    let nothing = "is there, but there are no changes to repeat: give changes or steps, or leave it out";
-    need(link.repeat.is_none() || !link.changes.is_empty(), format!("{path}.repeat"), nothing.into())
-}
-
-fn check_impairments(path: &str, link: &Link) -> Result<(), Fault> {
-    let probability = |key: &str, probability: Option<Fraction>| {
-        let Fraction(p) = probability.unwrap_or(Fraction(0.0));
-        need((0.0..=1.0).contains(&p), format!("{path}.{key}"), format!("is {p}, but a probability lies between 0 and 1"))
-    };
-    probability("bit_errors", link.bit_errors)?;
-    probability("duplication", link.duplication)?;
-    probability("reordering.share", link.reordering.map(|reordering| reordering.share))?;
-    let never = |law: SpanLaw| law.mean == Span::ZERO;
-    let key = format!("{path}.outages.every");
-    need(!link.outages.is_some_and(|outages| never(outages.every)), key, "is 0: the link would never carry anything".into())
-}
-
-/// Checks that nothing else changes the rate of a link with a trace.
-fn check_trace(path: &str, link: &Link) -> Result<(), Fault> {
-    if link.trace.is_none() {
-        return Ok(());
-    }
-    let both = |key: &str| format!("stands beside {key}, but the trace determines the rate: leave one of them out");
-    need(link.changes.iter().all(|change| change.rate.is_none()), format!("{path}.trace"), both("changes of the rate"))?;
-    need(link.demand.is_none(), format!("{path}.trace"), both("demand"))
-}
+use units::{Bytes, PKT, Span};
 
 impl Scenario {
     /// The first fault of a scenario whose values are right by themselves.
@@ -102,15 +32,7 @@ impl Scenario {
         let none = "is missing: a scenario has at least one [[link]], or [[network]]s in parallel";
         need(!self.links.is_empty(), "link".into(), none.into())?;
         for (index, link) in self.links.iter().enumerate() {
-            need(link.rate.0 > 0, format!("link[{index}].rate"), "is 0: nothing would ever cross this link".into())?;
-            need(link.rate != NO_RATE, format!("link[{index}].rate"), "is missing: give a rate, or a trace".into())?;
-            check_trace(&format!("link[{index}]"), link)?;
-            check_queue(&format!("link[{index}].queue"), link.queue)?;
-            check_loss(&format!("link[{index}].loss"), link.loss.forward)?;
-            check_loss(&format!("link[{index}].loss.reverse"), link.loss.reverse)?;
-            check_impairments(&format!("link[{index}]"), link)?;
-            check_demand(&format!("link[{index}]"), link)?;
-            check_changes(&format!("link[{index}]"), link)?;
+            check_link(&format!("link[{index}]"), link)?;
         }
         let inner_links = self.links.len() - 1;
         for (index, split) in self.splits.iter().enumerate() {
@@ -133,11 +55,7 @@ impl Scenario {
                 format!("split[{index}].after"),
                 "splits are listed from the sender to the receiver, one place each".into(),
             )?;
-            need(
-                !matches!(split.buffer, Buffer::Bytes(bytes) if bytes < PKT),
-                format!("split[{index}].buffer"),
-                "is less than one packet: nothing could pass".into(),
-            )?;
+            check_buffer(&format!("split[{index}].buffer"), split.buffer)?;
         }
         need(
             self.control.proxy.len() == 1 || self.control.proxy.len() == self.splits.len(),
@@ -248,8 +166,6 @@ impl Scenario {
 
     fn check_parallel(&self) -> Result<(), Fault> {
         let series = [
-            ("link", self.links.is_empty()),
-            ("split", self.splits.is_empty()),
             ("agent", self.agents.is_empty()),
             ("cross", self.cross.is_empty()),
             ("cross_flow", self.cross_flows.is_empty()),
@@ -258,11 +174,10 @@ impl Scenario {
             ("interval", self.intervals.is_empty()),
         ];
         for (key, is_absent) in series {
-            let both = format!("stands beside [[network]]s: a scenario has links in series or networks in parallel; leave [[{key}]] out");
+            let both = format!("stands beside [[network]]s: it is for links in series only; leave [[{key}]] out");
             need(is_absent, key.into(), both)?;
         }
-        let proxies = self.control.proxy == Control::default().proxy;
-        need(proxies, "control.proxy".into(), "is for proxies, but networks in parallel have none: leave it out".into())?;
+        self.check_links_before_networks()?;
         let count = self.networks.len();
         let most = Scenario::MOST_NETWORKS;
         need(count <= most, format!("network[{most}]"), format!("is one too many: there can be {most} networks in parallel"))?;
@@ -292,6 +207,35 @@ impl Scenario {
         }
     }
 
+    /// Checks the links between the sender and the networks in parallel, and the proxy behind them.
+    fn check_links_before_networks(&self) -> Result<(), Fault> {
+        for (index, link) in self.links.iter().enumerate() {
+            check_link(&format!("link[{index}]"), link)?;
+        }
+        let has_links = !self.links.is_empty();
+        let listed =
+            "stands beside a [foreground]: links before the networks carry listed flows; give [[flow]]s instead, or leave [[link]] out";
+        need(!has_links || self.foreground.is_none(), "link".into(), listed.into())?;
+        let loaded = self.networks.iter().position(|network| has_links && network.load > 0.0);
+        let around = "stands beside [[link]]s, which the networks' own transfers would not cross: leave one of them out";
+        need(loaded.is_none(), format!("network[{}].load", loaded.unwrap_or(0)), around.into())?;
+        if let Some(split) = self.splits.first() {
+            let nowhere = "stands between links and networks in parallel, but there is no [[link]]: add one, or leave [[split]] out";
+            need(has_links, "split".into(), nowhere.into())?;
+            let last = self.links.len();
+            let behind = format!("is {}, but beside networks in parallel a proxy stands behind the last link: give {last}", split.after);
+            need(split.after == last, "split[0].after".into(), behind)?;
+            check_buffer("split[0].buffer", split.buffer)?;
+        }
+        let one = "is one too many: one proxy stands between links and networks in parallel";
+        need(self.splits.len() <= 1, "split[1]".into(), one.into())?;
+        let none = "is for proxies, but there is none: leave it out, or put a [[split]] between a [[link]] and the networks";
+        let has_place = has_links || self.control.proxy == Control::default().proxy;
+        need(has_place, "control.proxy".into(), none.into())?;
+        let many = format!("lists {} controllers for 1 split: give one", self.control.proxy.len());
+        need(self.control.proxy.len() == 1, "control.proxy".into(), many)
+    }
+
     fn check_foreground(&self, foreground: &Foreground) -> Result<(), Fault> {
         let key = |key: &str| format!("foreground.{key}");
         need(
@@ -315,9 +259,9 @@ impl Scenario {
         let least = Foreground::LEAST_JOBS;
         need(foreground.jobs >= least, key("jobs"), format!("is {}, but a mean with an interval takes at least {least}", foreground.jobs))?;
         let of = |load: fn(&ParallelNetwork) -> f64| {
-            self.networks.iter().map(|network| load(network) * network.rate.bits_per_s() as f64).sum::<f64>()
+            self.networks.iter().map(|network| load(network) * network.link.rate.bits_per_s() as f64).sum::<f64>()
         };
-        let all = load * self.networks[0].rate.bits_per_s() as f64 + of(|network| network.load);
+        let all = load * self.networks[0].link.rate.bits_per_s() as f64 + of(|network| network.load);
         let share = all / of(|_| 1.0);
         let grows = format!(
             "is {load}, which with the networks' own loads is {share:.3} of what all of them carry: transfers would take ever longer; give less than 1 in all"
@@ -360,9 +304,7 @@ impl Bond {
 impl ParallelNetwork {
     fn check(&self, path: &str, foreground: Option<&Foreground>) -> Result<(), Fault> {
         let key = |key: &str| format!("{path}.{key}");
-        need(self.rate.0 > 0, key("rate"), "is 0: nothing would ever cross this network".into())?;
-        check_queue(&key("queue"), self.queue)?;
-        check_loss(&key("loss"), self.loss)?;
+        check_link(path, &self.link)?;
         let load = self.load;
         need(
             (0.0..1.0).contains(&load),
@@ -383,37 +325,16 @@ impl ParallelNetwork {
             let (rate, most) = (streams.rate, streams.most);
             let all = u128::from(rate.bits_per_s()) * u128::from(most);
             need(rate.0 > 0 && most > 0, key("streams"), "has no rate: give rate and most above 0".into())?;
-            let fits = all <= u128::from(self.rate.bits_per_s());
+            let fits = all <= u128::from(self.link.rate.bits_per_s());
             need(fits, key("streams.most"), format!("is {most}, but as many streams of {rate} do not fit into the network: give fewer"))?;
         }
         check_window(&key("window"), self.window)
     }
 }
 
-fn check_queue(path: &str, queue: Queue) -> Result<(), Fault> {
-    let holds = !matches!(queue.limit, QueueLimit::Packets(0));
-    need(holds, path.into(), "holds no packet: give it at least \"1pkt\"".into())
-}
-
-fn check_loss(path: &str, loss: Option<Loss>) -> Result<(), Fault> {
-    let probability = |name: &str, p: f64| {
-        let is_probability = (0.0..=1.0).contains(&p);
-        need(is_probability, format!("{path}.{name}"), format!("is {p}, but a probability lies between 0 and 1"))
-    };
-    match loss {
-        None => Ok(()),
-        Some(Loss::PerPacket(p)) => probability("per_packet", p),
-        Some(Loss::PerSecond(rate)) => {
-            let is_rate = rate.is_finite() && rate >= 0.0;
-            need(is_rate, format!("{path}.per_second"), format!("is {rate}, but a number of events a second is 0 or more"))
-        }
-        Some(Loss::Gilbert(gilbert)) => {
-            probability("gilbert.good_to_bad", gilbert.good_to_bad)?;
-            probability("gilbert.bad_to_good", gilbert.bad_to_good)?;
-            probability("gilbert.loss_good", gilbert.loss_good)?;
-            probability("gilbert.loss_bad", gilbert.loss_bad)
-        }
-    }
+fn check_buffer(path: &str, buffer: Buffer) -> Result<(), Fault> {
+    let holds = !matches!(buffer, Buffer::Bytes(bytes) if bytes < PKT);
+    need(holds, path.into(), "is less than one packet: nothing could pass".into())
 }
 
 /// "1 link", "2 links".
@@ -456,15 +377,5 @@ mod tests {
         let case = format!("{text}[[case]]\nname = \"short\"\nset = {{ duration = \"10s\" }}\n");
         let error = ScenarioFile::parse(&case, "x").unwrap_err().to_string();
         assert!(error.contains("in case \"short\", interval[1].to: is 35s, after the end of the run"), "{error}");
-    }
-
-    #[test]
-    fn a_rate_that_follows_demand_has_room_to_rise() {
-        let of =
-            |least: &str, more: &str| fault(&format!("demand = {{ least = \"{least}\", above = \"6kB\", every = \"100ms\" }}\n{more}"), "");
-        assert_eq!(of("64kbit", ""), None);
-        assert!(of("1Mbit", "").unwrap().contains("link[1].demand.least: is 1Mbit, but must be above 0 and below"));
-        let changes = "changes = [{ at = \"1s\", rate = \"2Mbit\" }]";
-        assert!(of("64kbit", changes).unwrap().contains("link[1].demand: stands beside changes"));
     }
 }

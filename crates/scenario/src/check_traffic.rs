@@ -2,9 +2,9 @@
 
 use crate::{
     check_values::{check_offer, check_size, check_window, need},
-    flows::Direction,
+    flows::FlowDirection,
     model::Scenario,
-    pages::{Exchange, LEAST_REQUEST, Page},
+    pages::{Exchange, LEAST_REQUEST, WebPage},
 };
 use toml_file::Fault;
 use units::{Bytes, Span};
@@ -45,7 +45,7 @@ impl Scenario {
     }
 }
 
-fn check_page(path: &str, page: &Page) -> Result<(), Fault> {
+fn check_page(path: &str, page: &WebPage) -> Result<(), Fault> {
     let key = |key: &str| format!("{path}.{key}");
     need(page.count > 0, key("count"), "is 0: leave the [[page]] out instead".into())?;
     need(page.loads > 0, key("loads"), "is 0: leave the [[page]] out instead".into())?;
@@ -95,9 +95,9 @@ fn check_exchange(path: &str, exchange: &Exchange, has_duration: bool) -> Result
 }
 
 /// Checks that responses go one way only.
-fn check_one_way(path: &str, direction: Direction) -> Result<(), Fault> {
+fn check_one_way(path: &str, direction: FlowDirection) -> Result<(), Fault> {
     let both = "cannot be both: responses go one way and requests the other; write a second table for clients at the other end";
-    need(direction != Direction::Both, path.into(), both.into())
+    need(direction != FlowDirection::Both, path.into(), both.into())
 }
 
 fn check_control(path: &str, control: Option<&str>) -> Result<(), Fault> {

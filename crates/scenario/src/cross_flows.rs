@@ -1,7 +1,7 @@
 //! TCP cross traffic: connections over some of the links.
 
 use crate::{
-    flows::{Direction, Draw, FlowSpec, Opens},
+    flows::{Draw, FlowDirection, FlowSpec, Opens},
     law::SizeLaw,
     path::{FlowPath, LegLinks},
     random::{Purpose, stream},
@@ -33,9 +33,9 @@ pub struct CrossFlow {
     pub start: Draw,
     /// Which way the data goes over the links; `reverse`: it enters behind `leaves` and leaves
     /// before `enters`.
-    #[serde(default, skip_serializing_if = "Direction::is_forward")]
+    #[serde(default, skip_serializing_if = "FlowDirection::is_forward")]
     #[schemars(extend("default" = "forward"))]
-    pub direction: Direction,
+    pub direction: FlowDirection,
     /// The end that opens the connections.
     #[serde(default)]
     pub opens: Opens,

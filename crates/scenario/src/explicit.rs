@@ -1,7 +1,7 @@
 //! Controllers that take their rate or window from the feedback of routers, and the routers that each
 //! needs.
 
-use crate::links::QueueKind;
+use crate::queue::QueueKind;
 
 /// A controller that works end to end with routers of its kind. Its name is `xcp-e2e`, `vcp-e2e`,
 /// `mpcp-e2e`, or `mpcp3-e2e`, whose routers write a load level into three packets instead of two.

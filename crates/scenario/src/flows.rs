@@ -28,9 +28,9 @@ pub struct FlowGroup {
     #[serde(default)]
     pub start: Draw,
     /// Which way the data goes over the links.
-    #[serde(default, skip_serializing_if = "Direction::is_forward")]
+    #[serde(default, skip_serializing_if = "FlowDirection::is_forward")]
     #[schemars(extend("default" = "forward"))]
-    pub direction: Direction,
+    pub direction: FlowDirection,
     /// The end that opens the connections.
     #[serde(default)]
     pub opens: Opens,
@@ -68,16 +68,16 @@ fn one_flow() -> u32 {
 impl FlowGroup {
     /// Whether data goes against the links, on all of its connections or on half of them.
     pub fn has_reverse(&self) -> bool {
-        self.direction != Direction::Forward
+        self.direction != FlowDirection::Forward
     }
 
     /// Whether a connection is opened from the end of the path at which a flow with `forward` data
     /// has its sender (`Opens::Sender`) or its receiver.
     pub fn is_opened_from(&self, end: Opens) -> bool {
         match self.direction {
-            Direction::Forward => self.opens == end,
-            Direction::Reverse => self.opens != end,
-            Direction::Both => true,
+            FlowDirection::Forward => self.opens == end,
+            FlowDirection::Reverse => self.opens != end,
+            FlowDirection::Both => true,
         }
     }
 }
@@ -86,7 +86,7 @@ impl FlowGroup {
 /// receiver's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Direction {
+pub enum FlowDirection {
     /// From the first link to the last
     #[default]
     Forward,
@@ -96,17 +96,17 @@ pub enum Direction {
     Both,
 }
 
-impl Direction {
+impl FlowDirection {
     pub(crate) fn is_forward(&self) -> bool {
-        *self == Direction::Forward
+        *self == FlowDirection::Forward
     }
 
     /// For each connection that one of a group's `count` makes: whether its data goes in reverse.
     pub(crate) fn each(self) -> &'static [bool] {
         match self {
-            Direction::Forward => &[false],
-            Direction::Reverse => &[true],
-            Direction::Both => &[false, true],
+            FlowDirection::Forward => &[false],
+            FlowDirection::Reverse => &[true],
+            FlowDirection::Both => &[false, true],
         }
     }
 }

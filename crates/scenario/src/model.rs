@@ -5,11 +5,12 @@ use crate::{
     agent::Agent,
     control::{Control, ControllerSetting, bare},
     cross_flows::CrossFlow,
-    flows::{Direction, FlowGroup, FlowSpec, Opens},
-    links::{Link, QueueParameters},
+    flows::{FlowDirection, FlowGroup, FlowSpec, Opens},
+    link::Link,
     networks::{Bond, Foreground, ParallelNetwork},
-    pages::{Exchange, Page},
+    pages::{Exchange, WebPage},
     path::{FlowLeg, FlowPath, LegLinks, legs_over},
+    queue::QueueParameters,
     random::{Purpose, stream},
     sources::Cross,
     split::{Buffer, Split},
@@ -21,8 +22,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use units::{Bytes, QueueSize, Rate, Span};
 
-/// A network and the traffic over it. The network is either links in series or networks in
-/// parallel, never both, which `check` ensures; [`Scenario::parallel`] tells which.
+/// A network and the traffic over it. The network is links in series, or networks in parallel,
+/// which may have links before them; [`Scenario::parallel`] tells which.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
@@ -37,11 +38,13 @@ pub struct Scenario {
     /// Seed of all random numbers; `--seed` replaces it.
     #[serde(default = "one")]
     pub seed: u64,
-    /// Links in series, from the sender's side to the receiver's.
+    /// Links in series, from the sender's side to the receiver's. With networks in parallel: those
+    /// between the sender and the networks.
     #[serde(rename = "link", default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Link>,
     /// Proxies that split every connection, from the sender's side on; several make a chain. None:
-    /// the connections are end to end.
+    /// the connections are end to end. With networks in parallel: one at most, behind the last
+    /// link; the connections over the networks begin there.
     #[serde(rename = "split", default, skip_serializing_if = "Vec::is_empty")]
     pub splits: Vec<Split>,
     /// Agents that help TCP over the links behind them without splitting it, from the sender's side
@@ -66,7 +69,7 @@ pub struct Scenario {
     pub cross_flows: Vec<CrossFlow>,
     /// Browsers that load web pages.
     #[serde(rename = "page", default, skip_serializing_if = "Vec::is_empty")]
-    pub pages: Vec<Page>,
+    pub pages: Vec<WebPage>,
     /// Clients that send requests and get responses.
     #[serde(rename = "exchange", default, skip_serializing_if = "Vec::is_empty")]
     pub exchanges: Vec<Exchange>,
@@ -75,7 +78,7 @@ pub struct Scenario {
     /// out, with a warning.
     #[serde(rename = "interval", default, skip_serializing_if = "Vec::is_empty")]
     pub intervals: Vec<Interval>,
-    /// Networks in parallel, one to four, in place of links in series.
+    /// Networks in parallel, one to four, from the sender or from the last link on to the receiver.
     #[serde(rename = "network", default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<ParallelNetwork>,
     /// Random transfers over the networks in parallel, in place of `[[flow]]`s.
@@ -147,7 +150,7 @@ impl Scenario {
     /// drawn from `seed`.
     pub fn web_clients(&self, seed: u64) -> Vec<WebClient> {
         let mut clients = Vec::new();
-        let path = |direction| FlowPath { links: self.whole_path(), is_reverse: direction == Direction::Reverse };
+        let path = |direction| FlowPath { links: self.whole_path(), is_reverse: direction == FlowDirection::Reverse };
         for (table, page) in self.pages.iter().enumerate() {
             for start in page.start.draw(page.count, &mut stream(seed, Purpose::PageStarts, table as u64)) {
                 clients.push(WebClient::of_page(page, table, clients.len() as u64, seed, path(page.direction), start));
@@ -187,7 +190,7 @@ impl Scenario {
     /// Requests do.
     pub fn reverse_key(&self) -> Option<String> {
         let flow = self.flows.iter().position(FlowGroup::has_reverse);
-        let cross = self.cross_flows.iter().position(|cross| cross.direction != Direction::Forward);
+        let cross = self.cross_flows.iter().position(|cross| cross.direction != FlowDirection::Forward);
         let key = |name: &str, index: usize| format!("{name}[{}].direction", index + 1);
         flow.map(|index| key("flow", index))
             .or_else(|| cross.map(|index| key("cross_flow", index)))

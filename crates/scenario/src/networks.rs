@@ -6,29 +6,23 @@ use crate::{
     foreground_arrivals::{ForegroundArrivals, StreamLoad},
     fraction::{self, Fraction},
     law::SizeLaw,
-    links::{Loss, Queue},
+    link::Link,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use units::{Bytes, Rate, Span};
+use units::{Bytes, PKT, Rate, Span};
 
-/// One of several networks in parallel.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+/// One of several networks in parallel: a link, and traffic of its own. Its rates, those of
+/// `changes`, `steps` and `demand` too, count the payload of full segments in bits a second: the
+/// effective throughput of a long transfer. Those of a `[[link]]` count IP bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct ParallelNetwork {
-    /// Payload rate in full segments, in bits a second: the effective throughput of a long transfer.
-    /// (The rate of a `[[link]]` counts IP bytes.)
-    pub rate: Rate,
-    /// Propagation delay of one direction; both have it.
-    pub delay: Span,
-    /// The queue before the network, in both directions.
-    #[serde(default)]
-    pub queue: Queue,
-    /// Losses in the direction of the data. Absent: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss: Option<Loss>,
+    /// The link. [`ip_link`](Self::ip_link) has its rates in IP bits a second.
+    #[serde(flatten)]
+    pub link: Link,
     /// Load of the network's own transfers (its background) as a part of its rate, below 1.
-    #[serde(default, deserialize_with = "fraction::deserialize")]
+    #[serde(default)]
     #[schemars(with = "Fraction")]
     pub load: f64,
     /// Sizes of these transfers. Absent: as the foreground's.
@@ -40,6 +34,39 @@ pub struct ParallelNetwork {
     /// Streams of a fixed rate in the network, beside the transfers. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamLoad>,
+}
+
+/// Bytes of the headers of a data segment: IPv4, and TCP with timestamps.
+const HEADERS: u64 = 52;
+
+impl ParallelNetwork {
+    /// The payload in full segments that crosses a network of this rate in IP bits a second.
+    pub(crate) fn payload_rate(ip: Rate) -> Rate {
+        Rate((u128::from(ip.bits_per_s()) * u128::from(PKT.0 - HEADERS) / u128::from(PKT.0)) as u64)
+    }
+
+    /// The rate in IP bits a second that carries this rate of payload in segments of `mss` bytes.
+    fn ip_rate(payload: Rate, mss: u32) -> Rate {
+        let (rate, mss) = (u128::from(payload.bits_per_s()), u128::from(mss));
+        Rate((rate * (mss + u128::from(HEADERS))).div_ceil(mss) as u64)
+    }
+
+    /// The network as a link of a series, with all rates in IP bits a second, where full segments
+    /// carry `mss` bytes.
+    pub fn ip_link(&self, mss: u32) -> Link {
+        let mut link = self.link.clone();
+        link.rate = match &link.trace {
+            Some(trace) => trace.down.trace().mean_rate(),
+            None => ParallelNetwork::ip_rate(link.rate, mss),
+        };
+        for change in &mut link.changes {
+            change.rate = change.rate.map(|rate| ParallelNetwork::ip_rate(rate, mss));
+        }
+        if let Some(demand) = &mut link.demand {
+            demand.least = ParallelNetwork::ip_rate(demand.least, mss);
+        }
+        link
+    }
 }
 
 /// Random transfers, each split over all networks.

@@ -1,7 +1,7 @@
 //! Web pages and request-response: the tables of a scenario file.
 
 use crate::{
-    flows::{Direction, Draw},
+    flows::{Draw, FlowDirection},
     law::{SizeLaw, SpanLaw},
 };
 use schemars::JsonSchema;
@@ -14,7 +14,7 @@ use units::{Bytes, Span};
 /// complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Page {
+pub struct WebPage {
     /// Number of browsers.
     #[serde(default = "one")]
     pub count: u32,
@@ -44,9 +44,9 @@ pub struct Page {
     #[schemars(extend("default" = "0s"))]
     pub service: SpanLaw,
     /// Which way the objects go over the links: `forward` or `reverse`. Requests go the other way.
-    #[serde(default, skip_serializing_if = "Direction::is_forward")]
+    #[serde(default, skip_serializing_if = "FlowDirection::is_forward")]
     #[schemars(extend("default" = "forward"))]
-    pub direction: Direction,
+    pub direction: FlowDirection,
     /// The controller of servers and browsers, written as `control.sender` is. Absent:
     /// `control.sender`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,9 +108,9 @@ pub struct Exchange {
     pub service: SpanLaw,
     /// Which way the responses go over the links: `forward` or `reverse`. Requests go the other
     /// way.
-    #[serde(default, skip_serializing_if = "Direction::is_forward")]
+    #[serde(default, skip_serializing_if = "FlowDirection::is_forward")]
     #[schemars(extend("default" = "forward"))]
-    pub direction: Direction,
+    pub direction: FlowDirection,
     /// The controller of servers and clients, written as `control.sender` is. Absent:
     /// `control.sender`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

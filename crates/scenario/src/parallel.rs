@@ -8,9 +8,11 @@ use crate::{
     bond_values::MOST_NETWORKS,
     foreground_arrivals::PhaseProcess,
     law::SizeLaw,
+    link::Link,
     model::Scenario,
     networks::{Bond, Foreground, ParallelNetwork, TransferScheduler},
     random::{Purpose, stream},
+    split::{Buffer, Split},
 };
 use rand::RngExt;
 use rand_pcg::Pcg64;
@@ -21,6 +23,11 @@ use units::{Bytes, Span};
 pub struct Parallel<'a> {
     /// The networks, at least one.
     pub networks: &'a [ParallelNetwork],
+    /// The links between the sender and the networks; none if the networks begin at the sender.
+    pub links: &'a [Link],
+    /// The proxy behind these links, which splits every transfer: its connections over the networks
+    /// begin there. None: they begin at the sender.
+    pub split: Option<&'a Split>,
     /// The random transfers; absent if the scenario lists its flows instead.
     pub foreground: Option<&'a Foreground>,
     /// How transfers are divided among the networks.
@@ -45,7 +52,8 @@ impl Scenario {
     /// The networks in parallel; none if the scenario has links in series.
     pub fn parallel(&self) -> Option<Parallel<'_>> {
         let bond = self.bond.filter(|_| !self.networks.is_empty())?;
-        Some(Parallel { networks: &self.networks, foreground: self.foreground.as_ref(), bond })
+        let (networks, links, split) = (&self.networks[..], &self.links[..], self.splits.first());
+        Some(Parallel { networks, links, split, foreground: self.foreground.as_ref(), bond })
     }
 }
 
@@ -72,7 +80,7 @@ impl Parallel<'_> {
 
     /// Offered load of a class, in payload bits a second.
     pub fn work(&self, class: usize) -> f64 {
-        let of = |network: usize, load: f64| load * self.networks[network].rate.bits_per_s() as f64;
+        let of = |network: usize, load: f64| load * self.networks[network].link.rate.bits_per_s() as f64;
         match class.checked_sub(1) {
             None => of(0, self.foreground.map_or(0.0, |foreground| foreground.load)),
             Some(network) => of(network, self.networks[network].load),
@@ -87,7 +95,7 @@ impl Parallel<'_> {
     /// The network, from 0, that the scheduler `single` uses: the one whose own load leaves the largest
     /// rate, the first of equals.
     pub fn best(&self) -> usize {
-        let left = |network: usize| self.networks[network].rate.bits_per_s() as f64 - self.work(network + 1);
+        let left = |network: usize| self.networks[network].link.rate.bits_per_s() as f64 - self.work(network + 1);
         (0..self.networks.len()).fold(0, |best, network| if left(network) > left(best) { network } else { best })
     }
 
@@ -106,7 +114,7 @@ impl Parallel<'_> {
     /// optimal for the tail of the transfer times if the foreground is light (Hoekstra, van der Mei,
     /// Nazarathy and Zwart 2009).
     fn tail_optimal(&self) -> Vec<f64> {
-        let left = |network: usize| self.networks[network].rate.bits_per_s() as f64 - self.work(network + 1);
+        let left = |network: usize| self.networks[network].link.rate.bits_per_s() as f64 - self.work(network + 1);
         let all: f64 = (0..self.networks.len()).map(left).sum();
         (0..self.networks.len()).map(|network| left(network) / all).collect()
     }
@@ -117,9 +125,25 @@ impl Parallel<'_> {
         let parts = self.parts()?;
         let load = |network: usize| {
             let work = self.work(network + 1) + parts[network] * self.work(0);
-            work / self.networks[network].rate.bits_per_s() as f64
+            work / self.networks[network].link.rate.bits_per_s() as f64
         };
         (0..parts.len()).map(|network| (network + 1, load(network))).find(|(_, load)| *load >= 1.0)
+    }
+
+    /// Payload that the proxy before the networks holds at most of a transfer; none: no limit. By
+    /// default the larger BDP beside it, at least 256 KiB: that of the links, or of all networks.
+    pub fn buffer_limit(&self) -> Option<Bytes> {
+        match self.split?.buffer {
+            Buffer::Bytes(bytes) => Some(bytes),
+            Buffer::Unlimited => None,
+            Buffer::Auto => {
+                let rtt = Span(2 * self.links.iter().map(|link| link.delay.0).sum::<u64>());
+                let before = self.links.iter().map(|link| link.rate.bytes_in(rtt)).min().unwrap_or_default();
+                let bdp = |network: &ParallelNetwork| network.link.rate.bytes_in(network.link.delay * 2).0;
+                let behind = Bytes(self.networks.iter().map(bdp).sum());
+                Some(before.max(behind).max(Bytes(256 * 1024)))
+            }
+        }
     }
 
     /// The random transfers in the order of time: none, or infinitely many. They depend on the seed and
@@ -264,7 +288,7 @@ mod tests {
             wrong(&WLANS.replace(old, new))
         };
         insta::assert_snapshot!(with("[[link]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\n"),
-            @"link: stands beside [[network]]s: a scenario has links in series or networks in parallel; leave [[link]] out");
+            @"link: stands beside a [foreground]: links before the networks carry listed flows; give [[flow]]s instead, or leave [[link]] out");
         insta::assert_snapshot!(with("[[flow]]\nbytes = \"1MB\"\n"),
             @"flow: stands beside a [foreground]: transfers are either listed or random; leave one of them out");
         insta::assert_snapshot!(but("load  = 0.3", "load  = 1.3"),
@@ -290,7 +314,7 @@ mod tests {
         insta::assert_snapshot!(but("\"exponential\"", "\"normal\""),
             @r#"foreground.size: there is no law "normal": law is one of deterministic, exponential, hyperexponential, pareto, lomax, shifted-exponential"#);
         insta::assert_snapshot!(but("[bond]", "[control]\nproxy = \"reno\"\n[bond]"),
-            @"control.proxy: is for proxies, but networks in parallel have none: leave it out");
+            @"control.proxy: is for proxies, but there is none: leave it out, or put a [[split]] between a [[link]] and the networks");
         insta::assert_snapshot!(but("seed = 7", "duration = \"60s\""),
             @"duration: stands beside a [foreground], which ends with its jobs: leave one of them out");
         let fifth = "[[network]]\nrate = \"1Mbit\"\ndelay = \"5ms\"\n".repeat(3) + "[foreground]";
@@ -359,5 +383,30 @@ mod tests {
             @"foreground: is for networks in parallel, but there is no [[network]]: add some, or leave [foreground] out");
         let given = scenario(&format!("{idle}{flow}"));
         assert!(given.parallel().is_some_and(|parallel| parallel.foreground.is_none() && parallel.arrivals_per_s(0) == 0.0));
+    }
+
+    #[test]
+    fn links_and_a_proxy_stand_before_the_networks() {
+        let of = |more: &str| {
+            let network = "[[network]]\nrate = \"10Mbit\"\ndelay = \"50ms\"\n".repeat(2);
+            let text = format!("name = \"x\"\n[[flow]]\nbytes = \"1MB\"\n[bond]\nscheduler = \"score\"\n{network}{more}");
+            ScenarioFile::parse(&text, "x").map_err(|error| format!("{}: {}", error.key, error.message))
+        };
+        let link = "[[link]]\nrate = \"100Mbit\"\ndelay = \"10ms\"\n";
+        let split = "[[split]]\nafter = 1\n";
+        let scenario = of(&format!("{link}{split}")).unwrap().variants(&[]).unwrap().remove(0).scenario;
+        let parallel = scenario.parallel().unwrap();
+        assert_eq!((parallel.links.len(), parallel.split.map(|split| split.after)), (1, Some(1)));
+        // 250 kB of the link, 125 kB of each network.
+        assert_eq!(parallel.buffer_limit(), Some(Bytes(256 * 1024)));
+        let far = of(&format!("{}{split}", link.replace("10ms", "40ms"))).unwrap().variants(&[]).unwrap().remove(0).scenario;
+        assert_eq!(far.parallel().unwrap().buffer_limit(), Some(Bytes(1_000_000)));
+        assert_eq!(of(link).unwrap().variants(&[]).unwrap()[0].scenario.parallel().unwrap().buffer_limit(), None);
+        insta::assert_snapshot!(of(split).unwrap_err(),
+            @"split: stands between links and networks in parallel, but there is no [[link]]: add one, or leave [[split]] out");
+        insta::assert_snapshot!(of(&format!("{link}{link}{split}")).unwrap_err(),
+            @"split[1].after: is 1, but beside networks in parallel a proxy stands behind the last link: give 2");
+        insta::assert_snapshot!(of(&format!("{link}{split}{split}")).unwrap_err(),
+            @"split[2]: is one too many: one proxy stands between links and networks in parallel");
     }
 }

@@ -9,7 +9,8 @@ use units::{Bytes, Rate, UnitError, impl_text};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Split {
-    /// The link after which the proxy stands, from 1. A later link must follow.
+    /// The link after which the proxy stands, from 1. A later link must follow, or networks in
+    /// parallel.
     pub after: usize,
     /// B, the payload that the proxy holds at most in each direction of a connection: a size;
     /// `"unlimited"`; or `"auto"`, the larger BDP of the legs beside it, at least 256 KiB.

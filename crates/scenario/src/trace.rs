@@ -31,16 +31,16 @@ pub struct DeliveryTrace {
 /// Why a text is no trace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{what}", .line.map(|line| format!("line {line}: ")).unwrap_or_default())]
-pub struct TraceError {
+pub struct DeliveryTraceError {
     /// The line, from 1; absent if the whole file is meant.
     pub line: Option<usize>,
     /// What is wrong, and the cure.
     pub what: String,
 }
 
-impl TraceError {
+impl DeliveryTraceError {
     fn whole(what: String) -> Self {
-        TraceError { line: None, what }
+        DeliveryTraceError { line: None, what }
     }
 }
 
@@ -50,14 +50,14 @@ impl DeliveryTrace {
     /// # Errors
     /// The input cannot be read, or is no trace: empty, not a number, decreasing, longer than 16 Mi
     /// lines, or of no duration.
-    pub fn read(mut input: impl BufRead) -> Result<Self, TraceError> {
+    pub fn read(mut input: impl BufRead) -> Result<Self, DeliveryTraceError> {
         let mut times_ms: Vec<u32> = Vec::new();
         let mut line = Vec::new();
         for number in 1.. {
             line.clear();
-            let fault = |what: String| TraceError { line: Some(number), what };
+            let fault = |what: String| DeliveryTraceError { line: Some(number), what };
             let length = (&mut input).take(MAX_LINE).read_until(b'\n', &mut line);
-            let length = length.map_err(|error| TraceError::whole(format!("cannot be read: {error}")))?;
+            let length = length.map_err(|error| DeliveryTraceError::whole(format!("cannot be read: {error}")))?;
             if length == 0 {
                 break;
             }
@@ -79,8 +79,8 @@ impl DeliveryTrace {
             }
         }
         match times_ms.last() {
-            None => Err(TraceError::whole("is empty: a trace has a time in whole milliseconds on each line, such as 12".into())),
-            Some(0) => Err(TraceError::whole("ends at 0 ms: it has no duration after which it could repeat".into())),
+            None => Err(DeliveryTraceError::whole("is empty: a trace has a time in whole milliseconds on each line, such as 12".into())),
+            Some(0) => Err(DeliveryTraceError::whole("ends at 0 ms: it has no duration after which it could repeat".into())),
             Some(_) => Ok(DeliveryTrace { times_ms }),
         }
     }

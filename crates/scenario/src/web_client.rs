@@ -4,7 +4,7 @@
 
 use crate::{
     law::SpanLaw,
-    pages::{Exchange, LEAST_REQUEST, Page},
+    pages::{Exchange, LEAST_REQUEST, WebPage},
     path::FlowPath,
     random::{Purpose, stream},
 };
@@ -90,7 +90,7 @@ struct LoadedObject {
 /// The plan of a client.
 #[derive(Debug, Clone)]
 enum Plan {
-    Page(Page),
+    Page(WebPage),
     Exchange(Exchange),
 }
 
@@ -122,7 +122,7 @@ pub struct WebClient {
 }
 
 impl WebClient {
-    pub(crate) fn of_page(page: &Page, table: usize, index: u64, seed: u64, path: FlowPath, start: Span) -> Self {
+    pub(crate) fn of_page(page: &WebPage, table: usize, index: u64, seed: u64, path: FlowPath, start: Span) -> Self {
         WebClient::new(WebTable::Page(table), Plan::Page(page.clone()), Some(page.loads), index, seed, path, start)
     }
 
@@ -244,7 +244,7 @@ impl WebClient {
     }
 
     /// Begins a load, which draws all sizes and service times of its objects.
-    fn begin_load(&mut self, page: &Page, now: Span) {
+    fn begin_load(&mut self, page: &WebPage, now: Span) {
         self.began = now;
         self.loaded = 0;
         self.objects.clear();
@@ -269,7 +269,7 @@ impl WebClient {
     }
 
     /// An object is there: asks for those that needed only this one, or ends the load.
-    fn object_loaded(&mut self, page: &Page, index: usize, now: Span) {
+    fn object_loaded(&mut self, page: &WebPage, index: usize, now: Span) {
         self.loaded += 1;
         let table = table_of(page, index);
         let mut first = 0;
@@ -326,12 +326,12 @@ impl WebClient {
 }
 
 /// The indices of the tables of these names.
-fn needed_by<'a>(page: &'a Page, needs: &'a [String]) -> impl Iterator<Item = usize> + 'a {
+fn needed_by<'a>(page: &'a WebPage, needs: &'a [String]) -> impl Iterator<Item = usize> + 'a {
     needs.iter().filter_map(|name| page.objects.iter().position(|object| object.name.as_ref() == Some(name)))
 }
 
 /// The index of the table of object `index` of a load.
-fn table_of(page: &Page, index: usize) -> usize {
+fn table_of(page: &WebPage, index: usize) -> usize {
     let mut end = 0;
     let is_in = |object: &crate::pages::PageObject| {
         end += object.count as usize;

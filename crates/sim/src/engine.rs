@@ -10,7 +10,7 @@ use crate::{
 };
 use control::Controller;
 use outcome::{Engine, EngineError, Outcome, Progress};
-use scenario::{Buffer, ControllerSetting, Explicit, FlowGroup, Parallel, QueueKind, Scenario, SplitMode, TransferScheduler};
+use scenario::{Buffer, ControllerSetting, Explicit, FlowGroup, Parallel, QueueKind, Scenario, Split, SplitMode, TransferScheduler};
 use units::Span;
 
 /// Time limit of a run without a duration: a month. It is reached when a flow cannot end, for
@@ -79,16 +79,17 @@ impl Sim {
         self.can_answer(scenario)?;
         let controls = leg_controls(scenario)?;
         let settings = self.settings.with_scenario(&scenario.tcp);
-        match (scenario.parallel(), controls[0]) {
-            (Some(parallel), CongestionControl::Native(controller)) => {
-                let simulation = ParallelSimulation::new(scenario, parallel, seed, controller, settings);
-                run_parallel(simulation, scenario, parallel, seed, progress)
-            }
-            _ => {
-                let (flows, cross_flows, web) = (group_controls(scenario)?, cross_flow_controls(scenario)?, web_controls(scenario)?);
-                run_series(scenario, seed, &SeriesControls { legs: controls, flows, cross_flows, web }, settings, progress)
-            }
+        // A proxy before parallel networks has a controller of its own.
+        let native = |leg: usize| match controls[leg.min(controls.len() - 1)] {
+            CongestionControl::Native(controller) => Some(controller),
+            CongestionControl::RouterAssisted(_) => None,
+        };
+        if let (Some(parallel), Some(sender), Some(last)) = (scenario.parallel(), native(0), native(1)) {
+            let simulation = ParallelSimulation::new(scenario, parallel, seed, [sender, last], settings);
+            return run_parallel(simulation, scenario, parallel, seed, progress);
         }
+        let (flows, cross_flows, web) = (group_controls(scenario)?, cross_flow_controls(scenario)?, web_controls(scenario)?);
+        run_series(scenario, seed, &SeriesControls { legs: controls, flows, cross_flows, web }, settings, progress)
     }
 }
 
@@ -178,12 +179,15 @@ fn can_answer_two_way(scenario: &Scenario) -> Result<(), EngineError> {
 
 /// Refuses scenarios with parallel networks that the simulator has no answer to.
 fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(), EngineError> {
-    for (index, network) in (1..).zip(parallel.networks) {
-        if matches!(network.queue.kind, QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp) {
-            let key = format!("network[{index}].queue.kind");
-            return EngineError::cannot("sim", key, "parallel networks have no such routers: use \"droptail\" or another queue");
+    let networks = (1..).zip(parallel.networks).map(|(number, network)| (format!("network[{number}]"), &network.link));
+    let before = (1..).zip(parallel.links).map(|(number, link)| (format!("link[{number}]"), link));
+    for (path, link) in networks.chain(before) {
+        if matches!(link.queue.kind, QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp) {
+            let why = "connections over parallel networks get no feedback of routers: use \"droptail\" or another queue";
+            return EngineError::cannot("sim", format!("{path}.queue.kind"), why);
         }
     }
+    can_answer_proxy_before_networks(scenario, parallel)?;
     if Explicit::named(scenario.control.sender_name()).is_some() {
         return EngineError::cannot("sim", "control.sender", "parallel networks have no routers that send feedback to senders");
     }
@@ -218,6 +222,32 @@ fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(
         }
         None => Ok(()),
     }
+}
+
+/// Refuses what the proxy between links and parallel networks does not have.
+fn can_answer_proxy_before_networks(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(), EngineError> {
+    let Some(split) = parallel.split else { return Ok(()) };
+    let plain = Split::at(split.after);
+    for (key, is_plain) in [
+        ("mode", split.mode == plain.mode),
+        ("backpressure", split.backpressure == plain.backpressure),
+        ("capacity", split.capacity.is_none()),
+        ("shaper", !split.shaper),
+        ("fast_open", !split.fast_open),
+    ] {
+        if !is_plain {
+            let why = "the proxy before parallel networks forwards as a stream, without more: leave it out";
+            return EngineError::cannot("sim", format!("split[1].{key}"), why);
+        }
+    }
+    let control = scenario.leg_controls()[1];
+    let divides_capacity = Controller::named(control).is_some_and(Controller::needs_capacity);
+    if divides_capacity || Explicit::named(control).is_some() {
+        let why =
+            format!("the proxy before parallel networks knows neither their capacity nor feedback of routers, which {control:?} needs");
+        return EngineError::cannot("sim", "control.proxy", why);
+    }
+    Ok(())
 }
 
 /// A key of a flow that is not supported over parallel networks, and why.

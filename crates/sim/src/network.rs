@@ -4,11 +4,11 @@
 use crate::{
     event_queue::{EventKey, EventQueue, NEVER, Timer},
     link_monitor::MonitoredLink,
-    packet::{HEADER_BYTES, PacketKind, SimPacket, wire_bytes_of},
+    packet::{PacketKind, SimPacket, wire_bytes_of},
     router::{self, LinkRouter},
 };
 use link::{DelayHistogram, DirectionSpec, LinkDirection, LinkStreams, Time};
-use scenario::{LinkChange, Loss, ParallelNetwork, Scenario};
+use scenario::{Link, LinkChange, Loss, Scenario};
 use units::{Bytes, QueueSize, Rate, Span};
 
 /// Where a packet goes that a channel has delivered.
@@ -96,27 +96,38 @@ impl SimNetwork {
             // Acknowledgements get no feedback from routers.
             let routers = [router::for_queue(link.queue.kind, link.rate), None];
             for ((next_hop, is_reverse), router) in hops.into_iter().zip([false, true]).zip(routers) {
-                let direction = LinkDirection::new(DirectionSpec::of_link(scenario, index, seed, is_reverse)).with_tap(router);
+                let direction = LinkDirection::with_tap(DirectionSpec::of_series(scenario, index, seed, is_reverse), router);
                 channels.push(LinkChannel { is_first: index == 0, ..LinkChannel::new(direction, next_hop) });
             }
         }
         SimNetwork::from_channels(channels, seed)
     }
 
-    /// The links of parallel networks, for segments of `mss` bytes of payload. The channels of
-    /// network k are 2k and 2k + 1; each delivers to an end.
-    pub(crate) fn for_parallel(networks: &[ParallelNetwork], mss: u32, seed: u64) -> Self {
-        let channels = (0..).zip(networks).flat_map(|(index, network)| {
-            let rate = wire_rate(network.rate, mss);
-            let limit = network.queue.size_for(rate, network.delay * 2);
-            [(NextHop::Receiver, network.loss), (NextHop::Sender, None)].map(|(next_hop, loss)| {
-                let direction = LinkDirection::new(DirectionSpec {
-                    loss,
-                    discipline: (network.queue.kind, network.queue.parameters_for(rate, network.delay * 2)),
-                    streams: LinkStreams { seed, link: index, is_reverse: next_hop == NextHop::Sender },
-                    ..DirectionSpec::lossless(rate, limit, network.delay)
-                })
-                .with_tap(None);
+    /// The links of parallel networks, and those between the sender and the networks, with rates in
+    /// IP bits a second. The channels of network k are 2k and 2k + 1; those of the links before the
+    /// networks follow. With `is_split` connections end between the two.
+    pub(crate) fn for_parallel(networks: &[Link], before: &[Link], is_split: bool, seed: u64) -> Self {
+        let (count, end) = (networks.len(), networks.len() + before.len());
+        let to_networks: Span = before.iter().map(|link| link.delay).fold(Span::ZERO, |sum, delay| sum + delay);
+        let farthest = networks.iter().map(|link| link.delay).max().unwrap_or(Span::ZERO);
+        let channels = networks.iter().chain(before).enumerate().flat_map(|(index, link)| {
+            let (own, rest) = if index < count { (link.delay, to_networks) } else { (to_networks, farthest) };
+            let base_rtt = if is_split { own } else { own + rest } * 2;
+            let hops = match index {
+                _ if index < count && (before.is_empty() || is_split) => [NextHop::Receiver, NextHop::Sender],
+                _ if index < count => [NextHop::Receiver, NextHop::Channel(backward(end - 1))],
+                _ => [
+                    match index + 1 {
+                        next if next < end => NextHop::Channel(forward(next)),
+                        _ if is_split => NextHop::Receiver,
+                        _ => NextHop::ByConnection,
+                    },
+                    if index == count { NextHop::Sender } else { NextHop::Channel(backward(index - 1)) },
+                ],
+            };
+            hops.into_iter().zip([false, true]).map(move |(next_hop, is_reverse)| {
+                let streams = LinkStreams { seed, link: index as u64, is_reverse };
+                let direction = LinkDirection::with_tap(DirectionSpec::of_link(link, base_rtt, streams), None);
                 LinkChannel::new(direction, next_hop)
             })
         });
@@ -154,7 +165,7 @@ impl SimNetwork {
         // TCP itself bounds the backlog, and a drop would only cause a retransmission. The limit is
         // that of the proxy's own shaper: half a second at the capacity, at least 4 MiB.
         let limit = QueueSize::Bytes(Bytes((capacity.bits_per_s() / 16).max(4 << 20)));
-        let direction = LinkDirection::new(DirectionSpec::lossless(capacity, limit, Span::ZERO)).with_tap(None);
+        let direction = LinkDirection::with_tap(DirectionSpec::lossless(capacity, limit, Span::ZERO), None);
         let next_hop = NextHop::Channel(forward(link));
         self.channels.push(LinkChannel { direction, next_hop, is_first: false, monitor: Some(monitor), is_shaper: true });
         self.next_deliveries.push(NEVER);
@@ -308,10 +319,4 @@ impl SimNetwork {
 /// Whether a packet belongs to a flow whose controller is not `share`.
 fn is_foreign(uses_share: &[bool], packet: &SimPacket) -> bool {
     !uses_share.get(packet.connection as usize).copied().unwrap_or(false)
-}
-
-/// The rate in IP bit/s that carries this rate of payload in full segments.
-pub(crate) fn wire_rate(payload: Rate, mss: u32) -> Rate {
-    let (rate, mss) = (u128::from(payload.bits_per_s()), u128::from(mss));
-    Rate((rate * (mss + u128::from(HEADER_BYTES))).div_ceil(mss) as u64)
 }

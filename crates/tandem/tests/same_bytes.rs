@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{TANDEM, scenario_files};
-use scenario::{Link, Loss, QueueKind, Scenario, ScenarioFile, Variant};
+use common::{TANDEM, parse_scenario, scenario_files};
+use scenario::{Link, Loss, QueueKind, Scenario, Variant};
 use serde_json::Value;
 use std::{
     fs,
@@ -35,8 +35,7 @@ impl Play {
     }
 
     fn variants(&self) -> Vec<Variant> {
-        let text = fs::read_to_string(&self.file).unwrap();
-        let file = ScenarioFile::parse(&text, &self.file.display().to_string()).unwrap_or_else(|error| panic!("{error}"));
+        let file = parse_scenario(&self.file);
         let sets: Vec<_> = self.sets.iter().map(|set| set.parse().unwrap()).collect();
         file.variants(&sets).unwrap_or_else(|error| panic!("{error}"))
     }
@@ -93,10 +92,12 @@ fn has_chance(scenario: &Scenario) -> bool {
         Some(Loss::PerPacket(often) | Loss::PerSecond(often)) => often > 0.0,
         Some(Loss::Gilbert(_)) => true,
     };
-    let of_links = scenario.links.iter().flat_map(|link| [link.loss.forward, link.loss.reverse]);
-    let mut losses = of_links.chain(scenario.networks.iter().map(|network| network.loss));
+    let links = || scenario.links.iter().chain(scenario.networks.iter().map(|network| &network.link));
+    let changed = |link: &Link| link.changes.iter().any(|change| change.loss.is_some_and(|loss| loss.0 > 0.0));
+    let mut losses = links().flat_map(|link| [link.loss.forward, link.loss.reverse]);
     let differ = |drawn: &dyn Fn(u64) -> String| drawn(SEEDS[0]) != drawn(SEEDS[1]);
     losses.any(loses)
+        || links().any(|link| changed(link) || link.beyond_rate_and_loss().is_some_and(|key| key != "trace"))
         || differ(&|seed| format!("{:?}", scenario.flow_specs(seed)))
         || scenario.parallel().is_some_and(|parallel| differ(&|seed| format!("{:?}", parallel.jobs(seed).take(100).collect::<Vec<_>>())))
         || scenario.cross.iter().any(|cross| differ(&|seed| format!("{:?}", cross.times(seed, 0).take(100).collect::<Vec<_>>())))

@@ -18,12 +18,18 @@ pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
     if parallel.foreground.is_none() {
         return EngineError::cannot("theory", "flow", "its files arrive at random: give a [foreground]");
     }
-    if let Some(network) = parallel.networks.iter().position(|network| network.loss.is_some()) {
-        return EngineError::cannot(
-            "theory",
-            format!("network[{}].loss", network + 1),
-            "its networks have no loss: give the rate that remains with losses",
-        );
+    if !parallel.links.is_empty() {
+        return EngineError::cannot("theory", "link", "its networks begin at the sender; the simulator has links before them: --on sim");
+    }
+    for (number, network) in (1..).zip(parallel.networks) {
+        if network.link.loss.forward.is_some() {
+            let why = "its networks have no loss: give the rate that remains with losses";
+            return EngineError::cannot("theory", format!("network[{number}].loss"), why);
+        }
+        if let Some(key) = network.link.beyond_rate_and_loss().or_else(|| network.link.varying_key()) {
+            let why = "its networks have a constant rate and no packets: leave it out, or ask the simulator: --on sim";
+            return EngineError::cannot("theory", format!("network[{number}].{key}"), why);
+        }
     }
     match (parallel.bond.scheduler, parallel.overload()) {
         (
@@ -67,9 +73,9 @@ pub(crate) fn answer(scenario: &Scenario, parallel: &Parallel<'_>, seed: u64) ->
         }
     };
     let carried: f64 = (0..parallel.classes()).map(|class| parallel.work(class)).sum();
-    let rates = || parallel.networks.iter().map(|network| network.rate.bits_per_s() as f64);
+    let rates = || parallel.networks.iter().map(|network| network.link.rate.bits_per_s() as f64);
     let network = |index: usize| {
-        let rate = parallel.networks[index].rate.bits_per_s() as f64;
+        let rate = parallel.networks[index].link.rate.bits_per_s() as f64;
         let share = share.as_ref().map(|share| share[index]);
         let work = share.map(|share| parallel.work(index + 1) + share * parallel.work(0));
         (work.map(|work| work / rate), share)
@@ -101,12 +107,12 @@ pub(crate) fn answer(scenario: &Scenario, parallel: &Parallel<'_>, seed: u64) ->
 /// network (returned, s): the power series needs numbers near 1.
 fn system(parallel: &Parallel<'_>) -> Result<(Can, f64), TheoryError> {
     let Some(whole) = parallel.size(0) else { unreachable!("can_answer requires a foreground") };
-    let (bits, rate) = (8.0 * whole.mean.0 as f64, parallel.networks[0].rate.bits_per_s() as f64);
+    let (bits, rate) = (8.0 * whole.mean.0 as f64, parallel.networks[0].link.rate.bits_per_s() as f64);
     let unit_s = bits / rate;
     let classes = 0..parallel.classes();
     let arrivals: Vec<f64> = classes.clone().map(|class| parallel.arrivals_per_s(class) * unit_s).collect();
     let sizes: Vec<f64> = classes.map(|class| parallel.size(class).map_or(1.0, |size| 8.0 * size.mean.0 as f64 / bits)).collect();
-    let speeds: Vec<f64> = parallel.networks.iter().map(|network| network.rate.bits_per_s() as f64 / rate).collect();
+    let speeds: Vec<f64> = parallel.networks.iter().map(|network| network.link.rate.bits_per_s() as f64 / rate).collect();
     let weight = parallel.foreground.map_or(1.0, |foreground| foreground.weight);
     Ok((Can::with(&arrivals, &sizes, &speeds)?.with_weight(weight)?, unit_s))
 }
@@ -137,7 +143,7 @@ fn simulated(parallel: &Parallel<'_>, jobs: u64, seed: u64) -> Result<(Vec<Optio
     if let Some(phases) = parallel.foreground.and_then(|foreground| foreground.arrivals.phases()) {
         run = run.with_modulation(0, modulation(phases, unit_s)?)?;
     }
-    let first_rate = parallel.networks[0].rate.bits_per_s() as f64;
+    let first_rate = parallel.networks[0].link.rate.bits_per_s() as f64;
     for (number, network) in (1..).zip(parallel.networks) {
         if let Some(streams) = network.streams {
             let rate = streams.rate.bits_per_s() as f64 / first_rate;
@@ -163,7 +169,7 @@ fn queues(parallel: &Parallel<'_>) -> Vec<Option<ValueWithError>> {
     let best = parallel.best();
     let left = |network: usize| {
         let foreground = if network == best { parallel.work(0) } else { 0.0 };
-        parallel.networks[network].rate.bits_per_s() as f64 - parallel.work(network + 1) - foreground
+        parallel.networks[network].link.rate.bits_per_s() as f64 - parallel.work(network + 1) - foreground
     };
     let mean = |class: usize| {
         let bits = 8.0 * parallel.size(class)?.mean.0 as f64;

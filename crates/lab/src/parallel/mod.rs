@@ -6,10 +6,10 @@ mod foreground;
 mod network;
 mod transfers;
 
-use crate::{controllers::LegControllers, emulator::LinkReport, measure, network::NetworkOptions};
+use crate::{controllers::LegControllers, emulator::LinkReport, measure, network::NetworkOptions, run::can_emulate};
 use bond_samples::BondSampler;
+use network::MAX_START_DELAY;
 pub use network::{BondRoute, ParallelNetworks};
-use network::{MAX_START_DELAY, wire_rate};
 use outcome::{CountedJobs, EngineError, FlowOutcome, NetworkOutcome, Outcome, Progress, ReorderOutcome};
 use proxy::{BondConfig, FlowRecord};
 use scenario::{FlowSpec, Opens, Parallel, PlannedTransfer, Scenario, TransferSchedule, TransferScheduler};
@@ -34,14 +34,12 @@ const MAX_LIVE_TRANSFERS: usize = 4000;
 /// # Errors
 /// [`EngineError::CannotAnswer`], with the key that it cannot play.
 pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
+    if !parallel.links.is_empty() {
+        let why = "its networks in parallel begin at the sender's host; the simulator has links before them: --on sim";
+        return EngineError::cannot("lab", "link", why);
+    }
     for (index, network) in (1..).zip(parallel.networks) {
-        if network.queue.kind != scenario::QueueKind::Droptail {
-            return EngineError::cannot(
-                "lab",
-                format!("network[{index}].queue.kind"),
-                "its networks have drop-tail queues only; the simulator has others: --on sim",
-            );
-        }
+        can_emulate(&format!("network[{index}]"), &network.link)?;
     }
     if let Some(index) = parallel.networks.iter().position(|network| network.streams.is_some()) {
         let key = format!("network[{}].streams", index + 1);
@@ -163,7 +161,7 @@ pub(crate) fn play(
     let (results, ended) = mpsc::channel();
     let windows: Vec<_> = (0..parallel.classes()).map(|class| parallel.window(class)).collect();
     // The run starts after the handshakes of the bond's connections.
-    let rtt = parallel.networks.iter().map(|network| 2 * network.delay.0).max().unwrap_or(0);
+    let rtt = parallel.networks.iter().map(|network| 2 * network.link.delay.0).max().unwrap_or(0);
     thread::sleep((Duration::from_millis(200) + Span(8 * rtt).duration()).min(MAX_START_DELAY));
     let mut transfers = TransferThreads::start(
         &networks,
@@ -173,6 +171,7 @@ pub(crate) fn play(
         route == TransferRoute::Multipath,
         results,
     )?;
+    networks.start_clock();
     let mut run = ParallelRun {
         parallel,
         networks: &networks,
@@ -234,9 +233,8 @@ fn record_ended_stream(totals: &Mutex<BondTotals>, opens: Opens, end: usize, rec
 
 /// Adds warnings and drops of each network to an outcome, which is valid without warnings.
 fn add_link_reports(outcome: &mut Outcome, parallel: &Parallel<'_>, reports: &[LinkReport]) {
-    for (index, (network, report)) in parallel.networks.iter().zip(reports).enumerate() {
-        let rtt = network.delay * 2;
-        let warnings = measure::link_warnings(&format!("network {}", index + 1), wire_rate(network.rate), rtt, report);
+    for (index, (link, report)) in network::ip_links(parallel).iter().zip(reports).enumerate() {
+        let warnings = measure::link_warnings(&format!("network {}", index + 1), link.rate, link.delay * 2, report);
         outcome.warnings.extend(warnings);
         outcome.networks[index].queue_drops = Some(report.counts.queue_drops);
     }
@@ -357,7 +355,8 @@ impl ParallelRun<'_> {
         let (began, stopped) = self.jobs.marks();
         let (began, stopped) = (began.cloned().unwrap_or_default(), stopped.cloned().unwrap_or_else(|| self.snapshot()));
         let span = (stopped.at - began.at).max(1e-9);
-        let capacity = |index: usize| wire_rate(self.parallel.networks[index].rate).bits_per_s() as f64 / 8.0 * span;
+        let links = network::ip_links(self.parallel);
+        let capacity = |index: usize| links[index].capacity_between(began.at, began.at + span);
         let left = |index: usize| {
             let of = |snapshot: &TrafficSnapshot| snapshot.left.get(index).copied().unwrap_or(0);
             of(&stopped).saturating_sub(of(&began)) as f64

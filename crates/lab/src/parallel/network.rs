@@ -19,12 +19,12 @@ use link::{DirectionSpec, LinkStreams};
 use proxy::{BondConfig, BondNetwork, FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
-use scenario::{LinkChanges, Opens, Parallel};
+use scenario::{Link, Opens, Parallel};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::{Duration, Instant},
 };
-use units::{Bytes, PKT, Rate};
+use units::{Bytes, PKT, Rate, Span};
 
 /// Port at which the accepting end of a bond listens.
 const BOND_PORT: u16 = 7000;
@@ -33,7 +33,7 @@ const ENTRY_PORT: u16 = 4000;
 /// Port of the loopback interface to which the accepting end of a bond connects.
 pub(super) const EXIT_PORT: u16 = 4100;
 /// Payload of a full segment with timestamps, bytes.
-const MSS: u64 = PKT.0 - 52;
+const MSS: u32 = PKT.0 as u32 - 52;
 /// Maximum time to wait for the handshakes of a bond's connections before a run starts.
 pub(super) const MAX_START_DELAY: Duration = Duration::from_secs(10);
 
@@ -74,9 +74,9 @@ pub(super) fn address(index: usize, end: usize) -> IpAddr {
     Ipv4Addr::new(10, 77, index as u8 + 1, end as u8 + 1).into()
 }
 
-/// The rate of IP bytes of a network that carries this rate of payload in full segments.
-pub(super) fn wire_rate(payload: Rate) -> Rate {
-    Rate((u128::from(payload.bits_per_s()) * u128::from(PKT.0)).div_ceil(MSS.into()) as u64)
+/// The networks as links with rates in IP bits a second.
+pub(super) fn ip_links(parallel: &Parallel<'_>) -> Vec<Link> {
+    parallel.networks.iter().map(|network| network.ip_link(MSS)).collect()
 }
 
 /// Index of the host that opens connections: 0 for the sender, 1 for the receiver.
@@ -105,24 +105,21 @@ impl ParallelNetworks {
                 host.publish()?;
             }
         }
-        let (count, memory) = (parallel.networks.len(), socket_memory(parallel));
-        let devices = set_up(&hosts[0], 0, count, &memory)?.into_iter().zip(set_up(&hosts[1], 1, count, &memory)?);
-        let specs = parallel.networks.iter().enumerate().zip(devices).map(|((index, network), (left, right))| {
-            let rate = wire_rate(network.rate);
-            let back = DirectionSpec::lossless(rate, network.queue.size_for(rate, network.delay * 2), network.delay);
-            LinkSpec {
-                directions: [
-                    DirectionSpec {
-                        loss: network.loss,
-                        streams: LinkStreams { seed, link: index as u64, is_reverse: false },
-                        ..back.clone()
-                    },
-                    back,
-                ],
-                changes: LinkChanges::default(),
-                ends: [left, right],
-                hosts: [0, 1],
-            }
+        let links = ip_links(parallel);
+        let mut settings = settings(&socket_memory(&links)).to_vec();
+        if links.iter().any(|link| link.queue.marks()) {
+            // Ask for ECN: the kernel's default only accepts it.
+            settings.push(("ipv4/tcp_ecn", "1".into()));
+        }
+        let devices = set_up(&hosts[0], 0, links.len(), &settings)?.into_iter().zip(set_up(&hosts[1], 1, links.len(), &settings)?);
+        let specs = (0..).zip(&links).zip(devices).map(|((index, link), (left, right))| LinkSpec {
+            directions: [false, true].map(|is_reverse| {
+                let streams = LinkStreams { seed, link: index, is_reverse };
+                DirectionSpec::of_link(link, link.delay * 2, streams)
+            }),
+            changes: link.all_changes(),
+            ends: [left, right],
+            hosts: [0, 1],
         });
         let specs = specs.collect();
         let (capture, capture_writer) = Capture::of_hosts(options.capture.as_deref(), &hosts)?;
@@ -130,6 +127,13 @@ impl ParallelNetworks {
         let settings = EmulatorSettings { epoch, access_delays, reordering: reordering(options, seed), capture };
         let emulator = Some(Emulator::start(specs, settings)?);
         Ok(ParallelNetworks { hosts, bonds: [None, None], emulator, capture_writer, _cpus_awake: CpusAwake::keep() })
+    }
+
+    /// Starts the clock of the run, from which on the networks change.
+    pub(crate) fn start_clock(&self) {
+        if let Some(emulator) = &self.emulator {
+            emulator.start_clock();
+        }
     }
 
     /// The sender and the receiver.
@@ -171,7 +175,7 @@ impl ParallelNetworks {
         rand::rng().fill(&mut secret[..]);
         let key = PresharedKey::new(&secret).map_err(|why| LabError::Bond(why.to_string()))?;
         let profile = LegProfile { control: Some(control.into()), ..LegProfile::default() };
-        let in_flight = parallel.networks.iter().map(|network| wire_rate(network.rate).bytes_in(network.delay * 2).0).sum::<u64>();
+        let in_flight = ip_links(parallel).iter().map(most_in_flight).sum::<u64>();
         let bond = BondConfig {
             key: Some(key),
             settings,
@@ -273,8 +277,8 @@ impl Drop for ParallelNetworks {
 }
 
 /// Makes a host's devices, one for each network, and configures the host.
-fn set_up(host: &Host, end: usize, networks: usize, memory: &str) -> Result<Vec<OwnedFd>, LabError> {
-    host.sysctl(&settings(memory))?;
+fn set_up(host: &Host, end: usize, networks: usize, settings: &[(&str, String)]) -> Result<Vec<OwnedFd>, LabError> {
+    host.sysctl(settings)?;
     let mut devices = Vec::new();
     let mut lines = Vec::new();
     for index in 0..networks {
@@ -291,16 +295,21 @@ fn set_up(host: &Host, end: usize, networks: usize, memory: &str) -> Result<Vec<
     Ok(devices)
 }
 
+/// Bytes in flight on a link at the highest rate and the longest delay that it ever has.
+fn most_in_flight(link: &Link) -> u64 {
+    let rates = link.changes.iter().filter_map(|change| change.rate);
+    let delays = link.changes.iter().filter_map(|change| change.delay);
+    rates.fold(link.rate, Rate::max).bytes_in(delays.fold(link.delay, Span::max) * 2).0
+}
+
 /// Default and maximum socket buffer, in bytes: four times what is in flight and queued in the
 /// network with most of both. A factor of two covers the kernel's overhead, another the growth of
 /// the window.
-fn socket_memory(parallel: &Parallel<'_>) -> String {
-    let need = |network: &scenario::ParallelNetwork| {
-        let rate = wire_rate(network.rate);
-        let in_flight = rate.bytes_in(network.delay * 2).0;
-        let queue = network.queue.size_for(rate, network.delay * 2).bytes().0;
-        in_flight.saturating_add(queue).saturating_mul(4)
+fn socket_memory(links: &[Link]) -> String {
+    let need = |link: &Link| {
+        let queue = link.queue.size_for(link.rate, link.delay * 2).bytes().0;
+        most_in_flight(link).saturating_add(queue).saturating_mul(4)
     };
-    let need = parallel.networks.iter().map(need).max().unwrap_or(0).clamp(4 << 20, 1 << 28);
+    let need = links.iter().map(need).max().unwrap_or(0).clamp(4 << 20, 1 << 28);
     format!("{need} {need}")
 }

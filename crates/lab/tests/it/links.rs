@@ -5,7 +5,7 @@
 //! so. Otherwise the link must deliver what was configured.
 
 use crate::{ALONE, common};
-use lab::{Calibration, calibrate};
+use lab::{Calibration, ImpairmentMeasurement, LabError, calibrate};
 use scenario::Loss;
 use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, Exp};
 use std::{
@@ -117,14 +117,23 @@ fn loss_events_per_second_are_exponentially_spaced() {
 
 #[test]
 fn impairments_are_what_was_asked() {
-    const TEST: &str = "impairments_are_what_was_asked";
-    if common::skip(TEST) {
+    impairments_hold("impairments_are_what_was_asked", lab::measure_impairments);
+}
+
+#[test]
+fn impairments_of_a_network_in_parallel_are_what_was_asked() {
+    impairments_hold("impairments_of_a_network_in_parallel_are_what_was_asked", lab::measure_network_impairments);
+}
+
+/// Measures until every impairment is what was asked. `test` is the name of the test.
+fn impairments_hold(test: &'static str, measure: fn(Duration) -> Result<Vec<ImpairmentMeasurement>, LabError>) {
+    if common::skip(test) {
         return;
     }
     let _alone = alone();
     let begun = Instant::now();
     loop {
-        let measured = lab::measure_impairments(Duration::from_secs(2)).unwrap();
+        let measured = measure(Duration::from_secs(2)).unwrap();
         let wrong: Vec<_> = measured.iter().filter(|one| !one.holds()).collect();
         if wrong.is_empty() {
             return;
@@ -133,7 +142,7 @@ fn impairments_are_what_was_asked() {
         let is_late = wrong.iter().all(|one| one.refused > 0 || one.what.ends_with("ms"));
         if begun.elapsed() > 3 * PATIENCE {
             assert!(is_late, "{wrong:#?}");
-            return testing::skipped(TEST, &format!("this machine never kept up: {wrong:?}"));
+            return testing::skipped(test, &format!("this machine never kept up: {wrong:?}"));
         }
     }
 }

@@ -5,9 +5,9 @@ use lab::{Host, Lab, LabError, NetworkOptions, ParallelNetworks, SeriesNetwork};
 use outcome::Engine;
 use scenario::{Scenario, ScenarioFile};
 use std::{
-    io::{Read, Write},
+    io::{self, BufRead, Cursor, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::PoisonError,
+    sync::{Arc, PoisonError},
     thread,
 };
 
@@ -97,4 +97,39 @@ fn a_bond_carries_the_flow_of_a_scenario() {
     let shares: Vec<f64> = outcome.networks.iter().filter_map(|network| network.share).collect();
     assert_eq!(shares.len(), 2);
     assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{shares:?}");
+}
+
+/// A cellular network by a trace of 8.6 Mbit/s on average and a satellite one whose rate and delay
+/// change within the run.
+#[test]
+fn a_bond_uses_a_network_with_a_trace_and_one_that_changes() {
+    const TEST: &str = "a_bond_uses_a_network_with_a_trace_and_one_that_changes";
+    if common::skip(TEST) {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = "name = \"two\"\nduration = \"4s\"\n[[network]]\ndelay = \"10ms\"\nqueue = \"100pkt\"\ntrace = { down = \"down\", up = \"up\" }\n\
+                [[network]]\nrate = \"20Mbit\"\ndelay = \"10ms\"\nqueue = { limit = \"100pkt\", kind = \"fq_codel\" }\n\
+                changes = [{ at = \"1s\", rate = \"10Mbit\", delay = \"25ms\" }, { at = \"1900ms\", rate = \"20Mbit\", delay = \"10ms\" }]\n\
+                repeat = \"2s\"\n[[flow]]\n[bond]\nscheduler = \"score\"\n";
+    let open = |name: &str| -> io::Result<Box<dyn BufRead>> {
+        // 400 ms at 12 Mbit/s, 200 ms at 1.2 Mbit/s, a gap; upwards 2.4 Mbit/s.
+        let times: Vec<u32> = match name {
+            "down" => (1..=400).chain((410..=600).step_by(10)).chain([700]).collect(),
+            _ => (5..=700).step_by(5).collect(),
+        };
+        let text: String = times.iter().map(|at| format!("{at}\n")).collect();
+        Ok(Box::new(Cursor::new(text)))
+    };
+    let file = ScenarioFile::parse_with(text, "test", Arc::new(open)).unwrap();
+    let scenario = file.variants(&[]).unwrap().remove(0).scenario;
+    let outcome = Lab::default().run(&scenario, 1, &()).unwrap();
+    if !outcome.valid {
+        return testing::skipped(TEST, &format!("this machine did not keep up: {:?}", outcome.warnings));
+    }
+    // 421 opportunities of 1448 bytes of payload in 700 ms, and 15 Mbit/s.
+    let carried = 421.0 * 1448.0 * 8.0 / 0.7 + 15e6;
+    assert!(outcome.goodput_bps < 1.02 * carried && outcome.goodput_bps > 0.6 * carried, "{} of {carried}", outcome.goodput_bps);
+    let used: Vec<f64> = outcome.networks.iter().map(|network| network.utilization).collect();
+    assert!(used.iter().all(|used| (0.5..1.03).contains(used)), "{used:?}");
 }

@@ -114,8 +114,8 @@ impl QueueTap<Numbered> for Notes {
 #[test]
 fn a_tap_sees_events_at_exact_times_however_often_the_caller_polls() {
     for looks in [false, true] {
-        let direction = LinkDirection::new(DirectionSpec::lossless(Rate(8_000_000), QueueSize::Packets(2), Span(5_000_000)));
-        let mut direction = direction.with_tap(Notes::default());
+        let spec = DirectionSpec::lossless(Rate(8_000_000), QueueSize::Packets(2), Span(5_000_000));
+        let mut direction = LinkDirection::with_tap(spec, Notes::default());
         for number in 0..4 {
             let refused = direction.enqueue(Time(number as u64), Numbered(number, 1000, Span::ZERO, Rc::default())).is_err();
             assert_eq!(refused, number == 3, "one is in transmission, two wait");

@@ -79,7 +79,10 @@ pub(super) struct SocketWrite {
 /// there is none, and asks again at [`next_check`](Self::next_check).
 #[derive(Debug)]
 pub(super) struct BondedTransfer {
+    settings: bond::BondSettings,
     outbound: Outbound,
+    /// Nothing more will be offered.
+    is_closed: bool,
     order: Resequencer,
     connections: [BondPath; MAX_CONNECTIONS],
     /// The receiver's buffer, bytes; `None`: unlimited.
@@ -90,10 +93,36 @@ impl BondedTransfer {
     /// A transfer of `bytes`, to a receiver with a buffer of `window` bytes; `None`: unlimited. Its
     /// application reads at once what is in order.
     pub(super) fn new(bytes: u64, settings: bond::BondSettings, window: Option<u64>) -> Self {
-        let mut outbound = Outbound::new(settings, window.unwrap_or(u64::MAX));
-        outbound.offer(bytes);
-        outbound.close();
-        BondedTransfer { outbound, order: Resequencer::new(usize::MAX), connections: Default::default(), window }
+        let mut bonded = BondedTransfer {
+            settings,
+            outbound: Outbound::new(settings, window.unwrap_or(u64::MAX)),
+            is_closed: false,
+            order: Resequencer::new(usize::MAX),
+            connections: Default::default(),
+            window,
+        };
+        bonded.feed(bytes, true);
+        bonded
+    }
+
+    /// The same transfer before any of it is at the sending end; [`feed`](Self::feed) tells what is.
+    pub(super) fn fed(self) -> Self {
+        let outbound = Outbound::new(self.settings, self.window.unwrap_or(u64::MAX));
+        BondedTransfer { outbound, is_closed: false, ..self }
+    }
+
+    /// The sending end has `bytes` more, the last ones if `is_all`.
+    pub(super) fn feed(&mut self, bytes: u64, is_all: bool) {
+        self.outbound.offer(bytes);
+        if is_all {
+            self.outbound.close();
+            self.is_closed = true;
+        }
+    }
+
+    /// Bytes that are to be assigned, for the first time or again.
+    pub(super) fn unassigned(&self) -> u64 {
+        self.outbound.unassigned()
     }
 
     /// A connection over network `network` is established.
@@ -123,7 +152,7 @@ impl BondedTransfer {
         bonded.delivered.pieces.push_back((piece.offset, piece.len));
         bonded.acknowledged.pieces.push_back((piece.offset, piece.len));
         bonded.written += PIECE_HEADER + piece.len;
-        Some(SocketWrite { connection, end: bonded.written, last: self.outbound.unassigned() == 0 })
+        Some(SocketWrite { connection, end: bonded.written, last: self.is_closed && self.outbound.unassigned() == 0 })
     }
 
     /// When to ask for writes again if nothing happens before, ns.

@@ -2,8 +2,10 @@
 //! leaves.
 
 mod bonded_transfer;
+mod connections;
 mod limits;
 mod measurement;
+mod proxy;
 mod results;
 mod simulation;
 mod striping;

@@ -1,7 +1,6 @@
 //! The outcome of a run over parallel networks.
 
 use super::{measurement::NetworkSnapshot, simulation::ParallelSimulation};
-use crate::network::wire_rate;
 use outcome::{FlowOutcome, NetworkOutcome, Outcome, ReorderOutcome};
 
 /// The outcome of a run that has ended.
@@ -11,10 +10,7 @@ pub(crate) fn outcome(simulation: &ParallelSimulation<'_>, seed: u64) -> Outcome
     let began = began.copied().unwrap_or(NetworkSnapshot::ZERO);
     let stopped = stopped.copied().unwrap_or(NetworkSnapshot::ZERO);
     let span_s = stopped.at.saturating_sub(began.at).max(1) as f64 / 1e9;
-    let capacity_bytes = |network: usize| {
-        let rate = wire_rate(simulation.parallel.networks[network].rate, simulation.settings.mss);
-        rate.bits_per_s() as f64 / 8.0 * span_s
-    };
+    let capacity_bytes = |network: usize| simulation.links[network].capacity_between(began.at as f64 / 1e9, began.at as f64 / 1e9 + span_s);
     let departed_bytes = |network: usize| stopped.departed[network].saturating_sub(began.departed[network]) as f64;
     let striped_bytes: u64 = measurement.bytes_by_network.iter().sum();
     let network = |index: usize| NetworkOutcome {

@@ -11,45 +11,54 @@ use crate::{
     connection::{ConnectionEnd, TcpConnection},
     event_loop::{self, RunEnd, Simulation},
     event_queue::{EventKey, ScheduledEventKind, Timer},
-    network::{NextHop, SimNetwork, backward, forward, wire_rate},
+    network::{NextHop, SimNetwork, forward},
     packet::{PacketKind, SimPacket},
-    receiver::{EcnEcho, MAX_WINDOW, TcpReceiver},
     run_counters::RunCounters,
-    sender::{CongestionControl, SenderConfig, TcpSender},
     settings::TcpSettings,
+    varying_links::VaryingLinks,
 };
 use control::TunedController;
 use outcome::Progress;
-use scenario::{FlowSpec, Parallel, ParallelNetwork, PlannedTransfer, Scenario, TransferSchedule, TransferScheduler};
+use scenario::{FlowSpec, Link, Opens, Parallel, PlannedTransfer, Scenario, TransferSchedule, TransferScheduler};
 use std::collections::VecDeque;
-
-/// The low bits of a connection's number are its slot, the others the generation.
-const SLOT_BITS: u32 = 20;
 
 /// A transfer in progress.
 #[derive(Debug)]
-struct ActiveTransfer {
-    planned: PlannedTransfer,
-    striped: StripedTransfer,
-    /// The slots of its connections. Connection c runs over network c modulo the number of
-    /// networks.
-    slots: [Option<u32>; MAX_CONNECTIONS],
+pub(super) struct ActiveTransfer {
+    pub(super) planned: PlannedTransfer,
+    pub(super) striped: StripedTransfer,
+    /// The slots of its connections over the networks. Connection c runs over network c modulo the
+    /// number of networks.
+    pub(super) slots: [Option<u32>; MAX_CONNECTIONS],
+    /// The slot of its connection to the proxy before the networks, while it has one.
+    pub(super) to_proxy: Option<u32>,
     /// The part of the run in whose means it counts.
     part: Option<usize>,
-    ended: bool,
+    pub(super) ended: bool,
     /// When its bond checks for overdue data.
     bond_timer: Timer,
 }
 
 /// The owner of a connection's slot.
 #[derive(Debug, Clone, Copy)]
-struct SlotOwner {
+pub(super) struct SlotOwner {
     /// The connection's number; of a free slot, the number of the next connection.
-    number: u32,
-    transfer: u32,
-    /// The number of the connection within the transfer.
-    connection: usize,
-    network: usize,
+    pub(super) number: u32,
+    pub(super) transfer: u32,
+    pub(super) carries: Carries,
+}
+
+/// What of a transfer a connection carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Carries {
+    /// The share of one of its connections over the networks.
+    Share {
+        /// The number of the connection within the transfer.
+        connection: usize,
+        network: usize,
+    },
+    /// All of it, over the links from the sender to the proxy before the networks.
+    ToProxy,
 }
 
 /// A flow that the scenario lists.
@@ -68,14 +77,19 @@ pub(crate) struct ParallelSimulation<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) parallel: Parallel<'a>,
     pub(super) settings: TcpSettings,
-    controller: TunedController,
+    /// Of the connections to the proxy before the networks, and of those over the networks.
+    pub(super) controllers: [TunedController; 2],
     pub(super) net: SimNetwork,
+    /// The links of the networks, and then those before the networks, with rates in IP bits a
+    /// second.
+    pub(super) links: Vec<Link>,
+    varying_links: VaryingLinks,
     /// The connections by slot, and the owners of the slots.
-    connections: Vec<TcpConnection>,
-    owners: Vec<SlotOwner>,
-    free_slots: VecDeque<u32>,
-    transfers: Vec<ActiveTransfer>,
-    free_transfers: Vec<u32>,
+    pub(super) connections: Vec<TcpConnection>,
+    pub(super) owners: Vec<SlotOwner>,
+    pub(super) free_slots: VecDeque<u32>,
+    pub(super) transfers: Vec<ActiveTransfer>,
+    pub(super) free_transfers: Vec<u32>,
     schedule: TransferSchedule,
     /// The transfer that arrives next.
     next_transfer: Option<PlannedTransfer>,
@@ -85,8 +99,8 @@ pub(crate) struct ParallelSimulation<'a> {
     has_endless_flow: bool,
     pub(super) measurement: TransferMeasurement,
     /// Counters of the connections that have given up their slots.
-    retired_counters: RunCounters,
-    out_of_slots: bool,
+    pub(super) retired_counters: RunCounters,
+    pub(super) out_of_slots: bool,
 }
 
 impl Simulation for ParallelSimulation<'_> {
@@ -107,16 +121,29 @@ impl Simulation for ParallelSimulation<'_> {
     fn deliver(&mut self, channel: usize) {
         let mut packet = SimPacket::placeholder();
         while let Some(next_hop) = self.net.take_arrived(channel, &mut packet) {
-            match self.slot_of(packet.connection) {
-                Some(slot) if next_hop == NextHop::Receiver => self.on_packet_at_receiver(slot, &packet),
-                Some(slot) => self.on_packet_at_sender(slot, &packet),
-                None => {}
+            let slot = self.slot_of(packet.connection);
+            match (next_hop, slot) {
+                (NextHop::Channel(next), _) => {
+                    self.net.send(next, packet);
+                }
+                // From the last link before the networks to the connection's network.
+                (NextHop::ByConnection, Some(slot)) => {
+                    if let Carries::Share { network, .. } = self.owners[slot].carries {
+                        self.net.send(forward(network), packet);
+                    }
+                }
+                (NextHop::Receiver, Some(slot)) => self.on_packet_at_receiver(slot, &packet),
+                (NextHop::Sender, Some(slot)) => self.on_packet_at_sender(slot, &packet),
+                (_, None) => {}
             }
         }
     }
 
     fn handle_event(&mut self, at: u64, key: EventKey) {
         match key.kind {
+            ScheduledEventKind::RateChange => {
+                self.varying_links.handle(key, &mut self.net);
+            }
             ScheduledEventKind::FlowStart => self.start_transfer(),
             ScheduledEventKind::BondCheck => {
                 if self.transfers[key.target as usize].bond_timer.expired(at, key, &mut self.net.events) {
@@ -147,17 +174,22 @@ impl<'a> ParallelSimulation<'a> {
         scenario: &'a Scenario,
         parallel: Parallel<'a>,
         seed: u64,
-        controller: TunedController,
+        controllers: [TunedController; 2],
         settings: TcpSettings,
     ) -> Self {
         let specs = scenario.flow_specs(seed);
         let finite_flows = specs.iter().filter(|spec| spec.bytes.is_some()).count();
+        let networks: Vec<Link> = parallel.networks.iter().map(|network| network.ip_link(settings.mss)).collect();
+        let net = SimNetwork::for_parallel(&networks, parallel.links, parallel.split.is_some(), seed);
+        let links = [&networks[..], parallel.links].concat();
         let mut simulation = ParallelSimulation {
             scenario,
             parallel,
             settings,
-            controller,
-            net: SimNetwork::for_parallel(parallel.networks, settings.mss, seed),
+            controllers,
+            net,
+            varying_links: VaryingLinks::new(links.iter()),
+            links,
             connections: Vec::new(),
             owners: Vec::new(),
             free_slots: VecDeque::new(),
@@ -172,6 +204,7 @@ impl<'a> ParallelSimulation<'a> {
             retired_counters: RunCounters::default(),
             out_of_slots: false,
         };
+        simulation.varying_links.schedule_first(&mut simulation.net);
         simulation.schedule_next_transfer();
         simulation
     }
@@ -212,7 +245,7 @@ impl<'a> ParallelSimulation<'a> {
     /// The internal counters of the run so far.
     pub(crate) fn counters(&self) -> RunCounters {
         let mut counters = RunCounters { events: self.net.events_processed, ..self.retired_counters };
-        for slot in self.transfers.iter().flat_map(|transfer| transfer.slots).flatten() {
+        for slot in self.transfers.iter().flat_map(|transfer| transfer.slots.into_iter().chain([transfer.to_proxy])).flatten() {
             counters.add(&self.connections[slot as usize]);
         }
         counters
@@ -233,9 +266,10 @@ impl<'a> ParallelSimulation<'a> {
                 StripedTransfer::over(bytes, &bond, connections, self.parallel.best())
             }
         };
+        let striped = if self.parallel.split.is_some() { striped.fed() } else { striped };
         let part = self.measurement.on_arrival(&planned.job, &mut self.net);
-        let transfer =
-            ActiveTransfer { planned, striped, slots: [None; MAX_CONNECTIONS], part, ended: false, bond_timer: Timer::default() };
+        let slots = [None; MAX_CONNECTIONS];
+        let transfer = ActiveTransfer { planned, striped, slots, to_proxy: None, part, ended: false, bond_timer: Timer::default() };
         let number = match self.free_transfers.pop() {
             Some(number) => {
                 self.transfers[number as usize] = transfer;
@@ -246,80 +280,28 @@ impl<'a> ParallelSimulation<'a> {
                 self.transfers.len() as u32 - 1
             }
         };
-        let striped = &self.transfers[number as usize].striped;
-        let count = self.parallel.networks.len() * if striped.is_static() { 1 } else { self.weight() };
-        for connection in 0..count {
-            if self.transfers[number as usize].striped.uses(connection) {
-                self.open_connection(number, connection);
-            }
+        // The leg of the end that opens is opened first.
+        match (self.parallel.split, planned.opens) {
+            (Some(_), Opens::Sender) => self.open_to_proxy(number),
+            _ => self.open_over_networks(number),
         }
     }
 
     /// Connections of a transfer of the foreground over each network: TCP shares a network equally
     /// among connections, so this is the transfer's weight.
-    fn weight(&self) -> usize {
+    pub(super) fn weight(&self) -> usize {
         self.parallel.foreground.map_or(1, |foreground| foreground.weight as usize)
-    }
-
-    /// Opens a connection of a transfer.
-    fn open_connection(&mut self, transfer: u32, number_in_transfer: usize) {
-        let slot = self.free_slots.pop_front().unwrap_or(self.connections.len() as u32);
-        if slot >> SLOT_BITS > 0 {
-            self.out_of_slots = true;
-            return;
-        }
-        let number = self.owners.get(slot as usize).map_or(slot, |free| free.number);
-        let network = number_in_transfer % self.parallel.networks.len();
-        let owner = SlotOwner { number, transfer, connection: number_in_transfer, network };
-        let mut connection = self.new_connection(owner);
-        let transfer = &mut self.transfers[transfer as usize];
-        transfer.slots[number_in_transfer] = Some(slot);
-        if transfer.striped.is_static() {
-            connection.sender.write(transfer.striped.assigned(number_in_transfer), transfer.planned.ends);
-        }
-        connection.open(&mut self.net);
-        if slot as usize == self.connections.len() {
-            self.connections.push(connection);
-            self.owners.push(owner);
-        } else {
-            self.connections[slot as usize] = connection;
-            self.owners[slot as usize] = owner;
-        }
-    }
-
-    /// A closed connection for a slot.
-    fn new_connection(&self, owner: SlotOwner) -> TcpConnection {
-        let network = &self.parallel.networks[owner.network];
-        let planned = &self.transfers[owner.transfer as usize].planned;
-        let channels = [forward(owner.network), backward(owner.network)];
-        let config = SenderConfig {
-            connection: owner.number,
-            channel: channels[0],
-            monitor: None,
-            ecn: network.queue.marks(),
-            behind_shaper: false,
-            end_to_end_acks: false,
-            send_buffer: u64::MAX,
-        };
-        let receive_buffer = planned.window.map_or(u64::MAX, |window| window.0);
-        let max_window = unlimited_window(network, self.settings.mss);
-        let echo = if self.controller.controller().name() == "dctcp" { EcnEcho::EachSegment } else { EcnEcho::UntilCwr };
-        let receiver = TcpReceiver::new(owner.number, channels[1], [receive_buffer, max_window], echo, self.settings);
-        let sender = TcpSender::new(config, CongestionControl::Native(self.controller), self.settings);
-        TcpConnection::new(sender, receiver, (planned.opens, false), channels, self.settings)
-    }
-
-    /// The slot of the connection with this number, if the connection still has one.
-    fn slot_of(&self, number: u32) -> Option<usize> {
-        let slot = (number & ((1 << SLOT_BITS) - 1)) as usize;
-        self.owners.get(slot).filter(|owner| owner.number == number).map(|_| slot)
     }
 
     fn on_packet_at_receiver(&mut self, slot: usize, packet: &SimPacket) {
         let connection = &mut self.connections[slot];
         if !connection.is_established(ConnectionEnd::Receiver) || packet.kind == PacketKind::SynAck {
-            connection.on_handshake_packet(ConnectionEnd::Receiver, packet, &mut self.net);
+            let is_new = connection.on_handshake_packet(ConnectionEnd::Receiver, packet, &mut self.net);
+            if is_new && self.owners[slot].carries == Carries::ToProxy {
+                self.on_proxy_reached(self.owners[slot].transfer);
+            }
         }
+        let connection = &mut self.connections[slot];
         if !connection.is_established(ConnectionEnd::Receiver) {
             return;
         }
@@ -328,7 +310,9 @@ impl<'a> ParallelSimulation<'a> {
                 let before = connection.receiver.rcv_nxt;
                 connection.receiver.on_data(packet, &mut self.net);
                 let next = connection.receiver.rcv_nxt;
-                if next > before {
+                if next > before && self.owners[slot].carries == Carries::ToProxy {
+                    self.on_data_at_proxy(slot);
+                } else if next > before {
                     // The transfer holds what is out of order, so the connection's own window never
                     // closes.
                     connection.receiver.release(next, &mut self.net);
@@ -344,9 +328,9 @@ impl<'a> ParallelSimulation<'a> {
 
     /// A connection has delivered more of its transfer.
     fn on_delivered(&mut self, slot: usize) {
-        let owner = self.owners[slot];
-        let transfer = &mut self.transfers[owner.transfer as usize];
-        let new = transfer.striped.on_delivered(owner.connection, self.connections[slot].receiver.rcv_nxt);
+        let SlotOwner { transfer, carries: Carries::Share { connection, .. }, .. } = self.owners[slot] else { return };
+        let transfer = &mut self.transfers[transfer as usize];
+        let new = transfer.striped.on_delivered(connection, self.connections[slot].receiver.rcv_nxt);
         self.measurement.on_received(new);
         if transfer.ended || !transfer.planned.ends || !transfer.striped.is_complete() {
             return;
@@ -367,10 +351,13 @@ impl<'a> ParallelSimulation<'a> {
         if !connection.is_established(ConnectionEnd::Sender) || packet.kind == PacketKind::SynAck {
             if connection.on_handshake_packet(ConnectionEnd::Sender, packet, &mut self.net) {
                 let owner = self.owners[slot];
-                if let Some(bonded) = self.transfers[owner.transfer as usize].striped.bonded() {
-                    bonded.connection_established(self.net.now, owner.connection, owner.network);
+                if let Carries::Share { connection, network } = owner.carries {
+                    if let Some(bonded) = self.transfers[owner.transfer as usize].striped.bonded() {
+                        bonded.connection_established(self.net.now, connection, network);
+                    }
+                    self.on_network_reached(owner.transfer);
+                    self.offer_unassigned(slot);
                 }
-                self.offer_unassigned(slot);
                 self.connections[slot].sender.push(&mut self.net);
                 self.after_sending(slot);
             }
@@ -384,29 +371,31 @@ impl<'a> ParallelSimulation<'a> {
     }
 
     /// Offers the unassigned rest of a pulled transfer to a connection.
-    fn offer_unassigned(&mut self, slot: usize) {
+    pub(super) fn offer_unassigned(&mut self, slot: usize) {
         let transfer = &self.transfers[self.owners[slot].transfer as usize];
         if transfer.striped.is_pulled() {
+            let ends = transfer.planned.ends && transfer.striped.is_all_available();
             let sender = &mut self.connections[slot].sender;
-            sender.set_write_end(sender.snd_nxt + transfer.striped.unassigned(), transfer.planned.ends);
+            sender.set_write_end(sender.snd_nxt + transfer.striped.unassigned(), ends);
         }
     }
 
     /// To be called when a connection may have sent new data: updates the bond, and what the other
     /// connections may take.
-    fn after_sending(&mut self, slot: usize) {
-        let owner = self.owners[slot];
-        self.run_bond(owner.transfer);
-        let transfer = &mut self.transfers[owner.transfer as usize];
-        if transfer.striped.on_sent(owner.connection, self.connections[slot].sender.snd_nxt) {
+    pub(super) fn after_sending(&mut self, slot: usize) {
+        let SlotOwner { transfer: number, carries: Carries::Share { connection, .. }, .. } = self.owners[slot] else { return };
+        self.run_bond(number);
+        let transfer = &mut self.transfers[number as usize];
+        if transfer.striped.on_sent(connection, self.connections[slot].sender.snd_nxt) {
             for other in transfer.slots.into_iter().flatten() {
                 self.offer_unassigned(other as usize);
             }
         }
+        self.free_proxy_buffer(number);
     }
 
     /// Writes the pieces that the bond of a transfer assigns now, if it has one.
-    fn run_bond(&mut self, number: u32) {
+    pub(super) fn run_bond(&mut self, number: u32) {
         let transfer = &mut self.transfers[number as usize];
         let (now, ends) = (self.net.now, transfer.planned.ends);
         let Some(bonded) = transfer.striped.bonded().filter(|_| !transfer.ended) else {
@@ -428,46 +417,11 @@ impl<'a> ParallelSimulation<'a> {
         let due = bonded.next_check(now);
         self.net.events.set_timer(&mut transfer.bond_timer, EventKey { target: number, kind: ScheduledEventKind::BondCheck }, due);
     }
-
-    /// After the end of a transfer: frees the slots of its connections that have nothing
-    /// unacknowledged.
-    fn retire_connections(&mut self, slot: usize) {
-        let number = self.owners[slot].transfer;
-        let transfer = &mut self.transfers[number as usize];
-        if !transfer.ended {
-            return;
-        }
-        // What a bond has written to a socket is sent, even if it is of no use any more.
-        let is_bonded = transfer.striped.bonded().is_some();
-        for of_connection in &mut transfer.slots {
-            let Some(slot) = *of_connection else { continue };
-            let connection = &self.connections[slot as usize];
-            if connection.sender.snd_una == connection.sender.snd_nxt && !(is_bonded && connection.sender.unsent() > 0) {
-                *of_connection = None;
-                self.retired_counters.add(connection);
-                let free = &mut self.owners[slot as usize];
-                free.number = free.number.wrapping_add(1 << SLOT_BITS);
-                self.free_slots.push_back(slot);
-            }
-        }
-        if transfer.slots.iter().all(Option::is_none) {
-            self.free_transfers.push(number);
-        }
-    }
-}
-
-/// The largest window of ends that are not to limit a transfer, bytes: twice what can be in flight
-/// and queued, as for links in series.
-fn unlimited_window(network: &ParallelNetwork, mss: u32) -> u64 {
-    let (rate, rtt) = (wire_rate(network.rate, mss), network.delay * 2);
-    let queued = network.queue.size_for(rate, rtt).bytes().0;
-    let in_flight = rate.bytes_in(rtt).0;
-    (in_flight + queued.min(in_flight.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, MAX_WINDOW)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::connections::SLOT_BITS, *};
     use scenario::ScenarioFile;
 
     fn parse(text: &str) -> Scenario {
@@ -476,7 +430,7 @@ mod tests {
 
     fn simulation<'a>(scenario: &'a Scenario, controller: &str) -> ParallelSimulation<'a> {
         let controller = control::Controller::named(controller).expect("it exists").untuned();
-        ParallelSimulation::new(scenario, scenario.parallel().unwrap(), 1, controller, TcpSettings::default())
+        ParallelSimulation::new(scenario, scenario.parallel().unwrap(), 1, [controller; 2], TcpSettings::default())
     }
 
     /// The number of slots of connections and of transfers, and of transfers that were counted.
@@ -512,7 +466,7 @@ mod tests {
         simulation.retire_connections(0);
         assert_eq!((simulation.slot_of(number), simulation.free_slots.len(), simulation.free_transfers.len()), (None, 1, 1));
         simulation.transfers[0].ended = false;
-        simulation.open_connection(0, 0);
+        simulation.open_over_networks(0);
         assert_eq!((simulation.slot_of(number), simulation.slot_of(number + (1 << SLOT_BITS))), (None, Some(0)));
     }
 }

@@ -29,6 +29,8 @@ enum StripingPlan {
 pub(super) struct StripedTransfer {
     plan: StripingPlan,
     bytes: u64,
+    /// Of these, bytes from the first on that the sending end has.
+    available: u64,
     /// Bytes assigned to each connection so far. Unused with a bond.
     assigned: [u64; MAX_CONNECTIONS],
     /// Bytes that each connection has delivered, without duplicates.
@@ -89,7 +91,42 @@ impl StripedTransfer {
 
     fn new(bytes: u64, plan: StripingPlan) -> Self {
         let none = [0; MAX_CONNECTIONS];
-        StripedTransfer { plan, bytes, assigned: none, delivered: none, consumed: none, readable: 0, max_held: 0 }
+        StripedTransfer { plan, bytes, available: bytes, assigned: none, delivered: none, consumed: none, readable: 0, max_held: 0 }
+    }
+
+    /// The same transfer before any of it is at the sending end; [`feed`](Self::feed) tells what is.
+    pub(super) fn fed(self) -> Self {
+        let plan = match self.plan {
+            StripingPlan::Bonded(bonded) => StripingPlan::Bonded(Box::new(bonded.fed())),
+            other => other,
+        };
+        StripedTransfer { plan, available: 0, ..self }
+    }
+
+    /// The sending end has the first `available` bytes, which are the whole transfer if `is_all`.
+    pub(super) fn feed(&mut self, available: u64, is_all: bool) {
+        if let StripingPlan::Bonded(bonded) = &mut self.plan {
+            bonded.feed(available - self.available, is_all);
+        }
+        self.available = available;
+    }
+
+    /// Whether the sending end has the whole transfer.
+    pub(super) fn is_all_available(&self) -> bool {
+        self.available == self.bytes
+    }
+
+    /// The part of what is assigned to a connection from the start that the sending end has, bytes.
+    pub(super) fn writable(&self, connection: usize) -> u64 {
+        let assigned = self.assigned[connection];
+        match &self.plan {
+            StripingPlan::RoundRobin { piece, connections } => round_robin_bytes(self.available, *piece, *connections, connection as u64),
+            StripingPlan::Parts => {
+                let before: u64 = self.assigned[..connection].iter().sum();
+                self.available.saturating_sub(before).min(assigned)
+            }
+            _ => self.available.min(assigned),
+        }
     }
 
     /// Bytes assigned to a connection so far.
@@ -120,9 +157,12 @@ impl StripedTransfer {
         !self.is_static() || self.assigned[connection] > 0
     }
 
-    /// Bytes that are not assigned yet. Not meaningful with a bond.
+    /// Bytes at the sending end that are not assigned yet, and those that a bond is to send again.
     pub(super) fn unassigned(&self) -> u64 {
-        self.bytes - self.assigned.iter().sum::<u64>()
+        match &self.plan {
+            StripingPlan::Bonded(bonded) => bonded.unassigned(),
+            _ => self.available.saturating_sub(self.assigned.iter().sum()),
+        }
     }
 
     /// A connection has sent its own stream up to `sent`. Returns whether it has thereby taken
@@ -268,6 +308,30 @@ mod tests {
         assert_eq!(striped.readable(), 3500);
         striped.on_delivered(1, 2000);
         assert!(striped.is_complete());
+    }
+
+    #[test]
+    fn what_is_assigned_from_the_start_is_written_as_it_comes() {
+        let writable = |striped: &StripedTransfer| [0, 1].map(|connection| striped.writable(connection));
+        let bond = bond_of(TransferScheduler::RoundRobin, 1000);
+        for (striped, after_1500, whole) in [
+            (StripedTransfer::in_parts(4000, &[0.25, 0.75]), [1000, 500], [1000, 3000]),
+            (StripedTransfer::over(4000, &bond, 2, 0), [1000, 500], [2000, 2000]),
+            (StripedTransfer::single(4000, 1), [0, 1500], [0, 4000]),
+        ] {
+            assert_eq!(writable(&striped), whole, "nothing comes in between");
+            let mut fed = striped.fed();
+            assert_eq!((writable(&fed), fed.is_all_available()), ([0, 0], false));
+            fed.feed(1500, false);
+            assert_eq!(writable(&fed), after_1500);
+            fed.feed(4000, true);
+            assert_eq!((writable(&fed), fed.is_all_available()), (whole, true));
+        }
+        let mut pulled = StripedTransfer::over(4000, &bond_of(TransferScheduler::Fluid, 1), 2, 0).fed();
+        assert_eq!(pulled.unassigned(), 0);
+        pulled.feed(1000, false);
+        assert!(pulled.on_sent(1, 600));
+        assert_eq!(pulled.unassigned(), 400);
     }
 
     #[test]

@@ -9,7 +9,6 @@ mod sampler;
 mod setup;
 mod simulation;
 mod split_node;
-mod varying_link;
 mod web;
 mod web_traffic;
 

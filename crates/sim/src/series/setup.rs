@@ -7,7 +7,6 @@ use super::{
     place::{ConnectionPlace, NO_SPLIT},
     simulation::{SeriesFlow, SeriesSimulation},
     split_node::SplitNode,
-    varying_link::VaryingLink,
     web_traffic::{WebHalf, WebTraffic},
 };
 use crate::{
@@ -18,6 +17,7 @@ use crate::{
     receiver::{EcnEcho, MAX_WINDOW, TcpReceiver},
     sender::{CongestionControl, SenderConfig, TcpSender},
     settings::TcpSettings,
+    varying_links::VaryingLinks,
 };
 use scenario::{FlowLeg, FlowSpec, LegLinks, Scenario, SplitMode};
 use units::{Rate, Span};
@@ -46,8 +46,7 @@ impl<'a> SeriesSimulation<'a> {
             monitors: Vec::new(),
             applications: specs.iter().chain(&cross_specs).map(|spec| SourceApplication::new(spec, seed)).collect(),
             cross_traffic: (0..).zip(&scenario.cross).map(|(index, cross)| CrossTrafficSource::new(cross, seed, index)).collect(),
-            varying_links: varying_links(scenario),
-            demand_links: (0..scenario.links.len()).filter(|link| scenario.links[*link].demand.is_some()).collect(),
+            varying_links: VaryingLinks::new(scenario.links.iter()),
             has_endless_flow: finite_flows < specs.len(),
             open_flows: finite_flows,
             unconfirmed_flows: finite_flows,
@@ -171,15 +170,7 @@ impl<'a> SeriesSimulation<'a> {
         for (number, source) in (0..).zip(&mut self.cross_traffic) {
             source.schedule_next(number, &mut self.net);
         }
-        for (number, link) in (0..).zip(&mut self.varying_links) {
-            if let Some(change) = link.changes.peek() {
-                self.net.events.schedule(EventKey { target: number, kind: ScheduledEventKind::RateChange }, change.at.0);
-            }
-        }
-        // Looks at queues have the numbers after those of the changes.
-        for number in self.varying_links.len()..self.varying_links.len() + self.demand_links.len() {
-            self.net.events.schedule(EventKey { target: number as u32, kind: ScheduledEventKind::RateChange }, 0);
-        }
+        self.varying_links.schedule_first(&mut self.net);
     }
 }
 
@@ -193,11 +184,6 @@ fn agents(scenario: &Scenario, connections: u32, settings: &TcpSettings) -> Vec<
         PathAgent::new(agent.kind, cache, channels, connections, index as u32 * connections, settings)
     };
     (0..scenario.agents.len()).map(agent).collect()
-}
-
-fn varying_links(scenario: &Scenario) -> Vec<VaryingLink> {
-    let links = scenario.links.iter().enumerate().filter(|(_, spec)| !spec.changes.is_empty());
-    links.map(|(link, spec)| VaryingLink { link, changes: spec.all_changes().peekable() }).collect()
 }
 
 /// The largest window of ends that are not to limit a flow, bytes: half of the buffers that the lab

@@ -6,7 +6,6 @@ use super::{
     cross_traffic::CrossTrafficSource,
     place::ConnectionPlace,
     split_node::SplitNode,
-    varying_link::VaryingLink,
     web_traffic::{WebHalf, WebTraffic},
 };
 use crate::{
@@ -17,6 +16,7 @@ use crate::{
     network::{NextHop, SimNetwork, backward, forward},
     packet::{PacketKind, SimPacket},
     run_counters::RunCounters,
+    varying_links::VaryingLinks,
 };
 use outcome::Progress;
 use scenario::{FlowSpec, Opens, Scenario, SplitMode};
@@ -76,9 +76,7 @@ pub(crate) struct SeriesSimulation<'a> {
     pub(super) monitors: Vec<Option<usize>>,
     pub(super) applications: Vec<SourceApplication>,
     pub(super) cross_traffic: Vec<CrossTrafficSource>,
-    pub(super) varying_links: Vec<VaryingLink>,
-    /// Indices of the links with a rate that adapts to demand.
-    pub(super) demand_links: Vec<usize>,
+    pub(super) varying_links: VaryingLinks,
     /// A flow has no end, so the run lasts until its time limit.
     pub(super) has_endless_flow: bool,
     /// Finite flows whose last byte the receiver has not read.
@@ -453,10 +451,7 @@ impl SeriesSimulation<'_> {
     fn handle_event(&mut self, at: u64, key: EventKey) {
         let target = key.target as usize;
         match key.kind {
-            ScheduledEventKind::RateChange => match target.checked_sub(self.varying_links.len()) {
-                None => self.change_link(target, key),
-                Some(number) => self.follow_demand(number, key),
-            },
+            ScheduledEventKind::RateChange => self.change_link(key),
             // Samples are taken by `ObservedRun`. There is no bond.
             ScheduledEventKind::Sample | ScheduledEventKind::BondCheck => {}
             ScheduledEventKind::AgentTimer => {

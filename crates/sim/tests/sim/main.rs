@@ -6,6 +6,7 @@ mod common;
 mod explicit;
 mod fast_open;
 mod golden;
+mod networks;
 mod one_leg;
 mod parallel;
 mod properties;

@@ -5,12 +5,15 @@ pub(crate) mod middle;
 pub(crate) mod routed;
 
 use lab::Host;
+use scenario::ScenarioFile;
 use std::{
     fs,
+    io::{self, BufRead, BufReader},
     net::{IpAddr, SocketAddr, TcpStream},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -39,6 +42,14 @@ pub(crate) fn scenario_files() -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+/// Parses a scenario file, which may name other files relative to it.
+pub(crate) fn parse_scenario(path: &Path) -> ScenarioFile {
+    let folder = path.parent().map(Path::to_owned).unwrap_or_default();
+    let open = move |name: &str| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(BufReader::new(fs::File::open(folder.join(name))?))) };
+    let text = fs::read_to_string(path).unwrap();
+    ScenarioFile::parse_with(&text, &path.display().to_string(), Arc::new(open)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Returns whether `test` must be skipped, because hosts cannot be created or a program is missing,

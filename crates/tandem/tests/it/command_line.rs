@@ -1,6 +1,6 @@
 //! The command line: output, exit statuses, and one error message with a fix for each mistake.
 
-use crate::common::{TANDEM, scenario_files, skip};
+use crate::common::{TANDEM, parse_scenario, scenario_files, skip};
 use std::{
     fs,
     os::unix::process::CommandExt,
@@ -238,8 +238,7 @@ fn every_scenario_file_parses() {
     let files = scenario_files();
     assert!(!files.is_empty());
     for path in files {
-        let text = fs::read_to_string(&path).unwrap();
-        scenario::ScenarioFile::parse(&text, &path.display().to_string()).unwrap_or_else(|error| panic!("{error}"));
+        parse_scenario(&path);
     }
 }
 

@@ -48,7 +48,7 @@ impl PartQueue {
 pub fn replay(parallel: &Parallel<'_>, jobs: &[Job]) -> Vec<f64> {
     let count = parallel.networks.len();
     let parts = parallel.parts();
-    let rates: Vec<f64> = parallel.networks.iter().map(|network| network.rate.bits_per_s() as f64).collect();
+    let rates: Vec<f64> = parallel.networks.iter().map(|network| network.link.rate.bits_per_s() as f64).collect();
     // Queues of the foreground, one or one per network, then of the backgrounds.
     let foregrounds = if parts.is_some() { count } else { 1 };
     let mut queues: Vec<PartQueue> = (0..foregrounds + count).map(|_| PartQueue::default()).collect();
