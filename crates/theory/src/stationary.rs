@@ -2,8 +2,8 @@
 //! answer without random numbers, beside the estimates from long trajectories.
 //!
 //! The state is the two rates and the buffer content. In a step of δ seconds the legs move as
-//! without losses, which is in closed form ([`Trajectory`]), and then each loses with the
-//! probability that belongs to its exposure. The grid of the rates has the width by which a rate
+//! without losses, which is in closed form ([`Trajectory`]), and then each has a Poisson number of
+//! losses with its exposure as the mean. The grid of the rates has the width by which a rate
 //! rises in a step, so that only halved rates and buffer contents fall between its points: their
 //! mass is divided among the neighbours in proportion, which keeps the mean. Both errors are of
 //! second order in the width, and the answers of two grids are extrapolated to the width 0.
@@ -151,14 +151,21 @@ impl Axis {
 
 /// What a step does to the mass at a point of the grid.
 struct GridStep {
-    /// Where it goes without a loss, and for the rates also where it goes with one.
-    x: [(usize, f64); 2],
-    y: [(usize, f64); 2],
+    /// Where the rates go with none, one and more losses.
+    x: [(usize, f64); 3],
+    y: [(usize, f64); 3],
     q: (usize, f64),
-    /// Probability of a loss of each leg.
-    loses: [f64; 2],
+    /// For each leg, the probabilities of these numbers of losses.
+    losses: [[f64; 3]; 2],
     sent: f64,
     held: f64,
+}
+
+/// The probabilities of none, one and more losses in a step: a Poisson number with this mean. More
+/// than two are as rare as the square of the step's other errors.
+fn loss_probabilities(exposure: f64) -> [f64; 3] {
+    let none = (-exposure).exp();
+    [none, exposure * none, 1.0 - none * (1.0 + exposure)]
 }
 
 /// The grid, with the step of each of its points.
@@ -192,10 +199,10 @@ impl StateGrid {
                 for at_q in 0..q.points {
                     let flow = model.flow(TandemState { x: x.at(at_x), y: y.at(at_y), q: q.at(at_q) }, span);
                     steps.push(GridStep {
-                        x: [x.place(flow.to.x), x.place(flow.to.x / 2.0)],
-                        y: [y.place(flow.to.y), y.place(flow.to.y / 2.0)],
+                        x: [1.0, 0.5, 0.25].map(|factor| x.place(factor * flow.to.x)),
+                        y: [1.0, 0.5, 0.25].map(|factor| y.place(factor * flow.to.y)),
                         q: q.place(flow.to.q),
-                        loses: flow.exposures.map(|exposure| -(-exposure).exp_m1()),
+                        losses: flow.exposures.map(loss_probabilities),
                         sent: flow.sent,
                         held: flow.held,
                     });
@@ -231,11 +238,11 @@ impl StateGrid {
             if *mass < f64::MIN_POSITIVE {
                 continue;
             }
-            let [first, second] = step.loses;
+            let [first, second] = step.losses;
             let (at_q, above_q) = step.q;
-            for (part_x, (at_x, above_x)) in [1.0 - first, first].into_iter().zip(step.x) {
+            for (part_x, (at_x, above_x)) in first.into_iter().zip(step.x) {
                 for (x, share_x) in [(at_x, 1.0 - above_x), (at_x + 1, above_x)] {
-                    for (part_y, (at_y, above_y)) in [1.0 - second, second].into_iter().zip(step.y) {
+                    for (part_y, (at_y, above_y)) in second.into_iter().zip(step.y) {
                         for (y_point, share_y) in [(at_y, 1.0 - above_y), (at_y + 1, above_y)] {
                             let moved = mass * part_x * share_x * part_y * share_y;
                             let cell = (x * y.points + y_point) * q.points + at_q;
@@ -264,7 +271,7 @@ mod tests {
     fn a_fast_second_leg_leaves_the_first_one_its_own_rate() {
         for losses in [LossRate::PerSecond as fn(f64) -> LossRate, LossRate::PerPacket] {
             let model = model(losses, 16.0, 20.0);
-            let means = model.stationary_means(16).unwrap();
+            let means = model.stationary_means(24).unwrap();
             let alone = model.isolated_means()[0];
             assert!((means.rate / alone - 1.0).abs() < 0.005, "{} of {alone}", means.rate);
         }
@@ -285,7 +292,7 @@ mod tests {
             [(LossRate::PerSecond as fn(f64) -> LossRate, 1.0, 1.0), (LossRate::PerSecond, 1.5, 5.0), (LossRate::PerPacket, 1.21, 1.0)]
         {
             let model = model(losses, slope, buffer);
-            let (means, estimate) = (model.stationary_means(20).unwrap(), model.estimate(1, 400_000).unwrap());
+            let (means, estimate) = (model.stationary_means(24).unwrap(), model.estimate(1, 4_000_000).unwrap());
             assert!((means.rate / estimate.rate.mean - 1.0).abs() < 0.01, "{} and {:?}", means.rate, estimate.rate);
             assert!((means.queue / estimate.queue.mean - 1.0).abs() < 0.02, "{} and {:?}", means.queue, estimate.queue);
         }
