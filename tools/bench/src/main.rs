@@ -5,9 +5,9 @@
 //! (`comparison`; `rival` starts them, `load` generates the traffic). `bond`: a bond beside a relay
 //! (`bond_cost`). `control`: congestion controllers beside the kernel's. `pairs`: a bond beside the
 //! better of its networks (`network_pairs`). `paths`: the data path over rates, round trips and
-//! buffers (`path_sweep`). `pepsal`: PEPsal beside the proxy over a satellite link. `equations`: how
-//! fast the models are evaluated. `ns2`: the simulator beside ns-2. `large-trace`: how fast the
-//! detector reads a trace.
+//! buffers (`path_sweep`). `pepsal`: PEPsal beside the proxy over a satellite link. `traces`:
+//! controllers over recorded links (`varying_links`). `equations`: how fast the models are
+//! evaluated. `ns2`: the simulator beside ns-2. `large-trace`: how fast the detector reads a trace.
 
 mod bond_cost;
 mod comparison;
@@ -25,6 +25,7 @@ mod path_sweep;
 mod pepsal;
 mod rival;
 mod sys;
+mod varying_links;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
@@ -63,6 +64,7 @@ enum BenchCommand {
     Pepsal(pepsal::PepsalComparison),
     Proxy(comparison::ProxyComparison),
     Render(RenderPages),
+    Traces(varying_links::VaryingLinks),
 }
 
 /// Makes the tables between the comments of pages of recorded measurements
@@ -112,6 +114,7 @@ fn main() -> Result<ExitCode> {
         }
         BenchCommand::Pepsal(pepsal) => measure("pepsal", to, |record| pepsal.measure(record)),
         BenchCommand::Proxy(proxy) => measure("proxy", to, |record| proxy.measure(record)),
+        BenchCommand::Traces(links) => measure("traces", to, |record| links.measure(record)),
     }
     .map(|()| ExitCode::SUCCESS)
 }

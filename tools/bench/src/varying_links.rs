@@ -169,7 +169,8 @@ impl VaryingLinks {
             let Some(reverse) = files.get(&format!("{name}.{other}")) else {
                 bail!("cannot play {}: {} has no {name}.{other}", path.display(), self.traces.display())
             };
-            let trace = DeliveryTrace::read(BufReader::new(File::open(path)?)).with_context(|| format!("cannot read {}", path.display()))?;
+            let trace =
+                DeliveryTrace::read(BufReader::new(File::open(path)?)).with_context(|| format!("cannot read {}", path.display()))?;
             let opportunities = trace.count_between(Span::ZERO, self.duration);
             links.push(RecordedLink { name: format!("{name}, {direction}"), files: [path.clone(), reverse.clone()], opportunities });
         }
@@ -226,7 +227,8 @@ impl VaryingLinks {
         let Some(path) = self.results.as_ref().filter(|path| path.exists()) else { return Ok(Vec::new()) };
         let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
         let line = |(at, line): (usize, std::io::Result<String>)| {
-            serde_json::from_str(&line?).with_context(|| format!("{}, line {}: this is not a result; remove the line", path.display(), at + 1))
+            serde_json::from_str(&line?)
+                .with_context(|| format!("{}, line {}: this is not a result; remove the line", path.display(), at + 1))
         };
         BufReader::new(file).lines().enumerate().map(line).collect()
     }
@@ -253,7 +255,8 @@ impl VaryingLinks {
         let mean = Rate((setting.link.opportunities as f64 * OPPORTUNITY * 8.0 / self.duration.secs()) as u64);
         // At least two packets.
         let queue = mean.bytes_in(Span(setting.buffer_ms * 1_000_000)).max(Bytes(3000));
-        let loss = if setting.loss_percent > 0 { format!("loss = {{ per_packet = \"{}%\" }}\n", setting.loss_percent) } else { String::new() };
+        let loss =
+            if setting.loss_percent > 0 { format!("loss = {{ per_packet = \"{}%\" }}\n", setting.loss_percent) } else { String::new() };
         let [data, acks] = setting.link.files.each_ref().map(|file| file.display().to_string());
         let split = match case.path {
             VaryingPath::EndToEnd => format!("[control]\nsender = \"{}\"\n", case.control),
@@ -335,7 +338,8 @@ const PAGE_LOAD: &str = "page load, median";
 
 /// Every case over all settings.
 fn summary(results: &[VaryingResult]) -> SampleTable {
-    let columns = vec![SampleColumn::new(THROUGHPUT, "% of the trace's bytes", 0), SampleColumn::new(DELAY, "ms", 0), SampleColumn::new(JAIN, "", 3)];
+    let columns =
+        vec![SampleColumn::new(THROUGHPUT, "% of the trace's bytes", 0), SampleColumn::new(DELAY, "ms", 0), SampleColumn::new(JAIN, "", 3)];
     let mut table = SampleTable::new("summary", "", columns);
     for case in cases() {
         let row = table.row(case.name);
