@@ -22,7 +22,7 @@
 mod ffi;
 mod tunable;
 
-pub use ffi::{Event, EventKind, FlowState, LinkRecord, MpcpPart, SharePart, XcpPart};
+pub use ffi::{CapacityEstimate, Event, EventKind, FlowState, LinkRecord, MpcpPart, SharePart, XcpPart};
 use std::fmt;
 pub use tunable::{Tunable, TunableError, TunedController};
 

@@ -259,7 +259,7 @@ impl SeriesNetwork {
         let to = self.receiver_addresses().map(|address| Prefix(address.into())).into();
         let mut onward = profile(control);
         if split.shaper || kernel::resolve(control).is_some_and(Controller::needs_capacity) {
-            onward.capacity = Some(split.capacity.unwrap_or(rate));
+            onward.capacity = Some(split.capacity.and_then(scenario::LinkCapacity::rate).unwrap_or(rate));
             onward.link = Some(format!("link{}", host + 1));
             onward.shape = Some(split.shaper);
         }

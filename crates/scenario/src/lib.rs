@@ -59,7 +59,7 @@ pub use path::{FlowLeg, FlowPath, LegLinks};
 pub use random::{Purpose, stream};
 pub use schedule::{PlannedTransfer, TransferSchedule};
 pub use sources::{Arrivals, Cross, Offer, Times, Writes};
-pub use split::{Backpressure, Buffer, Split, SplitMode};
+pub use split::{Backpressure, Buffer, LinkCapacity, Split, SplitMode};
 pub use tcp::Tcp;
 pub use trace::{DeliveryTrace, LinkTrace, OPPORTUNITY, TraceError, TraceFile};
 pub use web_client::{WebAction, WebClient, WebRequest, WebTable, WebTimes};
