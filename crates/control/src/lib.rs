@@ -91,6 +91,12 @@ impl Controller {
         self.owns_window() && !self.wants_rate_samples()
     }
 
+    /// Whether it estimates the capacity of a link whose record asks for that
+    /// ([`CapacityEstimate::enabled`]).
+    pub fn estimates_capacity(self) -> bool {
+        self.name() == "share"
+    }
+
     /// Whether it needs delivery rate samples, TCP's congestion state, timeouts and undone losses;
     /// it then owns the window without knowing the link.
     pub fn wants_rate_samples(self) -> bool {

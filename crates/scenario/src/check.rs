@@ -11,8 +11,9 @@ use crate::{
     links::{Link, Loss, NO_RATE, Queue},
     model::{Interval, Scenario},
     networks::{Bond, Foreground, ParallelNetwork, TransferScheduler},
-    split::Buffer,
+    split::{Buffer, LinkCapacity, Split},
 };
+use ::control::Controller;
 use toml_file::Fault;
 use units::{Bytes, PKT, QueueLimit, Span};
 
@@ -138,6 +139,11 @@ impl Scenario {
                 format!("split[{index}].buffer"),
                 "is less than one packet: nothing could pass".into(),
             )?;
+            need(
+                !(split.shaper && split.capacity == Some(LinkCapacity::Auto)),
+                format!("split[{index}].shaper"),
+                "does not go with capacity = \"auto\": a shaper needs a rate. Leave it out, or write the link's rate as the capacity".into(),
+            )?;
         }
         need(
             self.control.proxy.len() == 1 || self.control.proxy.len() == self.splits.len(),
@@ -148,6 +154,16 @@ impl Scenario {
                 counted(self.splits.len(), "split")
             ),
         )?;
+        let estimated = |split: &&Split| split.capacity == Some(LinkCapacity::Auto);
+        for (index, _) in self.splits.iter().enumerate().filter(|(_, split)| estimated(split)) {
+            let name = self.leg_controls()[index + 1];
+            let is_told = |controller: Controller| controller.needs_capacity() && !controller.estimates_capacity();
+            need(
+                !Controller::named(name).is_some_and(is_told),
+                format!("split[{index}].capacity"),
+                format!("is \"auto\", but {name:?} has to be told a rate: write one, or set control.proxy to \"share\", which estimates it"),
+            )?;
+        }
         self.check_agents()?;
         self.tcp.check()?;
         self.check_intervals()?;

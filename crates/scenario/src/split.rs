@@ -22,7 +22,8 @@ pub struct Split {
     #[serde(default)]
     pub backpressure: Backpressure,
     /// Capacity of the next link as the proxy is told it, for controllers that divide it among flows
-    /// (`share`, `xcp`, `mpcp`). Absent: the link's rate.
+    /// (`share`, `xcp`, `mpcp`). `"auto"`: it is not told it, and `share` estimates it. Absent: the
+    /// link's rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<LinkCapacity>,
     /// Whether the proxy shapes what it sends to that capacity, so that the bottleneck's queue is its

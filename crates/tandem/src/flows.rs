@@ -182,18 +182,20 @@ fn flow_table(flows: &[&FlowView], joined: bool) -> TextTable {
 fn about(link: &LinkView) -> String {
     let mega = |bits: f64| format!("{:.2} Mbit/s", bits / 1e6);
     let mut text = format!(
-        "{}: egress {} of {}, of which {} cross traffic; standing queue {}, backlog {}",
+        "{}: egress {} of {}{}, of which {} cross traffic; standing queue {}, backlog {}",
         link.link,
         mega(link.egress_bps),
         mega(link.capacity_bps as f64),
+        if link.estimated { " (estimated)" } else { "" },
         mega(link.other_bps),
         human(link.queue_bytes),
         human(link.backlog_bytes)
     );
     if link.share_flows > 0 {
-        let scale = link.share_scale * 100.0;
-        text +=
-            &format!("; share: {} for each of {} flows, capacity scaled by {scale:.0} %", mega(link.share_bps as f64), link.share_flows);
+        text += &format!("; share: {} for each of {} flows", mega(link.share_bps as f64), link.share_flows);
+        if !link.estimated {
+            text += &format!(", capacity scaled by {:.0} %", link.share_scale * 100.0);
+        }
     }
     if link.load > 0.0 {
         text += &format!("; load {:.2}", link.load);
