@@ -2,7 +2,6 @@
 
 use scenario::LinkCapacity;
 use serde::Serialize;
-use scenario::LinkCapacity;
 
 /// The least gain that is worth the drawbacks of a split: acknowledgements are no longer end to
 /// end, and connections end with the proxy (RFC 3135 §4).

@@ -26,8 +26,13 @@ const SECOND: u64 = 1_000_000;
 pub(crate) struct BottleneckPath {
     /// Rate of the bottleneck, wire bytes/s, from these times (µs) on.
     pub(crate) rate: Vec<(u64, u64)>,
-    /// Capacity configured for the controllers, wire bytes/s; 0: unknown.
+    /// Capacity configured for the controllers, wire bytes/s; 0: unknown, or estimated.
     pub(crate) capacity: u64,
+    /// Whether the capacity is estimated.
+    pub(crate) estimated: bool,
+    /// Hosts that send over the link, each with a link record of its own. Flow i starts at host
+    /// i modulo this number.
+    pub(crate) hosts: usize,
     /// Round-trip time without queueing, µs.
     pub(crate) rtt_us: u64,
     /// Size of the queue, wire bytes.
@@ -51,6 +56,8 @@ pub(crate) fn satellite() -> BottleneckPath {
     BottleneckPath {
         rate: vec![(0, rate)],
         capacity: rate,
+        estimated: false,
+        hosts: 1,
         rtt_us: 800_000,
         buffer: 600_000,
         local: false,
@@ -187,7 +194,8 @@ struct BottleneckSimulation<'a> {
     /// Wire bytes that have entered the queue, and those of cross traffic among them.
     entered: u64,
     foreign: u64,
-    link: LinkRecord,
+    /// The record of each host.
+    links: Vec<LinkRecord>,
     /// Minimum backlog of the last and the current monitor interval, and the start of that.
     min_backlog: [u64; 2],
     interval_start: u64,
@@ -231,7 +239,8 @@ pub(crate) fn run(controller: Controller, path: &BottleneckPath, jobs: &[FlowDat
             samples: Vec::new(),
         })
         .collect();
-    let link = LinkRecord { capacity: path.capacity, overhead: OVERHEAD, local: path.local.into(), ..LinkRecord::default() };
+    let mut link = LinkRecord { capacity: path.capacity, overhead: OVERHEAD, local: path.local.into(), ..LinkRecord::default() };
+    link.estimate.enabled = path.estimated.into();
     let result = RunResult {
         ends: vec![None; jobs.len()],
         delivered: Vec::new(),
@@ -250,7 +259,7 @@ pub(crate) fn run(controller: Controller, path: &BottleneckPath, jobs: &[FlowDat
         busy_until: 0,
         entered: 0,
         foreign: 0,
-        link,
+        links: vec![link; path.hosts],
         min_backlog: [0; 2],
         interval_start: 0,
         random: Pcg64Mcg::seed_from_u64(path.seed),
@@ -272,8 +281,8 @@ pub(crate) fn run(controller: Controller, path: &BottleneckPath, jobs: &[FlowDat
         simulation.now = time;
         simulation.handle(event, controller);
     }
-    let BottleneckSimulation { senders, mut result, link, .. } = simulation;
-    result.link = link;
+    let BottleneckSimulation { senders, mut result, links, .. } = simulation;
+    result.link = links[0];
     for sender in senders {
         result.delivered.push(sender.samples);
         result.cwnds.push(sender.cwnds);
@@ -314,7 +323,7 @@ impl BottleneckSimulation<'_> {
                 let sender = &mut self.senders[i];
                 sender.flow.srtt_us = self.path.rtt_us as u32;
                 sender.flow.min_rtt_us = self.path.rtt_us as u32;
-                sender.state = Some(controller.begin(&mut sender.flow, Some(&mut self.link), self.now));
+                sender.state = Some(controller.begin(&mut sender.flow, Some(&mut self.links[i % self.path.hosts]), self.now));
                 self.handle(SimEvent::Write(i), controller);
             }
             SimEvent::Write(i) => {
@@ -366,11 +375,13 @@ impl BottleneckSimulation<'_> {
             self.interval_start = self.now;
         }
         self.min_backlog[1] = self.min_backlog[1].min(backlog);
-        self.link.queue = self.min_backlog[0].min(self.min_backlog[1]);
-        self.link.backlog = backlog;
-        self.link.egress = self.entered - backlog;
-        self.link.foreign = self.foreign;
-        self.link.measured_us = self.now;
+        for link in &mut self.links {
+            link.queue = self.min_backlog[0].min(self.min_backlog[1]);
+            link.backlog = backlog;
+            link.egress = self.entered - backlog;
+            link.foreign = self.foreign;
+            link.measured_us = self.now;
+        }
     }
 
     fn step(&mut self, i: usize, event: Event) {
@@ -383,7 +394,8 @@ impl BottleneckSimulation<'_> {
         let flags = if sender.cwnd_limited { control::CWND_LIMITED } else { 0 };
         let last = if sender.written == sender.job.segments { control::NO_MORE_DATA } else { 0 };
         let event = Event { now_us: self.now, flags: event.flags | flags | last, ..event };
-        sender.state.as_mut().unwrap().step(&mut sender.flow, Some(&mut self.link), &event);
+        let link = &mut self.links[i % self.path.hosts];
+        sender.state.as_mut().unwrap().step(&mut sender.flow, Some(link), &event);
     }
 
     fn send(&mut self, i: usize) {
