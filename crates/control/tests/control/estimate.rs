@@ -2,7 +2,7 @@
 //! constant links, how it follows a varying one, and senders that share a link.
 
 use crate::bottleneck::{self, BottleneckPath, FlowData, RunResult, greedy, satellite};
-use control::Controller;
+use control::{Controller, ControllerState, Event, EventKind, FlowState, INFINITE, LinkRecord};
 
 const RATE: u64 = 1_250_000;
 
@@ -18,6 +18,90 @@ fn run(path: &BottleneckPath, jobs: &[FlowData], seconds: f64) -> RunResult {
 /// Endless flows that start one after the other.
 fn flows(count: u64) -> Vec<FlowData> {
     (0..count).map(|i| greedy(i * 700_000)).collect()
+}
+
+/// One flow of packets of 1500 bytes whose RTTs and ACKs the test decides. It always has unsent data.
+struct OneFlow {
+    flow: FlowState,
+    state: ControllerState,
+    link: LinkRecord,
+    now_us: u64,
+}
+
+impl OneFlow {
+    /// After a handshake of 100 ms.
+    fn begin() -> Self {
+        let mut flow = FlowState { mss: 1448, header: 52, cwnd: 10, ssthresh: INFINITE, snd_wnd: 1 << 30, unsent: 1 << 20, ..FlowState::default() };
+        flow.srtt_us = 100_000;
+        let mut link = LinkRecord::default();
+        link.estimate.enabled = 1;
+        let state = Controller::named("share").unwrap().begin(&mut flow, Some(&mut link), 1_000_000);
+        OneFlow { flow, state, link, now_us: 1_000_000 }
+    }
+
+    /// An ACK of a packet each millisecond, with these RTTs in turn.
+    fn acks(&mut self, milliseconds: usize, rtts_us: &[u32]) {
+        for at in 0..milliseconds {
+            self.now_us += 1000;
+            // Intervals are 25 ms long; each has one of the RTTs.
+            let rtt_us = rtts_us[at / 25 % rtts_us.len()];
+            let event = Event { now_us: self.now_us, kind: EventKind::Ack, acked: 1, rtt_us, ..Event::default() };
+            self.state.step(&mut self.flow, Some(&mut self.link), &event);
+        }
+    }
+}
+
+#[test]
+fn it_begins_with_an_initial_window_per_round_trip() {
+    let one = OneFlow::begin();
+    assert_eq!(one.link.capacity, 150_000);
+}
+
+#[test]
+fn without_a_queue_it_grows_to_twice_what_is_delivered() {
+    let mut one = OneFlow::begin();
+    one.acks(100, &[100_000]);
+    let early = one.link.capacity;
+    assert!(early > 150_000, "{early}");
+    one.acks(3000, &[100_000]);
+    // 1.5 MB/s are delivered.
+    assert!(one.link.capacity.abs_diff(3_000_000) < 30_000, "{}", one.link.capacity);
+}
+
+#[test]
+fn with_a_queue_it_is_the_delivery_rate_corrected_by_the_queue() {
+    for queue_us in [60_000, 150_000] {
+        let mut one = OneFlow::begin();
+        one.acks(25, &[100_000]);
+        one.acks(8000, &[100_000 + queue_us]);
+        let (rate, target) = (one.link.estimate.rate as f64, f64::from(one.link.estimate.target_us));
+        assert!((rate / 1.5e6 - 1.0).abs() < 0.01, "{rate}");
+        let (queue, base) = (f64::from(queue_us), 100_000.0);
+        let corrected = rate * (1.0 + (target - queue) / (base + queue)).clamp(0.5, 1.25);
+        // And a quarter of a packet of the flow in a round trip.
+        let law = corrected + 1500.0 / 4.0 / ((base + queue) / 1e6);
+        let found = one.link.capacity as f64;
+        assert!((found / law - 1.0).abs() < 0.01, "{queue_us}: {found}, by the law {law}");
+        // The window is the estimate times the base RTT and the target.
+        let window = found * (base + target) / 1e6 / 1500.0;
+        assert!((f64::from(one.flow.cwnd) - window).abs() < 4.0, "{queue_us}: {} of {window}", one.flow.cwnd);
+    }
+}
+
+#[test]
+fn the_target_follows_the_time_without_a_queue() {
+    let mut one = OneFlow::begin();
+    one.acks(50, &[100_000, 150_000]);
+    one.acks(40_000, &[100_000, 200_000, 200_000, 200_000]);
+    // 5 ms, and 0.8 s times a quarter.
+    let target = one.link.estimate.target_us;
+    assert!((195_000..215_000).contains(&target), "{target}");
+    // With an empty queue in a hundredth of the time it falls to 5 ms, and 8 ms.
+    let mut rare = [200_000; 100];
+    rare[0] = 100_000;
+    one.acks(60_000, &rare);
+    let target = one.link.estimate.target_us;
+    assert!((10_000..20_000).contains(&target), "{target}");
 }
 
 /// Bytes of a queue of this length at the link's rate.
@@ -88,11 +172,14 @@ fn a_new_flow_has_its_share_within_a_second() {
 }
 
 #[test]
-fn a_longer_path_is_learnt_after_a_drain() {
-    // The base RTT cannot change in this model, but a queue of cross traffic looks the same at first.
-    let cross = Some((5_000_000, 25_000_000, RATE * 9 / 10));
-    let seen = run(&BottleneckPath { cross, ..unknown(40) }, &flows(2), 60.0);
-    assert!(seen.utilization(30.0, 59.0, RATE) > 0.95, "{}", seen.utilization(30.0, 59.0, RATE));
+fn another_path_is_learnt() {
+    for (first_ms, then_ms) in [(40, 100), (100, 40), (40, 45)] {
+        let path = BottleneckPath { later_rtt_us: Some((20_000_000, then_ms * 1000)), ..unknown(first_ms) };
+        let seen = run(&path, &flows(2), 60.0);
+        let used = seen.utilization(35.0, 59.0, RATE);
+        assert!(used > 0.95, "{first_ms}, then {then_ms} ms: {used}");
+        assert!(seen.queue(35.0, 59.0) < queue_of(40), "{first_ms}, then {then_ms} ms: {}", seen.queue(35.0, 59.0));
+    }
 }
 
 #[test]

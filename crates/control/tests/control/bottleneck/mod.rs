@@ -35,6 +35,8 @@ pub(crate) struct BottleneckPath {
     pub(crate) hosts: usize,
     /// Round-trip time without queueing, µs.
     pub(crate) rtt_us: u64,
+    /// From this time (µs) on, another one.
+    pub(crate) later_rtt_us: Option<(u64, u64)>,
     /// Size of the queue, wire bytes.
     pub(crate) buffer: u64,
     /// Whether the queue is on the sender's host, which limits each flow by TCP small queues.
@@ -59,6 +61,7 @@ pub(crate) fn satellite() -> BottleneckPath {
         estimated: false,
         hosts: 1,
         rtt_us: 800_000,
+        later_rtt_us: None,
         buffer: 600_000,
         local: false,
         loss: 0.0,
@@ -451,7 +454,8 @@ impl BottleneckSimulation<'_> {
                     self.senders[i].in_queue.push_back(departure);
                 }
                 if !self.random.random_bool(self.path.loss) {
-                    self.schedule(departure + self.path.rtt_us + ack_delay_us, SimEvent::Ack(i, packet));
+                    let rtt_us = self.path.later_rtt_us.filter(|(from, _)| *from <= self.now).map_or(self.path.rtt_us, |(_, rtt)| rtt);
+                    self.schedule(departure + rtt_us + ack_delay_us, SimEvent::Ack(i, packet));
                 }
             }
             self.arm_timer(i);
