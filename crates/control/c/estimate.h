@@ -54,6 +54,12 @@
 #define TD_ESTIMATE_FLOOR_US 5000
 #define TD_ESTIMATE_MOST_TARGET_US 500000
 #define TD_ESTIMATE_ADD 4
+#define TD_ESTIMATE_GROWTH_US 0
+#define TD_ESTIMATE_MOST 1024
+#define TD_ESTIMATE_MEAN 0
+#define TD_ESTIMATE_MEAN_US 5000000
+#define TD_ESTIMATE_RANGE_BASE 0
+#define TD_ESTIMATE_FAST 0
 #endif
 
 TD_INLINE struct td_estimate *td_estimate_of(struct td_link *l)
@@ -87,7 +93,7 @@ TD_INLINE void td_estimate_set_target(const struct td_flow *f, struct td_link *l
 	u64 loss = td_div(s->recent_lost * TD_ESTIMATE_ONE, s->recent_lost + s->recent_delivered);
 	u64 wanted = td_sub_sat(s->idle, TD_ESTIMATE_LOSS_WEIGHT * td_sub_sat(loss, TD_ESTIMATE_LINK_LOSS));
 
-	s->target_us = td_min64(floor + (wanted * TD_ESTIMATE_RANGE_US >> 16), td_max64(floor, TD_ESTIMATE_MOST_TARGET_US));
+	s->target_us = td_min64(floor + (wanted * (TD_ESTIMATE_RANGE_US + TD_ESTIMATE_RANGE_BASE * s->base_us / 1024) >> 16), td_max64(floor, TD_ESTIMATE_MOST_TARGET_US));
 }
 
 /* Takes the bytes of an interval into the smoothed rate, its recent maximum, and the recent loss. */
@@ -100,6 +106,11 @@ TD_INLINE void td_estimate_take_rate(struct td_estimate *s, u64 now_us, u64 span
 		s->rate += (rate - s->rate) * part >> 16;
 	else
 		s->rate -= (s->rate - rate) * part >> 16;
+	part = td_min64((counted << 16) / TD_ESTIMATE_MEAN_US, TD_ESTIMATE_ONE);
+	if (rate >= s->mean)
+		s->mean += (rate - s->mean) * part >> 16;
+	else
+		s->mean -= (s->mean - rate) * part >> 16;
 	if (now_us - s->peak_since_us >= s->base_us * 3ULL / 2) {
 		s->last_peak = s->peak;
 		s->peak = 0;
@@ -114,7 +125,7 @@ TD_INLINE void td_estimate_take_rate(struct td_estimate *s, u64 now_us, u64 span
 TD_INLINE void td_estimate_set_capacity(const struct td_flow *f, struct td_link *l, u64 delay, u64 span)
 {
 	struct td_estimate *s = td_estimate_of(l);
-	u64 base = td_max(s->base_us, 1000), target = s->target_us, most = td_max64(s->peak, s->last_peak) * 2, step;
+	u64 base = td_max(s->base_us, 1000), target = s->target_us, most = td_max64(s->peak, s->last_peak), step;
 
 	if (delay >= td_max64(target / 4, td_estimate_empty_us(f, l))) {
 		s->queued = 1;
@@ -126,7 +137,11 @@ TD_INLINE void td_estimate_set_capacity(const struct td_flow *f, struct td_link 
 			l->capacity = s->rate - td_min64(step * (delay - target) / (base + delay), s->rate * TD_ESTIMATE_LOWER / 1024);
 		l->capacity += (u64)l->share.flows * (f->mss + f->header + l->overhead) * 1000000 / (base + delay) / TD_ESTIMATE_ADD;
 	} else if (l->share.weight) {
+		base = s->queued ? td_max64(base, TD_ESTIMATE_GROWTH_US) : base;
+		most += s->queued ? most * TD_ESTIMATE_MOST / 1024 : most;
 		l->capacity = td_min64(l->capacity + l->capacity * s->growth / 1024 * span / base, most);
+		if (s->queued)
+			l->capacity = td_max64(l->capacity, s->mean * TD_ESTIMATE_MEAN / 1024);
 		s->growth = td_min64(s->growth + s->growth * span / base, TD_ESTIMATE_MOST_GROWTH);
 	}
 	l->capacity = td_max64(l->capacity, f->mss + f->header + l->overhead);
@@ -208,7 +223,7 @@ TD_INLINE void td_estimate_begin(const struct td_flow *f, struct td_link *l, u64
 	struct td_estimate *s = td_estimate_of(l);
 
 	l->capacity = td_max64((u64)td_max(f->cwnd, 1) * (f->mss + f->header + l->overhead) * 1000000 / f->srtt_us, 1);
-	s->rate = s->peak = s->last_peak = l->capacity;
+	s->rate = s->mean = s->peak = s->last_peak = l->capacity;
 	s->since_us = s->peak_since_us = s->base_since_us = now_us;
 	s->base_us = f->srtt_us;
 	s->min_delay_us = TD_ESTIMATE_NO_DELAY;

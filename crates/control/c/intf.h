@@ -103,6 +103,7 @@ struct td_estimate {
 	u64 since_us;		/* start of the current interval; 0: no flow has measured an RTT yet */
 	u64 delivered, lost;	/* bytes of all flows in the interval */
 	u64 rate;		/* smoothed delivery rate of all flows, bytes/s */
+	u64 mean;		/* the same over a longer time */
 	u64 peak, last_peak;	/* its maximum in the current period of 1.5 base RTTs, and in the last one */
 	u64 peak_since_us;	/* start of that period */
 	u64 recent_delivered, recent_lost; /* decaying sums, bytes */

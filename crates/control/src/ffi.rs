@@ -245,6 +245,8 @@ pub struct CapacityEstimate {
     lost: u64,
     /// Smoothed delivery rate of all flows, wire bytes/s.
     pub rate: u64,
+    /// The same over a longer time.
+    pub mean: u64,
     peak: u64,
     last_peak: u64,
     peak_since_us: u64,

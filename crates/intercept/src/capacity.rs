@@ -134,10 +134,6 @@ impl<'de> Deserialize<'de> for CapacitySource {
 }
 
 impl JsonSchema for CapacitySource {
-    fn inline_schema() -> bool {
-        true
-    }
-
     fn schema_name() -> Cow<'static, str> {
         "CapacitySource".into()
     }
