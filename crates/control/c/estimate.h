@@ -59,7 +59,7 @@
 #define TD_ESTIMATE_MEAN 0
 #define TD_ESTIMATE_MEAN_US 5000000
 #define TD_ESTIMATE_RANGE_BASE 0
-#define TD_ESTIMATE_FAST 0
+#define TD_ESTIMATE_EARLY_US 1000000
 #endif
 
 TD_INLINE struct td_estimate *td_estimate_of(struct td_link *l)
@@ -154,6 +154,9 @@ TD_INLINE void td_estimate_set_capacity(const struct td_flow *f, struct td_link 
 TD_INLINE void td_estimate_check_base(const struct td_flow *f, struct td_link *l, u64 now_us, u64 delay)
 {
 	struct td_estimate *s = td_estimate_of(l);
+	u64 since = td_sub_sat(now_us, s->base_since_us);
+	/* Less and less is delivered, and yet the queue stays. */
+	int sinks = delay > s->target_us && s->rate < s->mean / 2 && since >= TD_ESTIMATE_EARLY_US;
 
 	if (delay <= td_estimate_empty_us(f, l))
 		s->empty = 1;
@@ -162,9 +165,10 @@ TD_INLINE void td_estimate_check_base(const struct td_flow *f, struct td_link *l
 			return;
 		s->base_period += s->empty ? -1 : 1;
 		s->drain_until_us = 0;
-	} else if (td_sub_sat(now_us, s->base_since_us) < TD_ESTIMATE_BASE_US) {
+	} else if (since < TD_ESTIMATE_BASE_US && !sinks) {
 		return;
-	} else if (!s->empty) {
+	} else if (sinks || !s->empty) {
+		s->empty = 0;
 		s->drained_us = delay;
 		s->drain_until_us = now_us + 2 * (s->base_us + delay);
 		s->base_period++;
