@@ -103,14 +103,15 @@ struct td_estimate {
 	u64 since_us;		/* start of the current interval; 0: no flow has measured an RTT yet */
 	u64 delivered, lost;	/* bytes of all flows in the interval */
 	u64 rate;		/* smoothed delivery rate of all flows, bytes/s */
-	u64 mean;		/* the same over a longer time */
+	u64 mean;		/* the same over a longer time, bytes/s */
 	u64 peak, last_peak;	/* its maximum in the current period of 1.5 base RTTs, and in the last one */
 	u64 peak_since_us;	/* start of that period */
 	u64 recent_delivered, recent_lost; /* decaying sums, bytes */
 	u64 base_since_us;	/* start of the current period of the base RTT */
 	u64 drain_until_us;	/* end of the drain that ends that period; 0: it has not begun */
 	u32 enabled;		/* Configured. 1: the capacity is estimated */
-	u32 min_delay_us;	/* least queueing delay in the interval */
+	u32 min_delay_us;	/* least queueing delay in the interval, of flows that have met an empty queue */
+	u32 new_delay_us;	/* the same of the other flows */
 	u32 base_us;		/* largest base RTT of a flow, of those with an ACK in the last interval */
 	u32 next_base_us;	/* the same for the current interval */
 	u32 target_us;		/* target of the queueing delay */
@@ -120,7 +121,8 @@ struct td_estimate {
 	u32 empty;		/* 1: and an empty one in the current period of the base RTT */
 	u32 drained_us;		/* reduction of the windows during a drain, as time */
 	u32 base_period;	/* odd during a drain; after one that met no empty queue it is another even number */
-	u32 reserved;
+	u32 empties;		/* intervals without a queue so far */
+	u32 last_delay_us;	/* min_delay_us of the last interval; 0: none */
 };
 
 /*

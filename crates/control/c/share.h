@@ -47,6 +47,7 @@ struct td_share_state {
 	u32 credit;	/* of NewReno, while the capacity is unknown */
 	u32 drain_us;	/* minimum RTT since the last drain of an estimated link began */
 	u32 period;	/* of the estimate's base RTT, when an RTT was last measured */
+	u32 born;	/* the estimate's count of empty queues when the flow started */
 };
 #define td_share_WANTS (TD_WANTS_RESTART | TD_WANTS_WEIGHT)
 #define td_share_TUNABLES(T)                                                                    \
@@ -382,19 +383,22 @@ TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct 
 	u32 delay = TD_SHARE_NO_DELAY;
 
 	if (e->rtt_us) {
-		td_estimate_base(l, e->rtt_us, &s->base_us, &s->drain_us, &s->period);
+		if (td_is_estimated(l))
+			td_estimate_base(f, l, e->rtt_us, &s->base_us, &s->drain_us, &s->period, s->born);
+		else
+			s->base_us = s->base_us ? td_min(s->base_us, e->rtt_us) : e->rtt_us;
 		/*
 		 * At a low rate every ACK is delayed. Taken for queueing delay, that would lower the rate for ever. If
 		 * segments are less than 20 ms apart, the next one arrives before the receiver's timer expires.
 		 */
 		if (!(e->flags & TD_DELAYED_ACK) || (u64)f->in_flight * 20000 > f->srtt_us)
-			delay = e->rtt_us - s->base_us;
+			delay = td_sub_sat(e->rtt_us, s->base_us);
 		l->share.min_delay_us = td_min(l->share.min_delay_us, delay);
 		l->share.max_base_rtt_us = td_max(l->share.max_base_rtt_us, s->base_us);
 	}
 	td_share_measure_cross_traffic(l, e);
 	if (td_is_estimated(l)) {
-		td_estimate_ack(f, l, e, s->base_us, delay);
+		td_estimate_ack(f, l, e, s->base_us, delay, s->born);
 	} else {
 		l->share.delivered += (u64)e->acked * f->mss;
 		l->share.lost += (u64)e->lost * f->mss;
@@ -419,10 +423,7 @@ TD_INLINE void td_share_apply(struct td_flow *f, struct td_share_state *s, struc
 	if (s->status)
 		td_share_set_committed(s, l, s->status == TD_SHARE_DEMAND_LIMITED ? td_min64(s->counted, s->rate) : s->rate);
 	if (td_is_estimated(l)) {
-		u64 window = s->rate * td_estimate_window_us(l, s->base_us ? s->base_us : f->srtt_us) / 1000000;
-
-		/* Rounded up, and the millisecond of data that TCP sends at once. */
-		f->cwnd = td_min64(td_max64((window + (s->rate >> 10)) / mss + 1, 2), TD_INFINITE);
+		f->cwnd = td_min64(td_estimate_window(f, l, s->rate, s->base_us ? s->base_us : f->srtt_us), TD_INFINITE);
 		f->ssthresh = f->cwnd;
 		/* The window limits the flow. Pacing only spreads what ACKs that come together would release. */
 		f->pacing_rate = (u64)f->cwnd * mss * 2000000 / td_max(f->srtt_us, 1000);
@@ -438,10 +439,16 @@ TD_INLINE void td_share(struct td_flow *f, struct td_share_state *s, struct td_l
 {
 	if (e->kind == TD_INIT) {
 		s->rate = s->committed = s->demand = s->counted = s->since_us = s->sent0 = 0;
-		s->status = s->starved = s->acks = s->base_us = s->weight = s->credit = s->drain_us = s->period = 0;
+		s->status = s->starved = s->acks = s->base_us = s->weight = s->credit = s->drain_us = 0;
+		s->period = l ? td_estimate_of(l)->base_period : 0;
+		s->born = l ? td_estimate_of(l)->empties : 0;
 	}
-	if (l && td_is_estimated(l) && td_estimate_is_due(f, l, e->now_us))
-		td_estimate_begin(f, l, e->now_us);
+	if (l && td_is_estimated(l)) {
+		if (td_estimate_is_due(f, l, e->now_us))
+			td_estimate_begin(f, l, e->now_us);
+		else if (e->kind == TD_INIT && l->capacity)
+			td_estimate_join(f, l);
+	}
 	if (!l || !l->capacity) {
 		struct td_window w = { .credit = s->credit };
 

@@ -257,6 +257,7 @@ pub struct CapacityEstimate {
     /// Configured: 1 if the capacity is estimated.
     pub enabled: u32,
     min_delay_us: u32,
+    new_delay_us: u32,
     /// Largest base RTT of a flow, µs.
     pub base_us: u32,
     next_base_us: u32,
@@ -270,7 +271,8 @@ pub struct CapacityEstimate {
     drained_us: u32,
     /// Odd during a drain; after one that met no empty queue it is another even number.
     pub base_period: u32,
-    reserved: u32,
+    empties: u32,
+    last_delay_us: u32,
 }
 
 type StepFunction = unsafe extern "C" fn(*mut FlowState, *mut u64, *mut LinkRecord, *const Event, *const u32);
