@@ -323,9 +323,11 @@ impl BottleneckSimulation<'_> {
     fn handle(&mut self, event: SimEvent, controller: Controller) {
         match event {
             SimEvent::Start(i) => {
+                // With an estimated capacity it matters that the handshake meets the queue, too.
+                let waited = if self.path.estimated { self.backlog() * SECOND / self.rate() } else { 0 };
                 let sender = &mut self.senders[i];
-                sender.flow.srtt_us = self.path.rtt_us as u32;
-                sender.flow.min_rtt_us = self.path.rtt_us as u32;
+                sender.flow.srtt_us = (self.path.rtt_us + waited) as u32;
+                sender.flow.min_rtt_us = sender.flow.srtt_us;
                 sender.state = Some(controller.begin(&mut sender.flow, Some(&mut self.links[i % self.path.hosts]), self.now));
                 self.handle(SimEvent::Write(i), controller);
             }
