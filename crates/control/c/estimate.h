@@ -20,7 +20,8 @@
  *   base RTT  The minimum of each flow. If the queue was never empty in 10 s, or the rate sinks while the queue
  *             stays, the windows shrink for a round trip by twice the queue. If it stays even then, the path has
  *             become longer: the least RTT of that time is the new base RTT. A new flow cannot tell a queue from
- *             a long path, so its delays do not count until the queue was empty once.
+ *             a long path: its delays do not count until the queue was empty, and soon after its start the
+ *             windows are halved for a round trip.
  *
  * Losses change nothing else. Neither does an outage: without ACKs an interval does not end, and it counts as
  * two intervals at most.
@@ -112,7 +113,7 @@ TD_INLINE void td_estimate_take_rate(struct td_estimate *s, u64 now_us, u64 span
 }
 
 /* The capacity, from the queueing delay of an interval that counts as `span`, us. */
-TD_INLINE void td_estimate_set_capacity(const struct td_flow *f, struct td_link *l, u64 delay, u64 span)
+TD_INLINE void td_estimate_set_capacity(const struct td_flow *f, struct td_link *l, u64 now_us, u64 delay, u64 span)
 {
 	struct td_estimate *s = td_estimate_of(l);
 	u64 base = td_max(s->base_us, 1000), packet = f->mss + f->header + l->overhead, most = td_max64(s->peak, s->last_peak);
@@ -121,7 +122,7 @@ TD_INLINE void td_estimate_set_capacity(const struct td_flow *f, struct td_link 
 		s->queued = 1;
 		s->growth = TD_ESTIMATE_GROWTH;
 		l->capacity = s->rate + (u64)l->share.flows * packet * 1000000 / (base + delay) / 4;
-	} else if (l->share.weight) {
+	} else if (l->share.weight && now_us >= s->settle_until_us) {
 		most = s->queued ? most * 7 / 4 : most * 2;
 		l->capacity = td_min64(l->capacity + l->capacity * s->growth / 1024 * span / base, most);
 		if (s->queued)
@@ -140,28 +141,43 @@ TD_INLINE void td_estimate_check_base(const struct td_flow *f, struct td_link *l
 	struct td_estimate *s = td_estimate_of(l);
 	u64 since = td_sub_sat(now_us, s->base_since_us);
 	/* Less and less is delivered, and yet the queue stays. */
-	int sinks = delay > s->target_us && s->rate < s->mean / 2 && since >= TD_ESTIMATE_DRAIN_US;
+	int sinks = delay > s->target_us && s->rate < s->mean / 2 && since >= td_max64(10ULL * s->base_us, TD_ESTIMATE_DRAIN_US);
 
 	if (delay <= td_estimate_empty_us(f, l)) {
 		s->empty = 1;
 		s->empties++;
 	}
 	if (s->drain_until_us) {
-		if (!s->empty && now_us < s->drain_until_us)
+		if (now_us < s->drain_until_us && (s->joined || !s->empty))
 			return;
-		s->base_period += s->empty ? -1 : 1;
+		s->base_period += s->empty && !s->joined ? -1 : 1;
 		s->drain_until_us = 0;
-	} else if (since < TD_ESTIMATE_BASE_US && !sinks) {
+		s->joined = 0;
+	} else if (s->joined && since >= td_max64(30ULL * s->base_us, TD_ESTIMATE_DRAIN_US)) {
+		/* The base RTTs of new flows may have a queue in them: with half of their windows that is emptied, too. */
+		s->drained_us = TD_ESTIMATE_NO_DELAY;
+		s->drain_until_us = now_us + 2 * (s->base_us + delay);
+		s->settle_until_us = s->drain_until_us + 3ULL * s->base_us;
+		s->base_period++;
 		return;
-	} else if (sinks || !s->empty) {
-		s->empty = 0;
+	} else if (sinks || (since >= TD_ESTIMATE_BASE_US && !s->empty)) {
+		s->joined = s->empty = 0;
 		s->drained_us = delay;
 		s->drain_until_us = now_us + 2 * (s->base_us + delay);
+		s->settle_until_us = sinks ? 0 : s->drain_until_us + 3ULL * s->base_us;
 		s->base_period++;
+		return;
+	} else if (since < TD_ESTIMATE_BASE_US) {
 		return;
 	}
 	s->empty = 0;
 	s->base_since_us = now_us;
+}
+
+/* Whether a flow has not met an empty queue yet: not for three intervals since its first RTT, when `empties` was `born`. */
+TD_INLINE int td_estimate_is_new(const struct td_estimate *s, u32 born)
+{
+	return s->empties - born < 3;
 }
 
 /*
@@ -169,7 +185,7 @@ TD_INLINE void td_estimate_check_base(const struct td_flow *f, struct td_link *l
  * met an empty queue, the queueing delay of the other flows is subtracted from its samples. After a drain that met no
  * empty queue it is the minimum of the drain.
  */
-TD_INLINE void td_estimate_base(const struct td_flow *f, struct td_link *l, u32 rtt_us, u32 *base_us, u32 *drain_us, u32 *period, u32 born)
+TD_INLINE void td_estimate_base(const struct td_flow *f, struct td_link *l, u32 rtt_us, u32 *base_us, u32 *drain_us, u32 *period, u32 *born)
 {
 	struct td_estimate *s = td_estimate_of(l);
 	u32 now = s->base_period, least = rtt_us;
@@ -183,9 +199,11 @@ TD_INLINE void td_estimate_base(const struct td_flow *f, struct td_link *l, u32 
 		*period = now;
 	}
 	*drain_us = td_min(*drain_us, rtt_us);
-	if (!*base_us && f->min_rtt_us)
-		least = td_min(least, f->min_rtt_us);
-	if (born == s->empties)
+	if (!*base_us) {
+		least = f->min_rtt_us ? td_min(least, f->min_rtt_us) : least;
+		*born = s->empties;
+	}
+	if (td_estimate_is_new(s, *born))
 		least -= td_min(td_min(s->last_delay_us, s->min_delay_us), least / 2);
 	*base_us = *base_us ? td_min(*base_us, least) : least;
 }
@@ -202,14 +220,14 @@ TD_INLINE void td_estimate_end_interval(const struct td_flow *f, struct td_link 
 	td_step_ends();
 	if (delay != TD_ESTIMATE_NO_DELAY) {
 		/* A drain empties the queue by itself. */
-		if (s->queued && l->share.weight && !s->drain_until_us && td_sub_sat(now_us, s->base_since_us) >= 3ULL * s->base_us) {
+		if (s->queued && l->share.weight && !s->drain_until_us && now_us >= s->settle_until_us) {
 			s->idle -= s->idle * decay >> 16;
 			if (delay <= td_estimate_empty_us(f, l))
 				s->idle += decay;
 		}
 		td_estimate_set_target(f, l);
 		if (!s->drain_until_us)
-			td_estimate_set_capacity(f, l, delay, counted);
+			td_estimate_set_capacity(f, l, now_us, delay, counted);
 		td_estimate_check_base(f, l, now_us, delay);
 	}
 	s->since_us = now_us;
@@ -231,14 +249,14 @@ TD_INLINE void td_estimate_begin(const struct td_flow *f, struct td_link *l, u64
 	s->min_delay_us = s->new_delay_us = TD_ESTIMATE_NO_DELAY;
 	s->growth = TD_ESTIMATE_MOST_GROWTH;
 	s->idle = TD_ESTIMATE_START_IDLE;
-	s->queued = s->empty = s->drained_us = s->next_base_us = s->last_delay_us = 0;
-	s->delivered = s->lost = s->recent_delivered = s->recent_lost = s->drain_until_us = 0;
+	s->queued = s->empty = s->drained_us = s->next_base_us = s->last_delay_us = s->joined = 0;
+	s->delivered = s->lost = s->recent_delivered = s->recent_lost = s->drain_until_us = s->settle_until_us = 0;
 	td_estimate_set_target(f, l);
 }
 
 /*
- * An ACK of a flow with this base RTT. `delay_us` is its queueing delay, or TD_ESTIMATE_NO_DELAY; `born` is `empties`
- * when the flow started.
+ * An ACK of a flow with this base RTT. `delay_us` is its queueing delay, or TD_ESTIMATE_NO_DELAY; `born` is as for
+ * td_estimate_is_new().
  */
 TD_INLINE void td_estimate_ack(const struct td_flow *f, struct td_link *l, const struct td_event *e, u32 base_us, u32 delay_us, u32 born)
 {
@@ -248,7 +266,7 @@ TD_INLINE void td_estimate_ack(const struct td_flow *f, struct td_link *l, const
 
 	s->delivered += (u64)e->acked * wire;
 	s->lost += (u64)e->lost * wire;
-	if (born == s->empties)
+	if (td_estimate_is_new(s, born))
 		s->new_delay_us = td_min(s->new_delay_us, delay_us);
 	else
 		s->min_delay_us = td_min(s->min_delay_us, delay_us);
@@ -272,9 +290,10 @@ TD_INLINE u64 td_estimate_window(const struct td_flow *f, struct td_link *l, u64
 	return td_max64((rate * ((u64)base_us + s->target_us) / 1000000 + (rate >> 10)) / mss + 1, 2);
 }
 
-/* A flow starts. As long as no queue has been seen, it has its initial window. */
+/* A flow starts beside others. As long as no queue has been seen, it has its initial window. */
 TD_INLINE void td_estimate_join(const struct td_flow *f, struct td_link *l)
 {
+	td_estimate_of(l)->joined = l->share.flows > 0;
 	if (f->srtt_us && !td_estimate_of(l)->queued)
 		l->capacity += (u64)td_max(f->cwnd, 1) * (f->mss + f->header + l->overhead) * 1000000 / f->srtt_us;
 }

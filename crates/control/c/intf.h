@@ -109,6 +109,7 @@ struct td_estimate {
 	u64 recent_delivered, recent_lost; /* decaying sums, bytes */
 	u64 base_since_us;	/* start of the current period of the base RTT */
 	u64 drain_until_us;	/* end of the drain that ends that period; 0: it has not begun */
+	u64 settle_until_us;	/* time until which an empty queue may come from the last drain */
 	u32 enabled;		/* Configured. 1: the capacity is estimated */
 	u32 min_delay_us;	/* least queueing delay in the interval, of flows that have met an empty queue */
 	u32 new_delay_us;	/* the same of the other flows */
@@ -123,6 +124,8 @@ struct td_estimate {
 	u32 base_period;	/* odd during a drain; after one that met no empty queue it is another even number */
 	u32 empties;		/* intervals without a queue so far */
 	u32 last_delay_us;	/* min_delay_us of the last interval; 0: none */
+	u32 joined;		/* 1: flows have started beside others since the last drain */
+	u32 reserved;
 };
 
 /*

@@ -47,7 +47,7 @@ struct td_share_state {
 	u32 credit;	/* of NewReno, while the capacity is unknown */
 	u32 drain_us;	/* minimum RTT since the last drain of an estimated link began */
 	u32 period;	/* of the estimate's base RTT, when an RTT was last measured */
-	u32 born;	/* the estimate's count of empty queues when the flow started */
+	u32 born;	/* the estimate's count of empty queues when the first RTT was measured */
 };
 #define td_share_WANTS (TD_WANTS_RESTART | TD_WANTS_WEIGHT)
 #define td_share_TUNABLES(T)                                                                    \
@@ -384,7 +384,7 @@ TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct 
 
 	if (e->rtt_us) {
 		if (td_is_estimated(l))
-			td_estimate_base(f, l, e->rtt_us, &s->base_us, &s->drain_us, &s->period, s->born);
+			td_estimate_base(f, l, e->rtt_us, &s->base_us, &s->drain_us, &s->period, &s->born);
 		else
 			s->base_us = s->base_us ? td_min(s->base_us, e->rtt_us) : e->rtt_us;
 		/*
@@ -441,7 +441,7 @@ TD_INLINE void td_share(struct td_flow *f, struct td_share_state *s, struct td_l
 		s->rate = s->committed = s->demand = s->counted = s->since_us = s->sent0 = 0;
 		s->status = s->starved = s->acks = s->base_us = s->weight = s->credit = s->drain_us = 0;
 		s->period = l ? td_estimate_of(l)->base_period : 0;
-		s->born = l ? td_estimate_of(l)->empties : 0;
+		s->born = 0;
 	}
 	if (l && td_is_estimated(l)) {
 		if (td_estimate_is_due(f, l, e->now_us))

@@ -254,6 +254,7 @@ pub struct CapacityEstimate {
     recent_lost: u64,
     base_since_us: u64,
     drain_until_us: u64,
+    settle_until_us: u64,
     /// Configured: 1 if the capacity is estimated.
     pub enabled: u32,
     min_delay_us: u32,
@@ -273,6 +274,8 @@ pub struct CapacityEstimate {
     pub base_period: u32,
     empties: u32,
     last_delay_us: u32,
+    joined: u32,
+    reserved: u32,
 }
 
 type StepFunction = unsafe extern "C" fn(*mut FlowState, *mut u64, *mut LinkRecord, *const Event, *const u32);
