@@ -18,10 +18,10 @@
  *             queue, the longer the queue has to be, since what a varying link offers to an empty queue is lost.
  *             Loss beyond 3 % comes from a queue that overflows. At a constant rate T falls to the floor.
  *   base RTT  The minimum of each flow. If the queue was never empty in 10 s, or the rate sinks while the queue
- *             stays, the windows shrink for a round trip by twice the queue. If it stays even then, the path has
+ *             stays, the windows shrink for two round trips by twice the queue. If it stays even then, the path has
  *             become longer: the least RTT of that time is the new base RTT. A new flow cannot tell a queue from
- *             a long path: its delays do not count until the queue was empty, and soon after its start the
- *             windows are halved for a round trip.
+ *             a long path. So its delays do not count until the queue was empty, and some time after its start
+ *             the windows are halved for two round trips, whose least RTT is the base RTT of each flow.
  *
  * Losses change nothing else. Neither does an outage: without ACKs an interval does not end, and it counts as
  * two intervals at most.

@@ -88,7 +88,9 @@ pub enum ControllerError {
         leg: String,
     },
     /// A capacity is to be estimated, but nothing does so.
-    #[error("{leg}: capacity = \"auto\" has no effect without control = \"share\", which estimates it: set that, or leave the capacity out")]
+    #[error(
+        "{leg}: capacity = \"auto\" has no effect without control = \"share\", which estimates it: set that, or leave the capacity out"
+    )]
     NoEstimator {
         /// Which profile has it.
         leg: String,

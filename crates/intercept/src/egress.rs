@@ -311,7 +311,11 @@ impl WatchedLinks {
     /// The links whose capacity is in a file, and the file.
     fn files(&self) -> Vec<(String, CapacitySource)> {
         let is_file = |watched: &&WatchedLink| matches!(watched.settings.capacity, CapacitySource::File(_));
-        self.links.values().filter(is_file).map(|watched| (watched.settings.device.name.clone(), watched.settings.capacity.clone())).collect()
+        self.links
+            .values()
+            .filter(is_file)
+            .map(|watched| (watched.settings.device.name.clone(), watched.settings.capacity.clone()))
+            .collect()
     }
 
     /// Takes what was read from a link's file. If that failed, the last rate stays.

@@ -142,7 +142,8 @@ impl Scenario {
             need(
                 !(split.shaper && split.capacity == Some(LinkCapacity::Auto)),
                 format!("split[{index}].shaper"),
-                "does not go with capacity = \"auto\": a shaper needs a rate. Leave it out, or write the link's rate as the capacity".into(),
+                "does not go with capacity = \"auto\": a shaper needs a rate. Leave it out, or write the link's rate as the capacity"
+                    .into(),
             )?;
         }
         need(
@@ -161,7 +162,9 @@ impl Scenario {
             need(
                 !Controller::named(name).is_some_and(is_told),
                 format!("split[{index}].capacity"),
-                format!("is \"auto\", but {name:?} has to be told a rate: write one, or set control.proxy to \"share\", which estimates it"),
+                format!(
+                    "is \"auto\", but {name:?} has to be told a rate: write one, or set control.proxy to \"share\", which estimates it"
+                ),
             )?;
         }
         self.check_agents()?;

@@ -77,7 +77,9 @@ impl FromStr for LinkCapacity {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "auto" => Ok(LinkCapacity::Auto),
-            _ if !text.contains(|c: char| c.is_ascii_digit()) => Err(format!("cannot be {text:?}: write a rate such as \"10Mbit\", or \"auto\"")),
+            _ if !text.contains(|c: char| c.is_ascii_digit()) => {
+                Err(format!("cannot be {text:?}: write a rate such as \"10Mbit\", or \"auto\""))
+            }
             _ => text.parse().map(LinkCapacity::Rate).map_err(|error: UnitError| error.to_string()),
         }
     }

@@ -31,7 +31,8 @@ struct OneFlow {
 impl OneFlow {
     /// After a handshake of 100 ms.
     fn begin() -> Self {
-        let mut flow = FlowState { mss: 1448, header: 52, cwnd: 10, ssthresh: INFINITE, snd_wnd: 1 << 30, unsent: 1 << 20, ..FlowState::default() };
+        let mut flow =
+            FlowState { mss: 1448, header: 52, cwnd: 10, ssthresh: INFINITE, snd_wnd: 1 << 30, unsent: 1 << 20, ..FlowState::default() };
         flow.srtt_us = 100_000;
         let mut link = LinkRecord::default();
         link.estimate.enabled = 1;
@@ -114,7 +115,8 @@ fn on_a_constant_link_it_is_as_good_as_a_configured_capacity() {
         for count in [1, 5] {
             let told = BottleneckPath { capacity: RATE, estimated: false, ..unknown(rtt_ms) };
             let (told, found) = (run(&told, &flows(count), 60.0), run(&unknown(rtt_ms), &flows(count), 60.0));
-            let [told, used] = [told, found].map(|seen| (seen.utilization(20.0, 59.0, RATE), seen.queue(30.0, 59.0), seen.jain(20.0, 59.0)));
+            let [told, used] =
+                [told, found].map(|seen| (seen.utilization(20.0, 59.0, RATE), seen.queue(30.0, 59.0), seen.jain(20.0, 59.0)));
             assert!(used.0 > told.0 * 0.95, "{rtt_ms} ms, {count}: used {} of {}", used.0, told.0);
             assert!(used.1 < queue_of(70 + rtt_ms / 16), "{rtt_ms} ms, {count}: queue {}", used.1);
             assert!(used.2 > 0.98, "{rtt_ms} ms, {count}: Jain {}", used.2);
