@@ -1,7 +1,7 @@
 //! The advice: candidates, what their outcomes show, and the conclusion.
 
+use scenario::LinkCapacity;
 use serde::Serialize;
-use units::Rate;
 
 /// The least gain that is worth the drawbacks of a split: acknowledgements are no longer end to
 /// end, and connections end with the proxy (RFC 3135 §4).
@@ -51,9 +51,9 @@ pub struct Candidate {
     pub after: Option<usize>,
     /// The controller: the sender's end to end, else the proxy's.
     pub control: String,
-    /// The capacity of the next link, which the proxy must be configured with; absent where its
-    /// controller does not need it.
-    pub capacity: Option<Rate>,
+    /// The capacity of the next link, which the proxy must be configured with: a rate, or `auto`.
+    /// Absent where its controller does not need it.
+    pub capacity: Option<LinkCapacity>,
 }
 
 /// What the outcomes of a candidate show.

@@ -6,7 +6,7 @@ use crate::{
 };
 use control::Controller;
 use outcome::Outcome;
-use scenario::{Buffer, Opens, QueueKind, Scenario, Split, Variant};
+use scenario::{Buffer, LinkCapacity, Opens, QueueKind, Scenario, Split, Variant};
 use std::collections::BTreeMap;
 use units::Bytes;
 
@@ -84,7 +84,12 @@ impl Advisor {
         let mut scenario = self.base.clone();
         scenario.splits = vec![Split { buffer: Buffer::Unlimited, ..proxy.clone() }];
         scenario.control.proxy = vec![controller.name().into()];
-        let next_link = proxy.capacity.unwrap_or(self.base.links[proxy.after].rate);
+        let rate = LinkCapacity::Rate(self.base.links[proxy.after].rate);
+        let mut next_link = proxy.capacity.unwrap_or(rate);
+        if next_link == LinkCapacity::Auto && controller.needs_capacity() && !controller.estimates_capacity() {
+            next_link = rate;
+            scenario.splits[0].capacity = None;
+        }
         let capacity = controller.needs_capacity().then_some(next_link);
         let candidate = Candidate { after: Some(proxy.after), control: controller.name().into(), capacity };
         (candidate, Variant { case: format!("split after link {}, {}", proxy.after, controller.name()), scenario })
@@ -214,7 +219,8 @@ mod tests {
     fn a_place_that_the_file_names_is_the_only_one() {
         let (anywhere, there) = (scenario(""), scenario("[[split]]\nafter = 1\ncapacity = \"9Mbit\"\n"));
         for scenario in [anywhere, there] {
-            let capacity = scenario.splits.first().map_or(Rate(10_000_000), |split| split.capacity.unwrap());
+            let told = LinkCapacity::Rate(Rate(10_000_000));
+            let capacity = scenario.splits.first().map_or(told, |split| split.capacity.unwrap());
             let advisor = Advisor::new(&scenario).unwrap();
             let candidates = || advisor.candidates.values();
             assert!(candidates().all(|candidate| candidate.after.is_none_or(|after| after == 1)));

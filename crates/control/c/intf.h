@@ -98,13 +98,43 @@ struct td_event {
 	u32 reserved;
 };
 
+/* The estimate of a link's capacity, for share: see estimate.h. Bytes are wire bytes. */
+struct td_estimate {
+	u64 since_us;		/* start of the current interval; 0: no flow has measured an RTT yet */
+	u64 delivered, lost;	/* bytes of all flows in the interval */
+	u64 rate;		/* smoothed delivery rate of all flows, bytes/s */
+	u64 mean;		/* the same over a longer time, bytes/s */
+	u64 peak, last_peak;	/* its maximum in the current period of 1.5 base RTTs, and in the last one */
+	u64 peak_since_us;	/* start of that period */
+	u64 recent_delivered, recent_lost; /* decaying sums, bytes */
+	u64 base_since_us;	/* start of the current period of the base RTT */
+	u64 drain_until_us;	/* end of the drain that ends that period; 0: it has not begun */
+	u64 settle_until_us;	/* time until which an empty queue may come from the last drain */
+	u32 enabled;		/* Configured. 1: the capacity is estimated */
+	u32 min_delay_us;	/* least queueing delay in the interval, of flows that have met an empty queue */
+	u32 new_delay_us;	/* the same of the other flows */
+	u32 base_us;		/* largest base RTT of a flow, of those with an ACK in the last interval */
+	u32 next_base_us;	/* the same for the current interval */
+	u32 target_us;		/* target of the queueing delay */
+	u32 idle;		/* fraction of recent time without a queue, 2^-16 */
+	u32 growth;		/* growth of the estimate without a queue, 1/1024 per base RTT */
+	u32 queued;		/* 1: a queue has been seen */
+	u32 empty;		/* 1: and an empty one in the current period of the base RTT */
+	u32 drained_us;		/* reduction of the windows during a drain, as time */
+	u32 base_period;	/* odd during a drain; after one that met no empty queue it is another even number */
+	u32 empties;		/* intervals without a queue so far */
+	u32 last_delay_us;	/* min_delay_us of the last interval; 0: none */
+	u32 joined;		/* 1: flows have started beside others since the last drain */
+	u32 reserved;
+};
+
 /*
  * The record of one egress link, shared by its flows: its configuration, the monitor's
  * measurements, and a part for each controller.
  */
 struct td_link {
 	/* Configured. */
-	u64 capacity;	/* wire bytes/s; 0: unknown, controllers that need it then behave as NewReno */
+	u64 capacity;	/* wire bytes/s, or the estimate; 0: unknown, controllers that need it then behave as NewReno */
 	u32 overhead;	/* link-layer overhead of a packet, bytes */
 	u32 local;	/* 1: the bottleneck queue is on this host */
 	/* Measured by the monitor. */
@@ -158,6 +188,7 @@ struct td_link {
 		u32 step;		/* last step by which the scale grew back, 2^-16 */
 		u32 reserved;
 	} share;
+	struct td_estimate estimate;	/* see estimate.h */
 };
 
 /* Size of a controller's state of a flow: the 104 bytes of ICSK_CA_PRIV_SIZE less 8 for the hooks. */

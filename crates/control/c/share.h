@@ -30,7 +30,7 @@
  */
 #ifndef TD_SHARE_H
 #define TD_SHARE_H
-#include "window.h"
+#include "estimate.h"
 
 struct td_share_state {
 	u64 rate;	/* payload bytes/s */
@@ -45,6 +45,9 @@ struct td_share_state {
 	u32 base_us;	/* base RTT: the minimum */
 	u32 weight;	/* its part of the record's `weight` */
 	u32 credit;	/* of NewReno, while the capacity is unknown */
+	u32 drain_us;	/* minimum RTT since the last drain of an estimated link began */
+	u32 period;	/* of the estimate's base RTT, when an RTT was last measured */
+	u32 born;	/* the estimate's count of empty queues when the first RTT was measured */
 };
 #define td_share_WANTS (TD_WANTS_RESTART | TD_WANTS_WEIGHT)
 #define td_share_TUNABLES(T)                                                                    \
@@ -71,6 +74,9 @@ TD_INLINE u64 td_share_payload(const struct td_flow *f, const struct td_link *l,
 {
 	u64 wire = l->capacity * t->capacity_milli / 1000, least = wire / 64, own = td_sub_sat(wire, l->share.cross_rate);
 
+	/* An estimate leaves out cross traffic, and is corrected already. */
+	if (td_is_estimated(l))
+		return td_max64(wire, least) * f->mss / (f->mss + f->header + l->overhead);
 	if (t->correct && l->share.scale) {
 		wire = wire * l->share.scale >> 16;
 		own = td_sub_sat(wire, l->share.cross_rate) / 2;
@@ -185,7 +191,8 @@ TD_INLINE void td_share_start(const struct td_flow *f, struct td_share_state *s,
 {
 	td_share_register(f, s, l, TD_SHARE_GREEDY, 0, 0);
 	/* Pacing starts with a segment, not with the gap before it. */
-	l->share.excess += f->mss;
+	if (!td_is_estimated(l))
+		l->share.excess += f->mss;
 	s->since_us = e->now_us;
 	s->sent0 = f->sent;
 	s->starved = s->acks = 0;
@@ -373,20 +380,30 @@ TD_INLINE void td_share_measure_cross_traffic(struct td_link *l, const struct td
 TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct td_link *l, const struct td_event *e,
 			    const struct td_share_tunables *t)
 {
+	u32 delay = TD_SHARE_NO_DELAY;
+
 	if (e->rtt_us) {
-		s->base_us = s->base_us ? td_min(s->base_us, e->rtt_us) : e->rtt_us;
+		if (td_is_estimated(l))
+			td_estimate_base(f, l, e->rtt_us, &s->base_us, &s->drain_us, &s->period, &s->born);
+		else
+			s->base_us = s->base_us ? td_min(s->base_us, e->rtt_us) : e->rtt_us;
 		/*
 		 * At a low rate every ACK is delayed. Taken for queueing delay, that would lower the rate for ever. If
 		 * segments are less than 20 ms apart, the next one arrives before the receiver's timer expires.
 		 */
 		if (!(e->flags & TD_DELAYED_ACK) || (u64)f->in_flight * 20000 > f->srtt_us)
-			l->share.min_delay_us = td_min(l->share.min_delay_us, e->rtt_us - s->base_us);
+			delay = td_sub_sat(e->rtt_us, s->base_us);
+		l->share.min_delay_us = td_min(l->share.min_delay_us, delay);
 		l->share.max_base_rtt_us = td_max(l->share.max_base_rtt_us, s->base_us);
 	}
-	l->share.delivered += (u64)e->acked * f->mss;
-	l->share.lost += (u64)e->lost * f->mss;
 	td_share_measure_cross_traffic(l, e);
-	td_share_end_epoch(f, l, e, t);
+	if (td_is_estimated(l)) {
+		td_estimate_ack(f, l, e, s->base_us, delay, s->born);
+	} else {
+		l->share.delivered += (u64)e->acked * f->mss;
+		l->share.lost += (u64)e->lost * f->mss;
+		td_share_end_epoch(f, l, e, t);
+	}
 
 	if (!f->unsent && ((e->flags & TD_NO_MORE_DATA) || !f->in_flight)) {
 		td_share_unregister(s, l);
@@ -405,6 +422,13 @@ TD_INLINE void td_share_apply(struct td_flow *f, struct td_share_state *s, struc
 	s->rate = td_max64(td_share_level(f, l, t) * td_max(f->weight, 1), mss);
 	if (s->status)
 		td_share_set_committed(s, l, s->status == TD_SHARE_DEMAND_LIMITED ? td_min64(s->counted, s->rate) : s->rate);
+	if (td_is_estimated(l)) {
+		f->cwnd = td_min64(td_estimate_window(f, l, s->rate, s->base_us ? s->base_us : f->srtt_us), TD_INFINITE);
+		f->ssthresh = f->cwnd;
+		/* The window limits the flow. Pacing only spreads what ACKs that come together would release. */
+		f->pacing_rate = (u64)f->cwnd * mss * 2000000 / td_max(f->srtt_us, 1000);
+		return;
+	}
 	f->pacing_rate = s->rate * td_share_pace_factor(f, l) >> 16;
 	f->cwnd = td_min64((s->rate * 5 / 4 * f->srtt_us / 1000000 + s->rate / 20) / mss + 10, TD_INFINITE);
 	f->ssthresh = f->cwnd;
@@ -415,7 +439,15 @@ TD_INLINE void td_share(struct td_flow *f, struct td_share_state *s, struct td_l
 {
 	if (e->kind == TD_INIT) {
 		s->rate = s->committed = s->demand = s->counted = s->since_us = s->sent0 = 0;
-		s->status = s->starved = s->acks = s->base_us = s->weight = s->credit = 0;
+		s->status = s->starved = s->acks = s->base_us = s->weight = s->credit = s->drain_us = 0;
+		s->period = l ? td_estimate_of(l)->base_period : 0;
+		s->born = 0;
+	}
+	if (l && td_is_estimated(l)) {
+		if (td_estimate_is_due(f, l, e->now_us))
+			td_estimate_begin(f, l, e->now_us);
+		else if (e->kind == TD_INIT && l->capacity)
+			td_estimate_join(f, l);
 	}
 	if (!l || !l->capacity) {
 		struct td_window w = { .credit = s->credit };
@@ -424,7 +456,8 @@ TD_INLINE void td_share(struct td_flow *f, struct td_share_state *s, struct td_l
 		s->credit = w.credit;
 		return;
 	}
-	td_share_update_excess(f, l, e->now_us, t);
+	if (!td_is_estimated(l))
+		td_share_update_excess(f, l, e->now_us, t);
 	if (e->kind == TD_ACK) {
 		td_share_ack(f, s, l, e, t);
 	} else if (e->kind == TD_RESTART) {

@@ -123,7 +123,8 @@ pub struct Event {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkRecord {
-    /// Configured: capacity; 0: unknown, controllers that need it then behave as NewReno.
+    /// Configured, or estimated: capacity; 0: unknown, controllers that need it then behave as
+    /// NewReno.
     pub capacity: u64,
     /// Configured: link-layer overhead of a packet.
     pub overhead: u32,
@@ -147,6 +148,8 @@ pub struct LinkRecord {
     pub mpcp: MpcpPart,
     /// The part of `share`.
     pub share: SharePart,
+    /// The estimate of the capacity, if it is not configured.
+    pub estimate: CapacityEstimate,
 }
 
 /// XCP's part of a link record: the current control interval, and the feedback of the last one.
@@ -230,6 +233,48 @@ pub struct SharePart {
     next_test_wait: u32,
     loss: u32,
     step: u32,
+    reserved: u32,
+}
+
+/// The estimate of a link's capacity (`struct td_estimate`, c/estimate.h).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CapacityEstimate {
+    since_us: u64,
+    delivered: u64,
+    lost: u64,
+    /// Smoothed delivery rate of all flows, wire bytes/s.
+    pub rate: u64,
+    /// The same over a longer time.
+    pub mean: u64,
+    peak: u64,
+    last_peak: u64,
+    peak_since_us: u64,
+    recent_delivered: u64,
+    recent_lost: u64,
+    base_since_us: u64,
+    drain_until_us: u64,
+    settle_until_us: u64,
+    /// Configured: 1 if the capacity is estimated.
+    pub enabled: u32,
+    min_delay_us: u32,
+    new_delay_us: u32,
+    /// Largest base RTT of a flow, µs.
+    pub base_us: u32,
+    next_base_us: u32,
+    /// Target of the queueing delay, µs.
+    pub target_us: u32,
+    /// Fraction of recent time without a queue, 2⁻¹⁶.
+    pub idle: u32,
+    growth: u32,
+    queued: u32,
+    empty: u32,
+    drained_us: u32,
+    /// Odd during a drain; after one that met no empty queue it is another even number.
+    pub base_period: u32,
+    empties: u32,
+    last_delay_us: u32,
+    joined: u32,
     reserved: u32,
 }
 
@@ -358,6 +403,8 @@ mod tests {
             offset_of!(LinkRecord, xcp),
             offset_of!(LinkRecord, mpcp),
             offset_of!(LinkRecord, share),
+            offset_of!(LinkRecord, estimate),
+            offset_of!(CapacityEstimate, enabled),
         ];
         assert_eq!(c, rust.map(|n| n as u32));
     }

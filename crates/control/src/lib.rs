@@ -22,7 +22,7 @@
 mod ffi;
 mod tunable;
 
-pub use ffi::{Event, EventKind, FlowState, LinkRecord, MpcpPart, SharePart, XcpPart};
+pub use ffi::{CapacityEstimate, Event, EventKind, FlowState, LinkRecord, MpcpPart, SharePart, XcpPart};
 use std::fmt;
 pub use tunable::{Tunable, TunableError, TunedController};
 
@@ -89,6 +89,12 @@ impl Controller {
     /// Whether it allocates the configured capacity of a link. While that is unknown it is NewReno.
     pub fn needs_capacity(self) -> bool {
         self.owns_window() && !self.wants_rate_samples()
+    }
+
+    /// Whether it estimates the capacity of a link whose record asks for that
+    /// ([`CapacityEstimate::enabled`]).
+    pub fn estimates_capacity(self) -> bool {
+        self.name() == "share"
     }
 
     /// Whether it needs delivery rate samples, TCP's congestion state, timeouts and undone losses;

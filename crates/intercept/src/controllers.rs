@@ -2,6 +2,7 @@
 //! loaded into the kernel for as long as the proxy runs.
 
 use crate::{
+    capacity::CapacitySource,
     leg::{self, LegProfile},
     policy::NamedProfile,
 };
@@ -67,6 +68,33 @@ pub enum ControllerError {
         /// The name.
         name: String,
     },
+    /// The controller needs to be told the capacity.
+    #[error(
+        "{leg}: control = {name:?} cannot estimate a capacity: write the link's rate, as in capacity = \"10Mbit\", or set control = \"share\", \
+         which estimates it"
+    )]
+    NoEstimate {
+        /// Which profile names it.
+        leg: String,
+        /// The name.
+        name: String,
+    },
+    /// An estimated capacity cannot be shaped to.
+    #[error(
+        "{leg}: shape = true does not go with capacity = \"auto\": a shaper needs a rate. Leave shape out, or write the link's rate as the capacity"
+    )]
+    ShapedEstimate {
+        /// Which profile has them.
+        leg: String,
+    },
+    /// A capacity is to be estimated, but nothing does so.
+    #[error(
+        "{leg}: capacity = \"auto\" has no effect without control = \"share\", which estimates it: set that, or leave the capacity out"
+    )]
+    NoEstimator {
+        /// Which profile has it.
+        leg: String,
+    },
     /// A weight is configured, but the controller ignores it.
     #[error("{leg}: weight = {weight} has no effect: only control = \"share\" uses weights; set that, or leave the weight out")]
     NoWeights {
@@ -112,10 +140,21 @@ impl Controllers {
         if let Some(weight) = profile.weight.filter(|_| ours.is_none_or(|ours| ours.name() != "share")) {
             return Err(ControllerError::NoWeights { leg, weight: weight.get() });
         }
+        if profile.capacity == Some(CapacitySource::Auto) {
+            if profile.shape == Some(true) {
+                return Err(ControllerError::ShapedEstimate { leg });
+            }
+            if ours.is_none_or(|ours| !ours.needs_capacity()) {
+                return Err(ControllerError::NoEstimator { leg });
+            }
+        }
         let Some(name) = &profile.control else { return Ok(()) };
         if let Some(ours) = ours {
             if ours.needs_capacity() && profile.capacity.is_none() {
                 return Err(ControllerError::NoCapacity { leg, name: name.clone() });
+            }
+            if ours.needs_capacity() && !ours.estimates_capacity() && profile.capacity == Some(CapacitySource::Auto) {
+                return Err(ControllerError::NoEstimate { leg, name: name.clone() });
             }
             if !kernel::may_load() && leg::try_controller(&in_kernel(ours)).is_ok() {
                 // Another process loaded it. This process cannot keep it loaded: once it is

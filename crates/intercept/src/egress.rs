@@ -1,13 +1,14 @@
-//! Egress links with a configured capacity: a shaper, and the monitor whose records the congestion
-//! controllers read.
+//! Egress links with a capacity: a shaper, and the monitor whose records the congestion controllers
+//! read. The capacity is configured, read from a file, or estimated by the controller `share`.
 //!
 //! The shaper is an htb class for the proxy's own packets, which carry its priority; all other
 //! packets bypass it. So a shaper that a killed proxy leaves behind does not slow other traffic,
 //! and the next start takes it over. If the operator has configured a queueing discipline on the
 //! interface, it stays, and the monitor computes the queue that there would be at the configured
-//! capacity.
+//! capacity. An estimated capacity is not shaped to: the queue is where the bottleneck is.
 
 use crate::{
+    capacity::{CapacityFileError, CapacitySource},
     leg::{self, LegProfile},
     policy::{Interface, NamedProfile},
     routes::{Device, Routes},
@@ -19,23 +20,27 @@ use std::{
     io,
     net::Ipv4Addr,
     process::{Command, Stdio},
-    time::Instant,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    thread,
+    time::{Duration, Instant},
 };
 use units::Rate;
 
 /// The handle of the shaper. The priority of the proxy's packets selects its class 1.
 const HANDLE: u32 = leg::SHAPED >> 16;
+/// How often files with capacities are read.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Why a link could not be set up as its profile says.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
     /// The profile has a capacity, but does not determine an interface.
-    #[error("{leg}: cannot tell which link has capacity = \"{capacity}\": {why}; name it, as in link = \"eth0\"")]
+    #[error("{leg}: cannot tell which link has capacity = {capacity}: {why}; name it, as in link = \"eth0\"")]
     WhichLink {
         /// Which profile.
         leg: String,
         /// The capacity.
-        capacity: Rate,
+        capacity: CapacitySource,
         /// Why the interface is not determined.
         why: String,
     },
@@ -47,6 +52,17 @@ pub enum EgressError {
         /// The interface.
         link: String,
     },
+    /// The file with the capacity cannot be used.
+    #[error("{leg}: {why}")]
+    CapacityFile {
+        /// Which profile or interface.
+        leg: String,
+        /// The file, the reason and the cure.
+        why: CapacityFileError,
+    },
+    /// The thread that reads the files could not be started.
+    #[error("cannot start the thread that follows the files with capacities: {0}")]
+    Follow(io::Error),
     /// There is no such interface.
     #[error("{leg}: there is no interface {link:?} in this network namespace: correct the name (`ip link`)")]
     NoLink {
@@ -75,9 +91,23 @@ pub enum EgressError {
     },
 }
 
-/// The links with a configured capacity: shaped or monitored until it is dropped.
+/// The links with a capacity: shaped or monitored until it is dropped.
 #[derive(Debug)]
 pub struct Egress {
+    links: Arc<Mutex<WatchedLinks>>,
+    /// Reads the files with capacities, once there are any.
+    follower: Option<Follower>,
+}
+
+/// A thread that has the links follow their files until it is dropped.
+#[derive(Debug)]
+struct Follower {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct WatchedLinks {
     monitor: Monitor,
     links: BTreeMap<String, WatchedLink>,
 }
@@ -87,6 +117,10 @@ struct WatchedLink {
     settings: LinkSettings,
     id: LinkId,
     mode: WatchMode,
+    /// The present capacity; `None`: it is estimated.
+    rate: Option<Rate>,
+    /// Why its file could not be used when it was last read.
+    failure: Option<String>,
     /// When `views` last read its record, and the bytes that had left by then.
     last: Option<(Instant, u64)>,
 }
@@ -95,7 +129,7 @@ struct WatchedLink {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LinkSettings {
     device: Device,
-    capacity: Rate,
+    capacity: CapacitySource,
     shape: bool,
 }
 
@@ -104,8 +138,11 @@ struct LinkSettings {
 pub struct LinkView {
     /// The interface.
     pub link: String,
-    /// The configured capacity, bit/s of IP.
+    /// The capacity that is configured, read from a file or estimated, bit/s of IP.
     pub capacity_bps: u64,
+    /// Whether the capacity is estimated.
+    #[serde(default)]
+    pub estimated: bool,
     /// Mean rate of all packets that left since the previous view, bit/s of IP.
     pub egress_bps: f64,
     /// The part of it that does not belong to flows under `share`, bit/s of IP.
@@ -143,6 +180,10 @@ impl Egress {
         let configured = configured_links(profiles)?;
         let links = configured.iter().map(|link| link.device.name.as_str()).collect::<Vec<_>>().join(", ");
         Monitor::new().map_err(|why| EgressError::Watch { link: links.clone(), why: why.into() })?;
+        configured.iter().try_for_each(|link| {
+            let file = |why| EgressError::CapacityFile { leg: link.device.name.clone(), why };
+            link.capacity.rate().map(drop).map_err(file)
+        })?;
         configured.iter().try_for_each(|link| tc(&link.device.name, &["qdisc", "show", "dev", &link.device.name, "root"]).map(drop))?;
         Ok(links)
     }
@@ -158,8 +199,10 @@ impl Egress {
         }
         let links = configured.iter().map(|link| link.device.name.as_str()).collect::<Vec<_>>().join(", ");
         let monitor = Monitor::new().map_err(|why| EgressError::Watch { link: links, why: why.into() })?;
-        let mut egress = Egress { monitor, links: BTreeMap::new() };
-        egress.set(configured)?;
+        let links = Arc::new(Mutex::new(WatchedLinks { monitor, links: BTreeMap::new() }));
+        let mut egress = Egress { links, follower: None };
+        egress.lock().set(configured)?;
+        egress.follow()?;
         Ok(Some(egress))
     }
 
@@ -169,14 +212,67 @@ impl Egress {
     /// The first link that could not be set up. All links then keep their previous configuration.
     pub fn change<'a>(&mut self, profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<(), EgressError> {
         let configured = configured_links(profiles)?;
-        let before = self.links.values().map(|watched| watched.settings.clone()).collect();
-        self.set(configured).inspect_err(|_| {
-            if let Err(why) = self.set(before) {
-                tracing::error!("cannot restore the previous configuration of the links: {why}");
-            }
-        })
+        {
+            let mut links = self.lock();
+            let before = links.links.values().map(|watched| watched.settings.clone()).collect();
+            links.set(configured).inspect_err(|_| {
+                if let Err(why) = links.set(before) {
+                    tracing::error!("cannot restore the previous configuration of the links: {why}");
+                }
+            })?;
+        }
+        self.follow()
     }
 
+    /// The present state of each link. Rates are means since the previous call.
+    pub fn views(&mut self) -> Vec<LinkView> {
+        self.lock().views()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WatchedLinks> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the thread that follows files, if there are any and it does not run.
+    fn follow(&mut self) -> Result<(), EgressError> {
+        if self.follower.is_some() || self.lock().files().is_empty() {
+            return Ok(());
+        }
+        let (stop, stopped) = mpsc::channel();
+        let links = self.links.clone();
+        // The thread is in the network namespace of this one.
+        let work = move || {
+            while stopped.recv_timeout(FOLLOW_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+                follow_files(&links);
+            }
+        };
+        let thread = thread::Builder::new().name("tandem-capacity".into()).spawn(work).map_err(EgressError::Follow)?;
+        self.follower = Some(Follower { stop: Some(stop), thread: Some(thread) });
+        Ok(())
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Reads the files with capacities, and applies what has changed. The files are read without the
+/// lock: a slow file system must not delay a reload or a view.
+fn follow_files(links: &Mutex<WatchedLinks>) {
+    let lock = || links.lock().unwrap_or_else(PoisonError::into_inner);
+    let files = lock().files();
+    for (link, source) in files {
+        let rate = source.rate();
+        lock().take_rate(&link, &source, rate);
+    }
+}
+
+impl WatchedLinks {
     fn set(&mut self, configured: Vec<LinkSettings>) -> Result<(), EgressError> {
         let stays = |link: &String| configured.iter().any(|settings| settings.device.name == *link);
         let gone: Vec<String> = self.links.keys().filter(|link| !stays(link)).cloned().collect();
@@ -184,16 +280,66 @@ impl Egress {
             self.release(&link);
         }
         for settings in configured {
-            let LinkSettings { device, capacity, shape } = settings.clone();
-            let failed = |why: kernel::Error| EgressError::Watch { link: device.name.clone(), why: why.into() };
-            let id = LinkId::here(device.index).map_err(failed)?;
-            let wire = wire_rate(capacity, &device);
-            let mode = if shape { shape_to(&device, wire)? } else { unshape(&device) };
-            // Inserted before the monitor is attached, so that `release` removes both on an error.
-            self.links.insert(device.name.clone(), WatchedLink { settings, id, mode, last: None });
-            self.monitor.watch(id, MonitorSettings { capacity: wire, overhead: device.overhead, watch: mode }).map_err(failed)?;
+            let known = self.links.get(&settings.device.name).filter(|known| known.settings.capacity == settings.capacity);
+            let rate = match (settings.capacity.rate(), known) {
+                (Ok(rate), _) => rate,
+                // A file that cannot be used now has been used before: `take_rate` warns of it.
+                (Err(_), Some(known)) => known.rate,
+                (Err(why), None) => return Err(EgressError::CapacityFile { leg: settings.device.name.clone(), why }),
+            };
+            self.apply(settings, rate)?;
         }
         Ok(())
+    }
+
+    /// Shapes and monitors a link for this capacity; `None`: it is estimated.
+    fn apply(&mut self, settings: LinkSettings, rate: Option<Rate>) -> Result<(), EgressError> {
+        let device = settings.device.clone();
+        let failed = |why: kernel::Error| EgressError::Watch { link: device.name.clone(), why: why.into() };
+        let id = LinkId::here(device.index).map_err(failed)?;
+        let capacity = rate.map(|rate| wire_rate(rate, &device));
+        let mode = match capacity {
+            Some(wire) if settings.shape => shape_to(&device, wire)?,
+            _ => unshape(&device),
+        };
+        let last = self.links.get(&device.name).and_then(|watched| watched.last);
+        // Inserted before the monitor is attached, so that `release` removes both on an error.
+        self.links.insert(device.name.clone(), WatchedLink { settings, id, mode, rate, failure: None, last });
+        self.monitor.watch(id, MonitorSettings { capacity, overhead: device.overhead, watch: mode }).map_err(failed)
+    }
+
+    /// The links whose capacity is in a file, and the file.
+    fn files(&self) -> Vec<(String, CapacitySource)> {
+        let is_file = |watched: &&WatchedLink| matches!(watched.settings.capacity, CapacitySource::File(_));
+        self.links
+            .values()
+            .filter(is_file)
+            .map(|watched| (watched.settings.device.name.clone(), watched.settings.capacity.clone()))
+            .collect()
+    }
+
+    /// Takes what was read from a link's file. If that failed, the last rate stays.
+    fn take_rate(&mut self, link: &str, source: &CapacitySource, read: Result<Option<Rate>, CapacityFileError>) {
+        // The configuration may have changed meanwhile.
+        let Some(watched) = self.links.get_mut(link).filter(|watched| watched.settings.capacity == *source) else { return };
+        match read {
+            Ok(rate) if rate == watched.rate => watched.failure = None,
+            Ok(rate) => {
+                let settings = watched.settings.clone();
+                tracing::debug!("{link}: capacity {}", rate.map_or_else(String::new, |rate| rate.to_string()));
+                if let Err(why) = self.apply(settings, rate) {
+                    tracing::error!("{link}: cannot change the capacity: {why}");
+                }
+            }
+            Err(why) => {
+                let why = why.to_string();
+                if watched.failure.as_ref() != Some(&why) {
+                    let stays = watched.rate.map_or_else(String::new, |rate| format!(" (the last capacity, {rate}, stays)"));
+                    tracing::warn!("{link}: {why}{stays}");
+                    watched.failure = Some(why);
+                }
+            }
+        }
     }
 
     fn release(&mut self, link: &str) {
@@ -205,8 +351,7 @@ impl Egress {
         }
     }
 
-    /// The present state of each link. Rates are means since the previous call.
-    pub fn views(&mut self) -> Vec<LinkView> {
+    fn views(&mut self) -> Vec<LinkView> {
         let mut views = Vec::new();
         for (link, watched) in &mut self.links {
             let Ok(Some(record)) = self.monitor.read(watched.id) else { continue };
@@ -220,7 +365,7 @@ impl Egress {
     }
 }
 
-impl Drop for Egress {
+impl Drop for WatchedLinks {
     fn drop(&mut self) {
         for link in self.links.keys().cloned().collect::<Vec<_>>() {
             self.release(&link);
@@ -235,7 +380,8 @@ fn view(link: &str, watched: &WatchedLink, record: &LinkRecord, egress: f64) -> 
     let bits = |wire: f64| wire * 8.0 * mtu / (mtu + f64::from(device.overhead));
     LinkView {
         link: link.to_owned(),
-        capacity_bps: watched.settings.capacity.bits_per_s(),
+        capacity_bps: watched.rate.map_or(bits(record.capacity as f64) as u64, Rate::bits_per_s),
+        estimated: watched.rate.is_none(),
         egress_bps: bits(egress),
         other_bps: bits(record.share.cross_rate as f64),
         queue_bytes: record.queue,
@@ -251,13 +397,14 @@ fn view(link: &str, watched: &WatchedLink, record: &LinkRecord, egress: f64) -> 
     }
 }
 
-/// The links for which profiles configure a capacity.
+/// The links for which profiles have a capacity.
 fn configured_links<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<Vec<LinkSettings>, EgressError> {
     let mut configured: Vec<LinkSettings> = Vec::new();
     for (leg, profile, chosen_by) in profiles {
-        let Some(capacity) = profile.capacity else { continue };
+        let Some(capacity) = &profile.capacity else { continue };
         for device in devices_of(&leg, profile, chosen_by, capacity)? {
-            let link = LinkSettings { device, capacity, shape: profile.shape.unwrap_or(true) };
+            let shape = profile.shape.unwrap_or(*capacity != CapacitySource::Auto);
+            let link = LinkSettings { device, capacity: capacity.clone(), shape };
             match configured.iter().find(|known| known.device == link.device) {
                 None => configured.push(link),
                 Some(known) if *known == link => {}
@@ -270,8 +417,8 @@ fn configured_links<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Res
 
 /// The interfaces that have a profile's capacity: the one that it names, those it is chosen by, or
 /// that of the default route.
-fn devices_of(leg: &str, profile: &LegProfile, chosen_by: &[Interface], capacity: Rate) -> Result<Vec<Device>, EgressError> {
-    let which = |why: &str| EgressError::WhichLink { leg: leg.to_owned(), capacity, why: why.to_owned() };
+fn devices_of(leg: &str, profile: &LegProfile, chosen_by: &[Interface], capacity: &CapacitySource) -> Result<Vec<Device>, EgressError> {
+    let which = |why: &str| EgressError::WhichLink { leg: leg.to_owned(), capacity: capacity.clone(), why: why.to_owned() };
     let routes = Routes::open().map_err(|why| which(&format!("the kernel does not list its interfaces: {why}")))?;
     let mut devices = routes.devices().map_err(|why| which(&format!("the kernel does not list its interfaces: {why}")))?;
     if let Some(link) = &profile.link {

@@ -1,7 +1,7 @@
 //! A leg: one of the two TCP connections of a split connection. How it is tuned by its profile, and
 //! how it is dialled.
 
-use crate::{receive_bound::bound_receive, sys};
+use crate::{capacity::CapacitySource, receive_bound::bound_receive, sys};
 use rustix::fd::AsFd;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
@@ -13,7 +13,7 @@ use std::{
     str::FromStr,
     time::{Duration, Instant},
 };
-use units::{Bytes, Rate, Span};
+use units::{Bytes, Span};
 
 /// How a leg is tuned. Absent keys keep the system's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -21,14 +21,16 @@ use units::{Bytes, Rate, Span};
 pub struct LegProfile {
     /// Congestion controller, one of the kernel's or of Tandem's (`tandem control list`).
     pub control: Option<String>,
-    /// Capacity of the leg's egress link, if it is known: the proxy's packets are shaped to it, and
-    /// `share`, `xcp` and `mpcp` divide it among flows.
-    pub capacity: Option<Rate>,
+    /// Capacity of the leg's egress link: the proxy's packets are shaped to it, and `share`, `xcp` and
+    /// `mpcp` divide it among flows. `"auto"`: unknown or varying; `share` estimates it, and nothing is
+    /// shaped. `{ file = "PATH" }`: the rate in that file, which the link's modem keeps up to date.
+    pub capacity: Option<CapacitySource>,
     /// Interface with that capacity. Absent: the interfaces that the profile is chosen by, or else
     /// that of the default route.
     pub link: Option<String>,
     /// Whether the proxy's packets are shaped to the capacity. If not, their queue is at a later
-    /// hop, and the controllers compute the queue that there would be at that rate.
+    /// hop, and the controllers compute the queue that there would be at that rate. Not with
+    /// `capacity = "auto"`.
     #[schemars(extend("default" = true))]
     pub shape: Option<bool>,
     /// Weight of the leg's flow among the flows of its link under `share`, 1 to 65535: with 2 it

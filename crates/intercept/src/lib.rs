@@ -13,6 +13,7 @@
 mod access;
 mod active_interception;
 mod address;
+mod capacity;
 pub mod check;
 mod controllers;
 mod destinations;
@@ -37,6 +38,7 @@ mod users;
 pub use access::{AccessOptions, ListenerAccess};
 pub use active_interception::{ActiveInterception, Dialler};
 pub use address::{AddressSchema, optional_address, parse_address};
+pub use capacity::{CapacityFileError, CapacitySource};
 pub use controllers::{ControllerError, Controllers};
 pub use destinations::{Destinations, canonical};
 pub use egress::{Egress, EgressError, LinkView};

@@ -215,7 +215,7 @@ struct td_configuration {
 	u32 watch;
 	u32 index;
 	u32 fresh;	/* 1: clears the record */
-	u32 reserved;
+	u32 estimated;	/* 1: share estimates the capacity */
 };
 
 /* Offset of the configuration in the packet: behind an Ethernet header, which the kernel requires. */
@@ -244,7 +244,10 @@ int td_configure(struct __sk_buff *skb)
 		r->since_us = r->min_backlog = r->last_min_backlog = 0;
 		r->virtual_us = r->virtual_bytes = r->offered = 0;
 	}
-	r->link.capacity = c.capacity;
+	/* An estimate outlives a change of the other settings. */
+	if (!c.estimated || !r->link.estimate.enabled)
+		r->link.capacity = c.capacity;
+	r->link.estimate.enabled = c.estimated;
 	r->link.overhead = c.overhead;
 	r->link.local = c.local;
 	r->watch = c.watch;

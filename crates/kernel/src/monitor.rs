@@ -48,8 +48,8 @@ pub enum WatchMode {
 /// Configuration of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MonitorSettings {
-    /// Capacity, wire bytes/s.
-    pub capacity: u64,
+    /// Capacity, wire bytes/s; `None`: the controller `share` estimates it.
+    pub capacity: Option<u64>,
     /// Link-layer overhead of a packet, bytes: 14 on Ethernet, 0 on a tunnel.
     pub overhead: u32,
     /// How traffic and queue are measured.
@@ -92,14 +92,14 @@ struct RecordConfiguration {
     watch: u32,
     index: u32,
     fresh: u32,
-    reserved: u32,
+    estimated: u32,
 }
 impl Plain for RecordConfiguration {}
 
 impl RecordConfiguration {
     /// Clears a record: no capacity is known, and nothing is measured.
     fn cleared(index: u32) -> Self {
-        RecordConfiguration { capacity: 0, overhead: 0, local: 0, watch: 0, index, fresh: 1, reserved: 0 }
+        RecordConfiguration { capacity: 0, overhead: 0, local: 0, watch: 0, index, fresh: 1, estimated: 0 }
     }
 }
 
@@ -263,7 +263,8 @@ impl Monitor {
             WatchMode::Qdisc => (1, 1),
             WatchMode::Virtual => (0, 2),
         };
-        self.run(RecordConfiguration { capacity, overhead, local, watch, index, fresh: fresh.into(), reserved: 0 })
+        let estimated = capacity.is_none().into();
+        self.run(RecordConfiguration { capacity: capacity.unwrap_or(0), overhead, local, watch, index, fresh: fresh.into(), estimated })
     }
 
     fn run(&self, configuration: RecordConfiguration) -> Result<()> {

@@ -97,7 +97,7 @@ fn a_socket_keeps_the_weight_that_it_was_given() {
     let _share = kernel::load("share", &[]).unwrap();
     let mut monitor = kernel::Monitor::new().unwrap();
     let here = kernel::LinkId::here(LOOPBACK).unwrap();
-    monitor.watch(here, kernel::MonitorSettings { capacity: 1_000_000, overhead: 14, watch: kernel::WatchMode::Virtual }).unwrap();
+    monitor.watch(here, kernel::MonitorSettings { capacity: Some(1_000_000), overhead: 14, watch: kernel::WatchMode::Virtual }).unwrap();
     let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
     let sender = |weight| {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -140,7 +140,7 @@ fn a_handshake_is_not_counted_by_a_controller() {
     let _xcp = kernel::load("xcp", &[]).unwrap();
     let mut monitor = kernel::Monitor::new().unwrap();
     let here = kernel::LinkId::here(LOOPBACK).unwrap();
-    monitor.watch(here, kernel::MonitorSettings { capacity: 1_000_000, overhead: 14, watch: kernel::WatchMode::Virtual }).unwrap();
+    monitor.watch(here, kernel::MonitorSettings { capacity: Some(1_000_000), overhead: 14, watch: kernel::WatchMode::Virtual }).unwrap();
     let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_tcp_congestion(b"td_xcp").unwrap();

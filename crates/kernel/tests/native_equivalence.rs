@@ -77,11 +77,14 @@ fn bpf_and_native_builds_decide_the_same() {
     }
     for controller in Controller::all().flat_map(common::tunings) {
         let mut replay = Replay::new(controller).unwrap_or_else(|error| panic!("{controller:?}: {error}"));
-        for with_link in [true, false] {
+        // With a configured capacity, an estimated one, and no link record.
+        for (with_link, estimated) in [(true, false), (true, true), (false, false)] {
             let mut random = Pcg64Mcg::seed_from_u64(7);
             let mut now = 1_000_000;
             let fresh = FlowState { mss: 1448, cwnd: 10, ssthresh: control::INFINITE, header: 52, ..FlowState::default() };
-            let (mut native, mut link) = (fresh, LinkRecord { capacity: 1_250_000, overhead: 14, ..LinkRecord::default() });
+            let capacity = if estimated { 0 } else { 1_250_000 };
+            let (mut native, mut link) = (fresh, LinkRecord { capacity, overhead: 14, ..LinkRecord::default() });
+            link.estimate.enabled = estimated.into();
             let mut state = None;
             for at in 0..5_000 {
                 let event = step(&mut random, &mut native, &mut link, &mut now, at);
@@ -96,7 +99,7 @@ fn bpf_and_native_builds_decide_the_same() {
                 assert_eq!(replay.words(), state.as_ref().unwrap().words(), "{controller:?} at event {at}, {event:?}");
                 native.cwnd = native.cwnd.clamp(1, 1 << 20);
             }
-            println!("{controller:?}, link {with_link}: ends at cwnd {}", native.cwnd);
+            println!("{controller:?}, link {with_link}, estimated {estimated}: ends at cwnd {}", native.cwnd);
         }
     }
 }

@@ -14,13 +14,13 @@ use crate::{
     other_proxy::{OtherProxy, RunningProgram},
     sys,
 };
-use intercept::{Interface, LegProfile, LegRule, LinkView, Policy, Prefix, ReceiveCounters};
+use intercept::{CapacitySource, Interface, LegProfile, LegRule, LinkView, Policy, Prefix, ReceiveCounters};
 use kernel::Controller;
 use link::DirectionSpec;
 use proxy::{FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand_pcg::Pcg64;
 use rustix::fd::OwnedFd;
-use scenario::{FlowPath, LegLinks, Opens, Purpose, Scenario, stream};
+use scenario::{FlowPath, LegLinks, LinkCapacity, Opens, Purpose, Scenario, stream};
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -259,7 +259,11 @@ impl SeriesNetwork {
         let to = self.receiver_addresses().map(|address| Prefix(address.into())).into();
         let mut onward = profile(control);
         if split.shaper || kernel::resolve(control).is_some_and(Controller::needs_capacity) {
-            onward.capacity = Some(split.capacity.unwrap_or(rate));
+            onward.capacity = Some(match split.capacity {
+                None => CapacitySource::Rate(rate),
+                Some(LinkCapacity::Rate(configured)) => CapacitySource::Rate(configured),
+                Some(LinkCapacity::Auto) => CapacitySource::Auto,
+            });
             onward.link = Some(format!("link{}", host + 1));
             onward.shape = Some(split.shaper);
         }

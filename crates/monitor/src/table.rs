@@ -99,18 +99,20 @@ fn flow_table(flows: &[WatchedFlow], joined: bool) -> TextTable {
 /// Returns a line about a link with a configured capacity.
 fn about(link: &LinkView) -> String {
     let mut text = format!(
-        "{}: egress {} of {}, of which {} cross traffic; standing queue {}, backlog {}",
+        "{}: egress {} of {}{}, of which {} cross traffic; standing queue {}, backlog {}",
         link.link,
         rate(link.egress_bps),
         rate(link.capacity_bps as f64),
+        if link.estimated { " (estimated)" } else { "" },
         rate(link.other_bps),
         bytes(link.queue_bytes),
         bytes(link.backlog_bytes)
     );
     if link.share_flows > 0 {
-        let scale = link.share_scale * 100.0;
-        text +=
-            &format!("; share: {} for each of {} flows, capacity scaled by {scale:.0} %", rate(link.share_bps as f64), link.share_flows);
+        text += &format!("; share: {} for each of {} flows", rate(link.share_bps as f64), link.share_flows);
+        if !link.estimated {
+            text += &format!(", capacity scaled by {:.0} %", link.share_scale * 100.0);
+        }
     }
     if link.load > 0.0 {
         text += &format!("; load {:.2}", link.load);

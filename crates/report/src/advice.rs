@@ -2,6 +2,7 @@
 
 use crate::{plain_table::PlainTable, terminal::wrap};
 use advise::{Advice, AdviceVerdict, Assessment, BufferResult, Candidate, Objective, ProxyLeg, buffer_to_configure, sufficient};
+use scenario::LinkCapacity;
 use serde_json::json;
 use units::Bytes;
 
@@ -148,7 +149,11 @@ fn conclusion(advice: &Advice, buffers: &[BufferResult]) -> String {
 /// The controller of a candidate, and what it must be told.
 fn told(assessment: &Assessment) -> String {
     let Candidate { control, capacity, .. } = &assessment.candidate;
-    let capacity = capacity.map_or(String::new(), |rate| format!(" and the next link's capacity of {rate}"));
+    let capacity = match capacity {
+        None => String::new(),
+        Some(LinkCapacity::Rate(rate)) => format!(" and the next link's capacity of {rate}"),
+        Some(LinkCapacity::Auto) => ", which estimates the next link's capacity".into(),
+    };
     format!("the controller {control}{capacity}")
 }
 
@@ -236,7 +241,7 @@ mod tests {
     use units::Rate;
 
     fn assessment(after: Option<usize>, control: &str, gain: f64, half_width: f64) -> Assessment {
-        let capacity = (control == "share").then_some(Rate(10_000_000));
+        let capacity = (control == "share").then_some(LinkCapacity::Rate(Rate(10_000_000)));
         Assessment {
             candidate: Candidate { after, control: control.into(), capacity },
             gain,

@@ -9,8 +9,9 @@ use crate::{
     foreground_arrivals::MmppPhases,
     model::{Interval, Scenario},
     networks::{Bond, Foreground, ParallelNetwork, TransferScheduler},
-    split::Buffer,
+    split::{Buffer, LinkCapacity, Split},
 };
+use ::control::Controller;
 use toml_file::Fault;
 use units::{Bytes, PKT, Span};
 
@@ -56,6 +57,12 @@ impl Scenario {
                 "splits are listed from the sender to the receiver, one place each".into(),
             )?;
             check_buffer(&format!("split[{index}].buffer"), split.buffer)?;
+            need(
+                !(split.shaper && split.capacity == Some(LinkCapacity::Auto)),
+                format!("split[{index}].shaper"),
+                "does not go with capacity = \"auto\": a shaper needs a rate. Leave it out, or write the link's rate as the capacity"
+                    .into(),
+            )?;
         }
         need(
             self.control.proxy.len() == 1 || self.control.proxy.len() == self.splits.len(),
@@ -66,6 +73,18 @@ impl Scenario {
                 counted(self.splits.len(), "split")
             ),
         )?;
+        let estimated = |split: &&Split| split.capacity == Some(LinkCapacity::Auto);
+        for (index, _) in self.splits.iter().enumerate().filter(|(_, split)| estimated(split)) {
+            let name = self.leg_controls()[index + 1];
+            let is_told = |controller: Controller| controller.needs_capacity() && !controller.estimates_capacity();
+            need(
+                !Controller::named(name).is_some_and(is_told),
+                format!("split[{index}].capacity"),
+                format!(
+                    "is \"auto\", but {name:?} has to be told a rate: write one, or set control.proxy to \"share\", which estimates it"
+                ),
+            )?;
+        }
         self.check_agents()?;
         self.tcp.check()?;
         self.check_intervals()?;

@@ -62,7 +62,7 @@ pub use queue::{Queue, QueueKind, QueueParameters};
 pub use random::{Purpose, stream};
 pub use schedule::{PlannedTransfer, TransferSchedule};
 pub use sources::{Arrivals, Cross, Offer, Times, Writes};
-pub use split::{Backpressure, Buffer, Split, SplitMode};
+pub use split::{Backpressure, Buffer, LinkCapacity, Split, SplitMode};
 pub use tcp::Tcp;
 pub use trace::{DeliveryTrace, DeliveryTraceError, LinkTrace, OPPORTUNITY, TraceFile};
 pub use web_client::{WebAction, WebClient, WebRequest, WebTable, WebTimes};

@@ -23,9 +23,10 @@ pub struct Split {
     #[serde(default)]
     pub backpressure: Backpressure,
     /// Capacity of the next link as the proxy is told it, for controllers that divide it among flows
-    /// (`share`, `xcp`, `mpcp`). Absent: the link's rate.
+    /// (`share`, `xcp`, `mpcp`). `"auto"`: it is not told it, and `share` estimates it. Absent: the
+    /// link's rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub capacity: Option<Rate>,
+    pub capacity: Option<LinkCapacity>,
     /// Whether the proxy shapes what it sends to that capacity, so that the bottleneck's queue is its
     /// own instead of the next link's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -52,6 +53,48 @@ impl Split {
         }
     }
 }
+
+/// The capacity of the next link as a proxy is told it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkCapacity {
+    /// This rate, in IP bits a second.
+    Rate(Rate),
+    /// None: the proxy estimates it from what its flows deliver.
+    Auto,
+}
+
+impl LinkCapacity {
+    /// The rate that the proxy is told, if it is told one.
+    pub fn rate(self) -> Option<Rate> {
+        match self {
+            LinkCapacity::Rate(rate) => Some(rate),
+            LinkCapacity::Auto => None,
+        }
+    }
+}
+
+impl FromStr for LinkCapacity {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(LinkCapacity::Auto),
+            _ if !text.contains(|c: char| c.is_ascii_digit()) => {
+                Err(format!("cannot be {text:?}: write a rate such as \"10Mbit\", or \"auto\""))
+            }
+            _ => text.parse().map(LinkCapacity::Rate).map_err(|error: UnitError| error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for LinkCapacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkCapacity::Rate(rate) => write!(f, "{rate}"),
+            LinkCapacity::Auto => f.write_str("auto"),
+        }
+    }
+}
+impl_text!(LinkCapacity, "a rate or \"auto\"", "10Mbit");
 
 /// How much payload a proxy holds in each direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -31,6 +31,13 @@ impl MonitoredLink {
         MonitoredLink { link, min_backlog: 0, previous_min_backlog: 0, interval_start_us: 0, virtual_queue: 0, drained_us: 0, offered: 0 }
     }
 
+    /// The monitor of a link whose capacity the flows' controllers estimate.
+    pub(crate) fn estimating() -> Self {
+        let mut monitor = MonitoredLink::new(Rate(0), false);
+        monitor.link.estimate.enabled = 1;
+        monitor
+    }
+
     /// Changes the configured capacity.
     pub(crate) fn set_capacity(&mut self, capacity: Rate) {
         self.link.capacity = bytes_per_s(capacity);

@@ -158,6 +158,15 @@ impl SimNetwork {
         monitor
     }
 
+    /// Attaches a monitor to what enters a link whose capacity is to be estimated; returns the index
+    /// of the monitor.
+    pub(crate) fn estimate_link(&mut self, link: usize) -> usize {
+        self.monitors.push(MonitoredLink::estimating());
+        let monitor = self.monitors.len() - 1;
+        self.channels[forward(link)].monitor = Some(monitor);
+        monitor
+    }
+
     /// Adds a shaper in front of a link; returns its channel and the index of its monitor.
     pub(crate) fn add_shaper(&mut self, link: usize, capacity: Rate) -> (usize, usize) {
         self.monitors.push(MonitoredLink::new(capacity, true));

@@ -2,6 +2,7 @@
 
 mod bbr;
 mod bottleneck;
+mod estimate;
 mod laws;
 mod paced_path;
 mod share;

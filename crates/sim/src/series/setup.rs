@@ -19,7 +19,7 @@ use crate::{
     settings::TcpSettings,
     varying_links::VaryingLinks,
 };
-use scenario::{FlowLeg, FlowSpec, LegLinks, Scenario, SplitMode};
+use scenario::{FlowLeg, FlowSpec, LegLinks, LinkCapacity, Scenario, SplitMode};
 use units::{Rate, Span};
 
 impl<'a> SeriesSimulation<'a> {
@@ -76,10 +76,13 @@ impl<'a> SeriesSimulation<'a> {
     /// Adds the proxies' shapers, and monitors for the controllers that need to know the capacity.
     fn attach_monitors(&mut self, controls: &[CongestionControl]) {
         for (index, split) in self.scenario.splits.iter().enumerate() {
-            let capacity = split.capacity.unwrap_or(self.scenario.links[split.after].rate);
+            let is_estimated = split.capacity == Some(LinkCapacity::Auto);
+            let capacity = split.capacity.and_then(LinkCapacity::rate).unwrap_or(self.scenario.links[split.after].rate);
             let (shaper, monitor) = if split.shaper {
                 let (channel, monitor) = self.net.add_shaper(split.after, capacity);
                 (Some(channel), Some(monitor))
+            } else if is_estimated {
+                (None, Some(self.net.estimate_link(split.after)))
             } else if controls[index + 1].needs_capacity() {
                 (None, Some(self.net.monitor_link(split.after, capacity)))
             } else {

@@ -85,3 +85,32 @@ fn a_shorter_delay_shows_in_the_round_trip() {
     let (long, short) = (least("time,delay\n30s,40ms\n"), least("time,delay\n30s,5ms\n"));
     assert!((0.040..0.042).contains(&long) && (0.010..0.013).contains(&short), "{long} {short}");
 }
+
+/// A proxy before a link of 1 ms, and another link, whose text this is. The proxy sends with `control`.
+fn split(link: &str, control: &str) -> String {
+    let first = "duration = \"60s\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"1ms\"\n";
+    format!("{first}[[link]]\n{link}\n[[split]]\nafter = 1\n{control}\n[[flow]]\ncount = 5\n")
+}
+
+const ESTIMATED: &str = "capacity = \"auto\"\n[control]\nproxy = \"share\"";
+
+#[test]
+fn share_estimates_a_trace_that_it_is_not_told() {
+    let link = "trace = { down = \"f\", up = \"f\" }\ndelay = \"20ms\"\nqueue = \"800kB\"";
+    let [estimated, bbr] = [ESTIMATED, "[control]\nproxy = \"bbr\""].map(|control| run_with(&split(link, control), jagged_trace()));
+    assert!(estimated.goodput_bps > 0.9 * bbr.goodput_bps, "{} of {}", estimated.goodput_bps, bbr.goodput_bps);
+    let wait = |outcome: &Outcome| outcome.links[1].queue_delay_p95_s.unwrap();
+    assert!(wait(&estimated) < wait(&bbr), "{} of {}", wait(&estimated), wait(&bbr));
+    assert!(estimated.jain.unwrap() > 0.98, "{:?}", estimated.jain);
+}
+
+#[test]
+fn share_estimates_a_constant_rate_as_if_it_were_told() {
+    for delay in ["20ms", "300ms"] {
+        let link = format!("rate = \"10Mbit\"\ndelay = \"{delay}\"\nqueue = \"1MB\"");
+        let [estimated, told] = [ESTIMATED, "[control]\nproxy = \"share\""].map(|control| run_with(&split(&link, control), String::new()));
+        assert!(estimated.goodput_bps > 0.95 * told.goodput_bps, "{delay}: {} of {}", estimated.goodput_bps, told.goodput_bps);
+        assert!(estimated.jain.unwrap() > 0.98, "{delay}: {:?}", estimated.jain);
+        assert_eq!(estimated.links[1].queue_drops, 0, "{delay}");
+    }
+}

@@ -2,14 +2,16 @@
 //! their removal.
 
 use crate::common::{
-    routed::{Routed, SERVER, echoes},
+    routed::{Beyond, DISTANT, Routed, SERVER, echoes},
     skip, wait_until,
 };
+use lab::Host;
 use std::{
+    fs,
     io::{Read, Write},
     net::TcpListener,
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Returns whether this machine cannot load controllers, and reports the reason.
@@ -23,10 +25,10 @@ fn no_controllers(test: &str) -> bool {
     }
 }
 
-/// Starts a server that reads one connection to its end; returns its rate after the first 500 kB,
-/// bit/s.
-fn gauge(routed: &Routed, port: u16) -> thread::JoinHandle<f64> {
-    let listener = routed.server.enter(|| TcpListener::bind((SERVER[0], port)).unwrap()).unwrap();
+/// Starts a server on a host that reads one connection to its end; returns its rate after the first
+/// 500 kB, bit/s.
+fn gauge(host: &Host, address: &str, port: u16) -> thread::JoinHandle<f64> {
+    let listener = host.enter(|| TcpListener::bind((address, port)).unwrap()).unwrap();
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut buffer = vec![0; 1 << 16];
@@ -48,8 +50,13 @@ fn gauge(routed: &Routed, port: u16) -> thread::JoinHandle<f64> {
 
 /// Sends 4 MB through the router; returns the rate of arrival, bit/s.
 fn rate(routed: &Routed, port: u16) -> f64 {
-    let rate = gauge(routed, port);
-    let mut stream = routed.connect(SERVER[0], port).unwrap();
+    rate_to(routed, &routed.server, SERVER[0], port)
+}
+
+/// The same to this host.
+fn rate_to(routed: &Routed, host: &Host, address: &str, port: u16) -> f64 {
+    let rate = gauge(host, address, port);
+    let mut stream = routed.connect(address, port).unwrap();
     stream.write_all(&vec![7; 4_000_000]).unwrap();
     drop(stream);
     rate.join().unwrap()
@@ -124,6 +131,52 @@ fn a_capacity_can_change_during_flows() {
 }
 
 #[test]
+fn a_capacity_in_a_file_is_followed_and_the_last_one_stays() {
+    let test = "a_capacity_in_a_file_is_followed_and_the_last_one_stays";
+    if skip(test, &["nft", "ip", "tc"]) || no_controllers(test) {
+        return;
+    }
+    let routed = Routed::new();
+    let file = routed.path("modem");
+    fs::write(&file, "# ACM\n20Mbit\n").unwrap();
+    let far = format!("control=share,capacity={{file={:?}}},link=far", file.display().to_string());
+    let _proxy = routed.proxy(&["--far", &far]);
+    let capacity = || routed.status().links[0].capacity_bps;
+    assert_eq!(capacity(), 20_000_000);
+    fs::write(&file, "3000000").unwrap();
+    wait_until("the proxy has read the file", || capacity() == 3_000_000);
+    assert!(rate(&routed, 80) < 3e6);
+    // What is no rate changes nothing.
+    fs::write(&file, "no carrier").unwrap();
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(capacity(), 3_000_000);
+    fs::write(&file, "4Mbit").unwrap();
+    wait_until("the proxy has read the file again", || capacity() == 4_000_000);
+}
+
+#[test]
+fn an_unknown_capacity_is_estimated() {
+    let test = "an_unknown_capacity_is_estimated";
+    if skip(test, &["nft", "ip", "tc"]) || no_controllers(test) {
+        return;
+    }
+    let routed = Routed::new();
+    let beyond = Beyond::new(&routed, 1500);
+    // The bottleneck is a hop further on, where the proxy sees nothing of it.
+    let tc = ["qdisc", "add", "dev", "last", "root", "tbf", "rate", "10mbit", "burst", "5000", "latency", "1s"];
+    assert!(beyond.gate.command("tc").args(tc).status().unwrap().success());
+    let mut proxy = routed.proxy(&["--far", "control=share,capacity=auto,link=wide"]);
+    assert!(!routed.traces()[4].contains("htb 7a6d:"), "nothing is shaped");
+    let got = rate_to(&routed, &beyond.server, DISTANT[0], 80);
+    assert!((8e6..10e6).contains(&got), "{got}");
+    let links = routed.status().links;
+    assert!(links[0].estimated && !links[0].shaped, "{links:?}");
+    assert!((8_500_000..12_000_000).contains(&links[0].capacity_bps), "{links:?}");
+    proxy.signal("TERM");
+    assert!(proxy.0.wait().unwrap().success());
+}
+
+#[test]
 fn an_invalid_capacity_is_an_error_at_start() {
     let test = "an_invalid_capacity_is_an_error_at_start";
     if skip(test, &["nft", "ip"]) || no_controllers(test) {
@@ -139,6 +192,14 @@ fn an_invalid_capacity_is_an_error_at_start() {
         ("control=share,capacity=10Mbit,link=nosuch", "far leg: there is no interface \"nosuch\""),
         ("control=xcp,capacity=10Mbit,link=far,weight=3", "far leg: weight = 3 has no effect: only control = \"share\""),
         ("control=share,capacity=10Mbit,link=far,weight=0", "weight"),
+        ("control=share,capacity=auto", "far leg: cannot tell which link has capacity = \"auto\":"),
+        ("control=xcp,capacity=auto,link=far", "far leg: control = \"xcp\" cannot estimate a capacity: write the link's rate"),
+        ("control=bbr,capacity=auto,link=far", "far leg: capacity = \"auto\" has no effect without control = \"share\""),
+        ("control=share,capacity=auto,link=far,shape=true", "far leg: shape = true does not go with capacity = \"auto\""),
+        (
+            "control=share,capacity={file=\"/nonexistent/rate\"},link=far",
+            "far: cannot take the capacity from /nonexistent/rate: No such file or directory (os error 2); correct the path",
+        ),
         ("control=sharp,capacity=10Mbit", "there is no congestion controller \"sharp\": the kernel has "),
     ] {
         let output = routed.tandem(&["proxy", "--listen", "transparent=[::]:5000", "--far", far]);

@@ -103,6 +103,16 @@ fn mistakes_in_scenario_files() {
             "after = 1\nbuffer = \"Auto\"",
             "file.toml:10: split[1].buffer: cannot be \"Auto\": write \"auto\", \"unlimited\" or a size such as \"1MiB\"",
         ),
+        (
+            "after = 1",
+            "after = 1\ncapacity = \"Auto\"",
+            "file.toml:10: split[1].capacity: cannot be \"Auto\": write a rate such as \"10Mbit\", or \"auto\"",
+        ),
+        (
+            "after = 1",
+            "after = 1\ncapacity = \"auto\"\nshaper = true",
+            "file.toml:11: split[1].shaper: does not go with capacity = \"auto\": a shaper needs a rate",
+        ),
         ("bytes = \"200kB\"", "", "flow[1].bytes: is absent, and so is the duration, so that the flow would never end: give one of them"),
         ("[[flow]]", "[[flow]]\nopens = \"client\"", "flow[1].opens: cannot be \"client\": it can be sender or receiver"),
         ("[[flow]]", "[[flow]]\nstart = { uniform = [\"1s\"] }", "flow[1].start.uniform: has 1 values, but 2 are expected"),

@@ -37,7 +37,7 @@ impl<'a> RateLimit<'a> {
             Ok(LinkId::here(rustix::net::netdevice::name_to_index(&socket, device)?)?)
         })??;
         let mut monitor = Monitor::new()?;
-        monitor.watch(link, MonitorSettings { capacity: bytes_per_s, overhead: ETHERNET, watch: WatchMode::Qdisc })?;
+        monitor.watch(link, MonitorSettings { capacity: Some(bytes_per_s), overhead: ETHERNET, watch: WatchMode::Qdisc })?;
         rate_limit._monitor = Some(monitor);
         Ok(rate_limit)
     }

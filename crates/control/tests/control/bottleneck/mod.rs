@@ -26,10 +26,17 @@ const SECOND: u64 = 1_000_000;
 pub(crate) struct BottleneckPath {
     /// Rate of the bottleneck, wire bytes/s, from these times (µs) on.
     pub(crate) rate: Vec<(u64, u64)>,
-    /// Capacity configured for the controllers, wire bytes/s; 0: unknown.
+    /// Capacity configured for the controllers, wire bytes/s; 0: unknown, or estimated.
     pub(crate) capacity: u64,
+    /// Whether the capacity is estimated.
+    pub(crate) estimated: bool,
+    /// Hosts that send over the link, each with a link record of its own. Flow i starts at host
+    /// i modulo this number.
+    pub(crate) hosts: usize,
     /// Round-trip time without queueing, µs.
     pub(crate) rtt_us: u64,
+    /// From this time (µs) on, another one.
+    pub(crate) later_rtt_us: Option<(u64, u64)>,
     /// Size of the queue, wire bytes.
     pub(crate) buffer: u64,
     /// Whether the queue is on the sender's host, which limits each flow by TCP small queues.
@@ -51,7 +58,10 @@ pub(crate) fn satellite() -> BottleneckPath {
     BottleneckPath {
         rate: vec![(0, rate)],
         capacity: rate,
+        estimated: false,
+        hosts: 1,
         rtt_us: 800_000,
+        later_rtt_us: None,
         buffer: 600_000,
         local: false,
         loss: 0.0,
@@ -187,7 +197,8 @@ struct BottleneckSimulation<'a> {
     /// Wire bytes that have entered the queue, and those of cross traffic among them.
     entered: u64,
     foreign: u64,
-    link: LinkRecord,
+    /// The record of each host.
+    links: Vec<LinkRecord>,
     /// Minimum backlog of the last and the current monitor interval, and the start of that.
     min_backlog: [u64; 2],
     interval_start: u64,
@@ -231,7 +242,8 @@ pub(crate) fn run(controller: Controller, path: &BottleneckPath, jobs: &[FlowDat
             samples: Vec::new(),
         })
         .collect();
-    let link = LinkRecord { capacity: path.capacity, overhead: OVERHEAD, local: path.local.into(), ..LinkRecord::default() };
+    let mut link = LinkRecord { capacity: path.capacity, overhead: OVERHEAD, local: path.local.into(), ..LinkRecord::default() };
+    link.estimate.enabled = path.estimated.into();
     let result = RunResult {
         ends: vec![None; jobs.len()],
         delivered: Vec::new(),
@@ -250,7 +262,7 @@ pub(crate) fn run(controller: Controller, path: &BottleneckPath, jobs: &[FlowDat
         busy_until: 0,
         entered: 0,
         foreign: 0,
-        link,
+        links: vec![link; path.hosts],
         min_backlog: [0; 2],
         interval_start: 0,
         random: Pcg64Mcg::seed_from_u64(path.seed),
@@ -272,8 +284,8 @@ pub(crate) fn run(controller: Controller, path: &BottleneckPath, jobs: &[FlowDat
         simulation.now = time;
         simulation.handle(event, controller);
     }
-    let BottleneckSimulation { senders, mut result, link, .. } = simulation;
-    result.link = link;
+    let BottleneckSimulation { senders, mut result, links, .. } = simulation;
+    result.link = links[0];
     for sender in senders {
         result.delivered.push(sender.samples);
         result.cwnds.push(sender.cwnds);
@@ -311,10 +323,12 @@ impl BottleneckSimulation<'_> {
     fn handle(&mut self, event: SimEvent, controller: Controller) {
         match event {
             SimEvent::Start(i) => {
+                // With an estimated capacity it matters that the handshake meets the queue, too.
+                let waited = if self.path.estimated { self.backlog() * SECOND / self.rate() } else { 0 };
                 let sender = &mut self.senders[i];
-                sender.flow.srtt_us = self.path.rtt_us as u32;
-                sender.flow.min_rtt_us = self.path.rtt_us as u32;
-                sender.state = Some(controller.begin(&mut sender.flow, Some(&mut self.link), self.now));
+                sender.flow.srtt_us = (self.path.rtt_us + waited) as u32;
+                sender.flow.min_rtt_us = sender.flow.srtt_us;
+                sender.state = Some(controller.begin(&mut sender.flow, Some(&mut self.links[i % self.path.hosts]), self.now));
                 self.handle(SimEvent::Write(i), controller);
             }
             SimEvent::Write(i) => {
@@ -366,11 +380,13 @@ impl BottleneckSimulation<'_> {
             self.interval_start = self.now;
         }
         self.min_backlog[1] = self.min_backlog[1].min(backlog);
-        self.link.queue = self.min_backlog[0].min(self.min_backlog[1]);
-        self.link.backlog = backlog;
-        self.link.egress = self.entered - backlog;
-        self.link.foreign = self.foreign;
-        self.link.measured_us = self.now;
+        for link in &mut self.links {
+            link.queue = self.min_backlog[0].min(self.min_backlog[1]);
+            link.backlog = backlog;
+            link.egress = self.entered - backlog;
+            link.foreign = self.foreign;
+            link.measured_us = self.now;
+        }
     }
 
     fn step(&mut self, i: usize, event: Event) {
@@ -383,7 +399,8 @@ impl BottleneckSimulation<'_> {
         let flags = if sender.cwnd_limited { control::CWND_LIMITED } else { 0 };
         let last = if sender.written == sender.job.segments { control::NO_MORE_DATA } else { 0 };
         let event = Event { now_us: self.now, flags: event.flags | flags | last, ..event };
-        sender.state.as_mut().unwrap().step(&mut sender.flow, Some(&mut self.link), &event);
+        let link = &mut self.links[i % self.path.hosts];
+        sender.state.as_mut().unwrap().step(&mut sender.flow, Some(link), &event);
     }
 
     fn send(&mut self, i: usize) {
@@ -439,7 +456,8 @@ impl BottleneckSimulation<'_> {
                     self.senders[i].in_queue.push_back(departure);
                 }
                 if !self.random.random_bool(self.path.loss) {
-                    self.schedule(departure + self.path.rtt_us + ack_delay_us, SimEvent::Ack(i, packet));
+                    let rtt_us = self.path.later_rtt_us.filter(|(from, _)| *from <= self.now).map_or(self.path.rtt_us, |(_, rtt)| rtt);
+                    self.schedule(departure + rtt_us + ack_delay_us, SimEvent::Ack(i, packet));
                 }
             }
             self.arm_timer(i);
