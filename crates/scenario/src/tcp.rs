@@ -28,6 +28,11 @@ pub struct Tcp {
     /// not (RFC 7661, RFC 2861). `false`: it grows with every acknowledgement. Linux: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<bool>,
+    /// Time until a receiving application reads data that has arrived in order; an acknowledgement
+    /// of two segments or more is sent then. Linux: some 50 us, as fast as the machine wakes the
+    /// application. Absent: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_delay: Option<Span>,
 }
 
 impl Tcp {
@@ -40,6 +45,7 @@ impl Tcp {
             (self.sack.is_some(), "tcp.sack"),
             (self.delayed_acks.is_some(), "tcp.delayed_acks"),
             (self.validation.is_some(), "tcp.validation"),
+            (self.read_delay.is_some(), "tcp.read_delay"),
         ];
         keys.into_iter().find_map(|(set, key)| set.then_some(key))
     }

@@ -27,6 +27,8 @@
 //! - Timer ticks of 4 ms: timers have a resolution of 1 µs.
 //! - Memory pressure, and giving up: a connection retries for ever.
 //! - A FIN segment of its own: the last data segment carries the FIN.
+//! - The wake-up of a receiving application, after which Linux acknowledges data in order, unless
+//!   `tcp.read_delay` is set: acknowledgements are sent at once.
 //! - Acknowledgements on data: a connection with requests and responses acknowledges either by
 //!   packets of their own.
 //! - Receive buffer autotuning: from the first acknowledgement on, an end without a configured

@@ -15,6 +15,7 @@ use crate::{
     settings::{Recovery, TcpSettings},
 };
 use std::collections::VecDeque;
+use units::Span;
 
 /// The window of the handshake, bytes: 16 bits without scaling (RFC 7323 §2.2). Later windows are
 /// not bound by it: the receive buffer is large from the start (net.ipv4.tcp_rmem, as the lab sets
@@ -92,6 +93,8 @@ pub(crate) struct TcpReceiver {
     /// Feedback of routers for the sender.
     feedback: RouterFeedback,
     timer: Timer,
+    /// The timer is set for the application, which reads and thereby acknowledges.
+    awaits_read: bool,
     /// Acknowledgements sent, including delivery receipts.
     pub(crate) acks_sent: u64,
     /// Bytes that arrived more than once.
@@ -130,6 +133,7 @@ impl TcpReceiver {
             ce_state: false,
             feedback: RouterFeedback::default(),
             timer: Timer::default(),
+            awaits_read: false,
             acks_sent: 0,
             duplicate_bytes: 0,
         }
@@ -364,10 +368,23 @@ impl TcpReceiver {
             return;
         }
         let more_than_one_segment = self.rcv_nxt - self.last_acked > self.settings.mss.into();
-        if more_than_one_segment || self.quick_acks > 0 || !self.settings.delayed_acks || !self.out_of_order.is_empty() {
+        if self.quick_acks > 0 || !self.settings.delayed_acks || !self.out_of_order.is_empty() {
             self.send_ack(net);
+        } else if more_than_one_segment {
+            self.ack_when_read(net);
         } else {
             self.delay_ack(net);
+        }
+    }
+
+    /// Acknowledges when the application has read (tcp_cleanup_rbuf).
+    fn ack_when_read(&mut self, net: &mut SimNetwork) {
+        if self.settings.read_delay == Span::ZERO {
+            self.send_ack(net);
+        } else if !self.awaits_read {
+            self.awaits_read = true;
+            let (due, key) = (net.now + self.settings.read_delay.0, self.key());
+            net.events.set_timer(&mut self.timer, key, due);
         }
     }
 
@@ -390,7 +407,9 @@ impl TcpReceiver {
     /// The timer of a delayed acknowledgement has expired.
     pub(crate) fn on_timer(&mut self, net: &mut SimNetwork) {
         if self.ack_scheduled {
-            self.ato_us = (2 * self.ato_us).min(self.rto_us);
+            if !self.awaits_read {
+                self.ato_us = (2 * self.ato_us).min(self.rto_us);
+            }
             self.send_ack(net);
         }
     }
@@ -430,6 +449,7 @@ impl TcpReceiver {
         self.advertised_window = self.right_edge - self.rcv_nxt;
         self.quick_acks = self.quick_acks.saturating_sub(u32::from(self.ack_scheduled));
         self.ack_scheduled = false;
+        self.awaits_read = false;
         self.timer.stop();
         self.last_acked = self.rcv_nxt;
         self.acks_sent += 1;

@@ -29,6 +29,9 @@ pub struct TcpSettings {
     /// Congestion window validation: the window grows only while it is used, and shrinks while it
     /// is not (RFC 7661, RFC 2861). Models and older simulators grow it with every acknowledgement.
     pub validation: bool,
+    /// Time until a receiving application reads data in order: an acknowledgement of two segments
+    /// or more is sent then, as by Linux's `tcp_cleanup_rbuf`. Zero: at once.
+    pub read_delay: Span,
     /// Payload of a full segment, bytes: 1500 less the headers of IPv4 and of TCP with timestamps.
     pub mss: u32,
     /// Largest number of samples over time of a run: the most points of a curve.
@@ -43,6 +46,7 @@ impl Default for TcpSettings {
             initial_rto: Span(1_000_000_000),
             delayed_acks: true,
             validation: true,
+            read_delay: Span::ZERO,
             mss: 1448,
             max_samples: 3000,
         }
@@ -59,6 +63,7 @@ impl TcpSettings {
             recovery: tcp.sack.map_or(self.recovery, recovery),
             delayed_acks: tcp.delayed_acks.unwrap_or(self.delayed_acks),
             validation: tcp.validation.unwrap_or(self.validation),
+            read_delay: tcp.read_delay.unwrap_or(self.read_delay),
             ..self
         }
     }

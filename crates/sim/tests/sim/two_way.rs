@@ -61,6 +61,24 @@ fn acknowledgements_share_the_queue_of_the_other_directions_data() {
     assert!(alone < 0.055 && beside - alone > 0.015 && beside - alone < 0.036, "{alone} s and {beside} s");
 }
 
+/// Where acknowledgements are sent at once, a flow's data stay together in runs of a whole window;
+/// those that wait for the application mix with the data of the other direction.
+#[test]
+fn acknowledgements_that_wait_for_the_application_break_up_bursts() {
+    let link = "duration = \"60s\"\n[control]\nsender = \"reno\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"20ms\"\nqueue = \"40pkt\"\n";
+    let flows = "[[flow]]\n[[flow]]\ndirection = \"reverse\"\nstart = \"130ms\"\n";
+    let [at_once, read] = ["", "[tcp]\nread_delay = \"100us\"\n"].map(|tcp| run(&format!("{link}{tcp}{flows}")));
+    assert!(
+        (0.65..0.73).contains(&at_once.utilization) && (0.82..0.91).contains(&read.utilization),
+        "{} {}",
+        at_once.utilization,
+        read.utilization
+    );
+    // One flow alone does not notice.
+    let [at_once, read] = ["", "[tcp]\nread_delay = \"100us\"\n"].map(|tcp| run(&format!("{link}{tcp}[[flow]]\n")).goodput_bps);
+    near(read, at_once, 0.005);
+}
+
 #[test]
 fn cross_flows_share_the_links_between_their_ends() {
     let path = format!("duration = \"60s\"\n{NEAR}[[link]]\nrate = \"20Mbit\"\ndelay = \"10ms\"\nqueue = \"100kB\"\n{NEAR}[[flow]]\n");
