@@ -194,6 +194,9 @@ pub fn measure_network_impairments(span: Duration) -> Result<Vec<ImpairmentMeasu
     CHECKS.iter().map(|check| measure(check, "19306666bit", span, probe_network)).collect()
 }
 
+/// Sends probes over a link with the given keys.
+type LinkProbe = fn(&str, ProbePlan) -> Result<(ProbeRun, u64), LabError>;
+
 /// Sends probes over a link with these keys. Also returns how many packets the machine lost outside
 /// of it.
 fn probe_link(keys: &str, plan: ProbePlan) -> Result<(ProbeRun, u64), LabError> {
@@ -222,12 +225,7 @@ fn described(network: &str) -> Result<Scenario, LabError> {
 }
 
 /// Measures an impairment. `probe` is [`probe_link`] or [`probe_network`].
-fn measure(
-    check: &Check,
-    rate: &str,
-    span: Duration,
-    probe: fn(&str, ProbePlan) -> Result<(ProbeRun, u64), LabError>,
-) -> Result<ImpairmentMeasurement, LabError> {
+fn measure(check: &Check, rate: &str, span: Duration, probe: LinkProbe) -> Result<ImpairmentMeasurement, LabError> {
     let rate = if check.link.starts_with("trace") { String::new() } else { format!("rate = \"{rate}\"\n") };
     let keys = format!("{rate}delay = \"20ms\"\nqueue = \"20000pkt\"\n{}\n", check.link);
     let (run, refused) = probe(&keys, (check.plan)(ProbePlan::lasting(span, PKT.0, GAP)))?;

@@ -9,6 +9,7 @@ use super::{
     limits::MAX_CONNECTIONS,
     simulation::{Carries, ParallelSimulation},
 };
+use crate::sender::TcpSender;
 use scenario::Opens;
 
 impl ParallelSimulation<'_> {
@@ -67,7 +68,7 @@ impl ParallelSimulation<'_> {
         } else if transfer.striped.is_pulled() {
             arrived - transfer.striped.unassigned()
         } else {
-            let written: u64 = senders().map(|sender| sender.unsent()).sum();
+            let written: u64 = senders().map(TcpSender::unsent).sum();
             arrived.saturating_sub(transfer.striped.unassigned() + written)
         };
         self.connections[to_proxy as usize].receiver.release(sent, &mut self.net);

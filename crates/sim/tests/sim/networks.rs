@@ -128,6 +128,23 @@ fn a_proxy_before_the_networks_helps_where_they_lose_and_so_does_a_bond() {
     }
 }
 
+/// The example: bursts of losses at each change of the satellites, which CUBIC takes for congestion.
+#[test]
+fn a_split_and_a_bond_each_help_a_user_with_lte_and_satellites() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
+    let open = move |name: &str| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(Cursor::new(std::fs::read(format!("{folder}/{name}"))?))) };
+    let text = std::fs::read_to_string(format!("{folder}/lte-starlink.toml")).unwrap();
+    let file = ScenarioFile::parse_with(&text, "lte-starlink.toml", Arc::new(open)).unwrap();
+    let of: Vec<f64> =
+        file.variants(&[]).unwrap().iter().map(|variant| Sim::default().run(&variant.scenario, 1, &()).unwrap().goodput_bps).collect();
+    let [lte, lte_split, satellites, satellites_split, bond, bond_split] = of[..] else { panic!("{of:?}") };
+    // LTE carries 14.8 Mbit/s on average.
+    assert!(lte > 12e6 && lte_split > lte && lte_split < 14.9e6, "{of:?}");
+    assert!(satellites_split > 1.2 * satellites, "{of:?}");
+    assert!((0.9..1.02).contains(&(bond / (lte + satellites))), "{of:?}");
+    assert!((0.9..1.02).contains(&(bond_split / (lte_split + satellites_split))), "{of:?}");
+}
+
 #[test]
 fn every_byte_crosses_a_proxy_before_the_networks_once() {
     let networks = "[[network]]\nrate = \"5Mbit\"\ndelay = \"5ms\"\nloss = { per_packet = 0.02 }\n\
