@@ -78,7 +78,11 @@ const PART: Most = Most { duration: Span(2_000_000_000), bits: 100_000_000, jobs
 fn short(scenario: &Scenario, most: Most) -> Span {
     const LEAST_ROUND_TRIPS: u64 = 3;
     let whole = scenario::LegLinks { first: 0, end: scenario.links.len() };
-    let slowest = scenario.bottleneck_rate(whole).bits_per_s().max(1);
+    let slowest = match &scenario.networks[..] {
+        [] => scenario.bottleneck_rate(whole).bits_per_s(),
+        networks => networks.iter().map(|network| network.link.rate.bits_per_s()).sum(),
+    };
+    let slowest = slowest.max(1);
     let bounded = Span(most.bits * 1_000_000_000 / slowest).min(most.duration);
     let least = Span(LEAST_ROUND_TRIPS * scenario.base_rtt(whole).0);
     scenario.duration.unwrap_or(Span(u64::MAX)).min(bounded.max(least))
