@@ -119,6 +119,8 @@ TD_INLINE void td_estimate_set_capacity(const struct td_flow *f, struct td_link 
 	u64 base = td_max(s->base_us, 1000), packet = f->mss + f->header + l->overhead, most = td_max64(s->peak, s->last_peak);
 
 	if (delay >= td_max64(s->target_us / 4, td_estimate_empty_us(f, l))) {
+		if (!s->queued)
+			s->rate = s->mean = td_min64(s->rate, s->delivered * 1000000 / span);
 		s->queued = 1;
 		s->growth = TD_ESTIMATE_GROWTH;
 		l->capacity = s->rate + (u64)l->share.flows * packet * 1000000 / (base + delay) / 4;
@@ -141,7 +143,7 @@ TD_INLINE void td_estimate_check_base(const struct td_flow *f, struct td_link *l
 	struct td_estimate *s = td_estimate_of(l);
 	u64 since = td_sub_sat(now_us, s->base_since_us);
 	/* Less and less is delivered, and yet the queue stays. */
-	int sinks = delay > s->target_us && s->rate < s->mean / 2 && since >= td_max64(10ULL * s->base_us, TD_ESTIMATE_DRAIN_US);
+	int sinks = delay > s->target_us && s->rate < s->mean / 4 && since >= td_max64(10ULL * s->base_us, TD_ESTIMATE_DRAIN_US);
 
 	if (delay <= td_estimate_empty_us(f, l)) {
 		s->empty = 1;
@@ -182,8 +184,8 @@ TD_INLINE int td_estimate_is_new(const struct td_estimate *s, u32 born)
 
 /*
  * The base RTT of a flow, with a new sample: its minimum, that of the handshake included. As long as the flow has not
- * met an empty queue, the queueing delay of the other flows is subtracted from its samples. After a drain that met no
- * empty queue it is the minimum of the drain.
+ * met an empty queue, the queueing delay of the other flows is subtracted from its samples. After a drain for new
+ * flows, or one that met no empty queue, it is the minimum of the drain.
  */
 TD_INLINE void td_estimate_base(const struct td_flow *f, struct td_link *l, u32 rtt_us, u32 *base_us, u32 *drain_us, u32 *period, u32 *born)
 {
@@ -287,7 +289,8 @@ TD_INLINE u64 td_estimate_window(const struct td_flow *f, struct td_link *l, u64
 
 	if (s->drain_until_us)
 		return td_max64(rate * td_max64(td_sub_sat(base_us, s->drained_us), base_us / 2) / 1000000 / mss, 2);
-	return td_max64((rate * ((u64)base_us + s->target_us) / 1000000 + (rate >> 10)) / mss + 1, 2);
+	/* Slow start on a short path: at most two windows. */
+	return td_max64((rate * ((u64)base_us + (s->queued ? s->target_us : td_min(s->target_us, base_us))) / 1000000 + (rate >> 10)) / mss + 1, 2);
 }
 
 /* A flow starts beside others. As long as no queue has been seen, it has its initial window. */
