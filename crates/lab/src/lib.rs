@@ -24,6 +24,7 @@ mod other_proxy;
 mod parallel;
 mod playable;
 mod probes;
+mod rate_meter;
 mod run;
 mod run_context;
 mod sys;

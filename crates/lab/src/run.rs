@@ -3,6 +3,7 @@
 use crate::{
     LabError, OtherProxy,
     controllers::{LegControllers, check_tunables},
+    emulator::can_emulate,
     fast_open,
     measure::{self, Recorder},
     network::{NetworkOptions, SeriesNetwork, uses_fast_open},
@@ -11,7 +12,7 @@ use crate::{
     workload::{self, FlowGroups, Workload},
 };
 use outcome::{Engine, EngineError, Outcome, Progress};
-use scenario::{Backpressure, Explicit, Link, QueueKind, Scenario, SplitMode, Tcp, WebClient};
+use scenario::{Backpressure, Explicit, Scenario, SplitMode, Tcp, WebClient};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},
@@ -28,22 +29,6 @@ const MAX_FLOWS: usize = 20_000;
 const NO_SEMI_SPLIT: &str = "the kernel's sender has one acknowledgement number: if it covers only what was delivered, the near leg's \
      round trip is that of the whole path, and if selective acknowledgements cover the rest, the sender takes them for revoked and times \
      out; the simulator has a sender that knows both numbers: --on sim. On the lab, \"stream\" confirms delivery by a clean close";
-
-/// Checks whether the emulator has all that the link at `path` does.
-///
-/// # Errors
-/// [`EngineError::CannotAnswer`], with the key that it lacks.
-pub(crate) fn can_emulate(path: &str, link: &Link) -> Result<(), EngineError> {
-    if matches!(link.queue.kind, QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp) {
-        let why = "its links have no routers that tell senders what to send; the simulator has them: --on sim";
-        return EngineError::cannot("lab", format!("{path}.queue.kind"), why);
-    }
-    if link.demand.is_some() {
-        let why = "the rates of its links follow time alone; the simulator has rates that follow demand: --on sim";
-        return EngineError::cannot("lab", format!("{path}.demand"), why);
-    }
-    Ok(())
-}
 
 /// Controllers of Linux that Tandem does not bring and that a kernel may lack.
 const LINUX_CONTROLLERS: [&str; 10] = ["bic", "cdg", "highspeed", "htcp", "illinois", "lp", "nv", "scalable", "veno", "yeah"];

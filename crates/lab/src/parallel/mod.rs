@@ -6,7 +6,12 @@ mod foreground;
 mod network;
 mod transfers;
 
-use crate::{controllers::LegControllers, emulator::LinkReport, measure, network::NetworkOptions, run::can_emulate};
+use crate::{
+    controllers::LegControllers,
+    emulator::{LinkReport, can_emulate},
+    measure,
+    network::NetworkOptions,
+};
 use bond_samples::BondSampler;
 use network::MAX_START_DELAY;
 pub use network::{BondRoute, ParallelNetworks};
