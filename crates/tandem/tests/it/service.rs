@@ -221,7 +221,10 @@ fn metrics_count_every_byte() {
     // `tandem flows` shows the same numbers.
     let (status, table, _) = said(&routed.tandem(&["flows"]));
     assert_eq!(status, 0);
-    assert!(table.contains("1 flows now, ") && table.contains("; 4 ended; ") && table.contains("5 split, 4 bypassed, 0 unsplit"), "{table}");
+    assert!(
+        table.contains("1 flows now, ") && table.contains("; 4 ended; ") && table.contains("5 split, 4 bypassed, 0 unsplit"),
+        "{table}"
+    );
 }
 
 #[test]
