@@ -1,30 +1,35 @@
 /*
- * The capacity of a bottleneck, estimated from all flows of a link together, where none is configured.
- * Its rate may vary, as that of a cellular link does. share divides the estimate among the flows at once,
- * so no flow probes for itself.
+ * The capacity of a bottleneck, estimated from all flows of a link together, where none is
+ * configured. Its rate may vary, as that of a cellular link does. share divides the estimate
+ * among the flows at once, so no flow probes for itself.
  *
- * All flows together have a window of C (base + T): the estimate C times the base RTT and a target T of the
- * queueing delay, as in FAST TCP (Wei, Jin, Low and Hegde 2006). The window, not the pacing rate, limits them:
- * when the link fades, ACKs get rare, and nothing is added to the queue. At the end of each interval (a quarter
- * of the base RTT, 10 to 100 ms), mu is the delivery rate of all flows, smoothed over a base RTT and at least
- * 300 ms, and q the least queueing delay of any packet in the interval.
+ * All flows together have a window of C (base + T): the estimate C times the base RTT and a
+ * target T of the queueing delay, as in FAST TCP (Wei, Jin, Low and Hegde 2006). The window, not
+ * the pacing rate, limits them: when the link fades, ACKs get rare, and nothing is added to the
+ * queue. At the end of each interval (a quarter of the base RTT, 10 to 100 ms), mu is the
+ * delivery rate of all flows, smoothed over a base RTT and at least 300 ms, and q the least
+ * queueing delay of any packet in the interval.
  *
- *   queue     q >= T/4: the link is busy, so mu is its rate. C = mu, and a quarter of a packet per flow and round
- *             trip more, so that senders with estimates of their own converge to equal rates.
- *   no queue  The link may carry any amount more. C grows by an eighth per base RTT, then by a quarter, and so on
- *             until it doubles; at most to 7/4 of what was delivered in the last round trips. It is at least the
- *             mean of mu over 5 s: a fade has probably ended. At the start it doubles at once.
- *   target    T = floor + (1 s + base) (idle - 2 (loss - 3 %)). The larger the fraction of the last 8 s without a
- *             queue, the longer the queue has to be, since what a varying link offers to an empty queue is lost.
- *             Loss beyond 3 % comes from a queue that overflows. At a constant rate T falls to the floor.
- *   base RTT  The minimum of each flow. If the queue was never empty in 10 s, or the rate sinks while the queue
- *             stays, the windows shrink for two round trips by twice the queue. If it stays even then, the path has
- *             become longer: the least RTT of that time is the new base RTT. A new flow cannot tell a queue from
- *             a long path. So its delays do not count until the queue was empty, and some time after its start
- *             the windows are halved for two round trips, whose least RTT is the base RTT of each flow.
+ *   queue     q >= T/4: the link is busy, so mu is its rate. C = mu, and a quarter of a packet
+ *             per flow and round trip more, so that senders with estimates of their own converge
+ *             to equal rates.
+ *   no queue  The link may carry any amount more. C grows by an eighth per base RTT, then by a
+ *             quarter, and so on until it doubles; at most to 7/4 of what was delivered in the
+ *             last round trips. It is at least the mean of mu over 5 s: a fade has probably
+ *             ended. At the start it doubles at once.
+ *   target    T = floor + (1 s + base) (idle - 2 (loss - 3 %)). The larger the fraction of the
+ *             last 8 s without a queue, the longer the queue has to be, since what a varying link
+ *             offers to an empty queue is lost. Loss beyond 3 % comes from a queue that
+ *             overflows. At a constant rate T falls to the floor.
+ *   base RTT  The minimum of each flow. If the queue was never empty in 10 s, or the rate sinks
+ *             while the queue stays, the windows shrink for two round trips by twice the queue.
+ *             If it stays even then, the path has become longer: the least RTT of that time is
+ *             the new base RTT. A new flow cannot tell a queue from a long path. So its delays do
+ *             not count until the queue was empty, and some time after its start the windows are
+ *             halved for two round trips. The least RTT of that time is the base RTT of a flow.
  *
- * Losses change nothing else. Neither does an outage: without ACKs an interval does not end, and it counts as
- * two intervals at most.
+ * Losses change nothing else. Neither does an outage: without ACKs an interval does not end, and
+ * it counts as two intervals at most.
  */
 #ifndef TD_ESTIMATE_H
 #define TD_ESTIMATE_H
@@ -70,7 +75,10 @@ TD_INLINE u64 td_estimate_packet_us(const struct td_flow *f, const struct td_lin
 	return td_min64(td_div((u64)(f->mss + f->header + l->overhead) * 1000000, l->capacity), 1000000);
 }
 
-/* Delay up to which the queue counts as empty, us: 2 ms of noise, and a packet that is being sent. */
+/*
+ * Delay up to which the queue counts as empty, us: 2 ms of noise, and a packet that is being
+ * sent.
+ */
 TD_INLINE u64 td_estimate_empty_us(const struct td_flow *f, const struct td_link *l)
 {
 	return 2000 + td_estimate_packet_us(f, l);
@@ -95,7 +103,10 @@ TD_INLINE u64 td_estimate_smooth(u64 mean, u64 rate, u64 span, u64 time_us)
 	return rate >= mean ? mean + ((rate - mean) * part >> 16) : mean - ((mean - rate) * part >> 16);
 }
 
-/* Takes the bytes of an interval into the smoothed rates, their recent maximum, and the recent loss. */
+/*
+ * Takes the bytes of an interval into the smoothed rates, their recent maximum, and the recent
+ * loss.
+ */
 TD_INLINE void td_estimate_take_rate(struct td_estimate *s, u64 now_us, u64 span, u64 counted)
 {
 	u64 rate = s->delivered * 1000000 / span, decay = (counted << 16) / TD_ESTIMATE_MEMORY_US;
@@ -135,7 +146,7 @@ TD_INLINE void td_estimate_set_capacity(const struct td_flow *f, struct td_link 
 }
 
 /*
- * Sees to it that the queue is empty once in a while. If it is not in spite of that, the base RTT has grown:
+ * Drains the queue at intervals. If it does not become empty, the base RTT has grown:
  * then the flows renew theirs.
  */
 TD_INLINE void td_estimate_check_base(const struct td_flow *f, struct td_link *l, u64 now_us, u64 delay)
@@ -156,7 +167,10 @@ TD_INLINE void td_estimate_check_base(const struct td_flow *f, struct td_link *l
 		s->drain_until_us = 0;
 		s->joined = 0;
 	} else if (s->joined && since >= td_max64(30ULL * s->base_us, TD_ESTIMATE_DRAIN_US)) {
-		/* The base RTTs of new flows may have a queue in them: with half of their windows that is emptied, too. */
+		/*
+		 * The base RTTs of new flows may have a queue in them: with half of their windows
+		 * that is emptied, too.
+		 */
 		s->drained_us = TD_ESTIMATE_NO_DELAY;
 		s->drain_until_us = now_us + 2 * (s->base_us + delay);
 		s->settle_until_us = s->drain_until_us + 3ULL * s->base_us;
@@ -176,16 +190,20 @@ TD_INLINE void td_estimate_check_base(const struct td_flow *f, struct td_link *l
 	s->base_since_us = now_us;
 }
 
-/* Whether a flow has not met an empty queue yet: not for three intervals since its first RTT, when `empties` was `born`. */
+/*
+ * Whether a flow has not met an empty queue yet: not for three intervals since its first RTT,
+ * when `empties` was `born`.
+ */
 TD_INLINE int td_estimate_is_new(const struct td_estimate *s, u32 born)
 {
 	return s->empties - born < 3;
 }
 
 /*
- * The base RTT of a flow, with a new sample: its minimum, that of the handshake included. As long as the flow has not
- * met an empty queue, the queueing delay of the other flows is subtracted from its samples. After a drain for new
- * flows, or one that met no empty queue, it is the minimum of the drain.
+ * The base RTT of a flow, with a new sample: its minimum, that of the handshake included. As long
+ * as the flow has not met an empty queue, the queueing delay of the other flows is subtracted
+ * from its samples. After a drain for new flows, or one that met no empty queue, it is the
+ * minimum of the drain.
  */
 TD_INLINE void td_estimate_base(const struct td_flow *f, struct td_link *l, u32 rtt_us, u32 *base_us, u32 *drain_us, u32 *period, u32 *born)
 {
@@ -239,7 +257,10 @@ TD_INLINE void td_estimate_end_interval(const struct td_flow *f, struct td_link 
 	s->next_base_us = 0;
 }
 
-/* Before the first ACK, and after a long silence, the estimate is an initial window per round trip. */
+/*
+ * Before the first ACK, and after a long silence, the estimate is an initial window per round
+ * trip.
+ */
 TD_INLINE void td_estimate_begin(const struct td_flow *f, struct td_link *l, u64 now_us)
 {
 	struct td_estimate *s = td_estimate_of(l);
@@ -257,8 +278,8 @@ TD_INLINE void td_estimate_begin(const struct td_flow *f, struct td_link *l, u64
 }
 
 /*
- * An ACK of a flow with this base RTT. `delay_us` is its queueing delay, or TD_ESTIMATE_NO_DELAY; `born` is as for
- * td_estimate_is_new().
+ * An ACK of a flow with this base RTT. `delay_us` is its queueing delay, or TD_ESTIMATE_NO_DELAY;
+ * `born` is as for td_estimate_is_new().
  */
 TD_INLINE void td_estimate_ack(const struct td_flow *f, struct td_link *l, const struct td_event *e, u32 base_us, u32 delay_us, u32 born)
 {
@@ -279,8 +300,8 @@ TD_INLINE void td_estimate_ack(const struct td_flow *f, struct td_link *l, const
 }
 
 /*
- * The window of a flow with this rate, payload bytes/s: segments. Rounded up, and a millisecond more, since TCP sends
- * that at once; but not during a drain.
+ * The window of a flow with this rate, payload bytes/s: segments. Rounded up, and a millisecond
+ * more, since TCP sends that at once; but not during a drain.
  */
 TD_INLINE u64 td_estimate_window(const struct td_flow *f, struct td_link *l, u64 rate, u32 base_us)
 {

@@ -308,7 +308,7 @@ impl WatchedLinks {
         self.monitor.watch(id, MonitorSettings { capacity, overhead: device.overhead, watch: mode }).map_err(failed)
     }
 
-    /// The links whose capacity is in a file, and the file.
+    /// Links that take their capacity from a file, each with its file.
     fn files(&self) -> Vec<(String, CapacitySource)> {
         let is_file = |watched: &&WatchedLink| matches!(watched.settings.capacity, CapacitySource::File(_));
         self.links

@@ -215,7 +215,7 @@ fn probe_network(keys: &str, plan: ProbePlan) -> Result<(ProbeRun, u64), LabErro
     Ok((run, trouble(&networks.finish()?).0))
 }
 
-/// The scenario with this network, whose files are traces.
+/// The scenario with this network. The files that it names are traces.
 fn described(network: &str) -> Result<Scenario, LabError> {
     let text = format!("name = \"impairments\"\n[[flow]]\nbytes = \"1B\"\n{network}");
     let open = |_: &str| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(io::Cursor::new(trace()))) };

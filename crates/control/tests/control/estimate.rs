@@ -20,7 +20,8 @@ fn flows(count: u64) -> Vec<FlowData> {
     (0..count).map(|i| greedy(i * 700_000)).collect()
 }
 
-/// One flow of packets of 1500 bytes whose RTTs and ACKs the test decides. It always has unsent data.
+/// A flow of packets of 1500 bytes. The test determines its RTTs and ACKs. It always has unsent
+/// data.
 struct OneFlow {
     flow: FlowState,
     state: ControllerState,
