@@ -5,18 +5,22 @@ mod counted_jobs;
 mod curve;
 mod engine;
 mod link_outcome;
+mod numbers;
 mod outcome;
 mod samples;
 mod sojourns;
+mod statistics;
 mod web;
 
 pub use counted_jobs::CountedJobs;
 pub use engine::{Engine, EngineError, Progress};
 pub use link_outcome::{LinkOutcome, ReverseLinkOutcome};
+pub use numbers::{NUMBERS, OVER_CAN, SOJOURNS, add_ci95};
 pub use outcome::{
-    AgentOutcome, Dist, FlowOutcome, IntervalOutcome, LegOutcome, NUMBERS, NetworkOutcome, OVER_CAN, Outcome, Phases, ProxyOutcome,
-    ReorderOutcome, SOJOURNS, Series, ShaperOutcome, add_ci95, half_width, jain, schema,
+    AgentOutcome, FlowOutcome, IntervalOutcome, LegOutcome, NetworkOutcome, Outcome, Phases, ProxyOutcome, ReorderOutcome, Series,
+    ShaperOutcome, schema,
 };
 pub use samples::{FlowSamples, LegSample, LegSamples, LinkSample, RunSamples};
 pub use sojourns::{Means, Sojourns};
+pub use statistics::{Dist, half_width, jain};
 pub use web::{ExchangeOutcome, PageOutcome, TimePercentiles, WebSamples};

@@ -4,7 +4,8 @@
 use crate::{
     curve,
     link_outcome::LinkOutcome,
-    outcome::{Dist, FlowOutcome, IntervalOutcome, LegOutcome, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome, jain},
+    outcome::{FlowOutcome, IntervalOutcome, LegOutcome, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome},
+    statistics::{Dist, jain},
     web::{WebResults, WebSamples},
 };
 use scenario::{FlowSpec, Interval, LegLinks, Scenario};

@@ -3,7 +3,7 @@
 //! Intervals are from twenty consecutive batches of the run, since transfers that are close in time
 //! share queues and are not independent samples.
 
-use crate::outcome::{SOJOURNS, half_width};
+use crate::{numbers::SOJOURNS, statistics::half_width};
 use std::collections::BTreeMap;
 
 /// Number of batches.
