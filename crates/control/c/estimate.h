@@ -17,9 +17,10 @@
  *             quarter, and so on until it doubles; at most to 7/4 of what was delivered in the
  *             last round trips. It is at least the mean of mu over 5 s: a fade has probably
  *             ended. At the start it doubles at once.
- *   target    T = floor + (1 s + base) (idle - 2 (loss - 3 %)). The larger the fraction of the
- *             last 8 s without a queue, the longer the queue has to be, since what a varying link
- *             offers to an empty queue is lost. Loss beyond 3 % comes from a queue that
+ *   target    T grows by a quarter of the time in which the queue is empty, since what a varying
+ *             link offers to an empty queue is lost, and falls by a quarter of the fraction
+ *             2 % + T / 4 s of all time: so the longer the queue, the more often it may be empty.
+ *             It also falls by half of the loss beyond 3 %, which comes from a queue that
  *             overflows. At a constant rate T falls to the floor.
  *   base RTT  The minimum of each flow. If the queue was never empty in 10 s, or the rate sinks
  *             while the queue stays, the windows shrink for two round trips by twice the queue.
@@ -40,14 +41,20 @@
 /* Least time over which the delivery rate is smoothed, and the time of its mean. */
 #define TD_ESTIMATE_SMOOTH_US 300000
 #define TD_ESTIMATE_MEAN_US 5000000
-/* Time over which an empty queue and losses are remembered. */
+/* Time over which losses are remembered. */
 #define TD_ESTIMATE_MEMORY_US 8000000
-/* Target of the queueing delay for a queue that is always empty, less a base RTT; its bounds. */
-#define TD_ESTIMATE_RANGE_US 1000000
+/* Target of the queueing delay: at the start, and its bounds. */
+#define TD_ESTIMATE_START_TARGET_US 50000
 #define TD_ESTIMATE_FLOOR_US 5000
 #define TD_ESTIMATE_MOST_TARGET_US 700000
-/* Fraction of empty queues at the start, 2^-16. */
-#define TD_ESTIMATE_START_IDLE (TD_ESTIMATE_ONE / 20)
+/* The target grows by the time without a queue, divided by this. */
+#define TD_ESTIMATE_TARGET_PART 4
+/*
+ * Fraction of time without a queue at which the target stays, 2^-16: this, and 1 more for each
+ * TD_ESTIMATE_EMPTY_TARGET_US of the target.
+ */
+#define TD_ESTIMATE_EMPTY_FRACTION (TD_ESTIMATE_ONE / 50)
+#define TD_ESTIMATE_EMPTY_TARGET_US 4000000
 /* Loss that says nothing about the queue, 2^-16, and how many times the rest counts. */
 #define TD_ESTIMATE_LINK_LOSS (TD_ESTIMATE_ONE * 3 / 100)
 #define TD_ESTIMATE_LOSS_WEIGHT 2
@@ -84,15 +91,18 @@ TD_INLINE u64 td_estimate_empty_us(const struct td_flow *f, const struct td_link
 	return 2000 + td_estimate_packet_us(f, l);
 }
 
-/* Sets the target of the queueing delay. */
-TD_INLINE void td_estimate_set_target(const struct td_flow *f, struct td_link *l)
+/* Moves the target of the queueing delay after an interval that counts as `span`, us. */
+TD_INLINE void td_estimate_move_target(const struct td_flow *f, struct td_link *l, u64 span, int is_empty)
 {
 	struct td_estimate *s = td_estimate_of(l);
 	u64 floor = td_max64(td_max(s->base_us / 32, TD_ESTIMATE_FLOOR_US), 2 * td_estimate_packet_us(f, l));
 	u64 loss = td_div(s->recent_lost * TD_ESTIMATE_ONE, s->recent_lost + s->recent_delivered);
-	u64 wanted = td_sub_sat(s->idle, TD_ESTIMATE_LOSS_WEIGHT * td_sub_sat(loss, TD_ESTIMATE_LINK_LOSS));
+	u64 falls = TD_ESTIMATE_EMPTY_FRACTION + ((u64)s->target_us << 16) / TD_ESTIMATE_EMPTY_TARGET_US;
+	u64 target = s->target_us + (is_empty ? span / TD_ESTIMATE_TARGET_PART : 0);
 
-	s->target_us = td_min64(floor + (wanted * (TD_ESTIMATE_RANGE_US + s->base_us) >> 16), td_max64(floor, TD_ESTIMATE_MOST_TARGET_US));
+	falls += TD_ESTIMATE_LOSS_WEIGHT * td_sub_sat(loss, TD_ESTIMATE_LINK_LOSS);
+	target = td_sub_sat(target, (span * falls >> 16) / TD_ESTIMATE_TARGET_PART);
+	s->target_us = td_min64(td_max64(target, floor), td_max64(floor, TD_ESTIMATE_MOST_TARGET_US));
 }
 
 /* A mean over `time_us`, after `span` more of it at this rate. */
@@ -233,22 +243,23 @@ TD_INLINE void td_estimate_end_interval(const struct td_flow *f, struct td_link 
 	struct td_estimate *s = td_estimate_of(l);
 	u64 span = now_us - s->since_us, counted = td_min64(span, 2 * interval);
 	u64 delay = s->min_delay_us == TD_ESTIMATE_NO_DELAY ? s->new_delay_us : s->min_delay_us;
-	u64 decay = (counted << 16) / TD_ESTIMATE_MEMORY_US;
 
 	s->base_us = s->next_base_us ? s->next_base_us : s->base_us;
 	td_estimate_take_rate(s, now_us, span, counted);
 	td_step_ends();
 	if (delay != TD_ESTIMATE_NO_DELAY) {
 		/* A drain empties the queue by itself. */
-		if (s->queued && l->share.weight && !s->drain_until_us && now_us >= s->settle_until_us) {
-			s->idle -= s->idle * decay >> 16;
-			if (delay <= td_estimate_empty_us(f, l))
-				s->idle += decay;
-		}
-		td_estimate_set_target(f, l);
+		if (s->queued && l->share.weight && !s->drain_until_us && now_us >= s->settle_until_us)
+			td_estimate_move_target(f, l, counted, delay <= td_estimate_empty_us(f, l));
 		if (!s->drain_until_us)
 			td_estimate_set_capacity(f, l, now_us, delay, counted);
 		td_estimate_check_base(f, l, now_us, delay);
+	} else if (s->drain_until_us && now_us >= s->drain_until_us) {
+		/* All ACKs were of retransmissions, so no RTT is known: the drain has no result. */
+		s->empty = s->joined = 0;
+		s->base_period--;
+		s->drain_until_us = 0;
+		s->base_since_us = now_us;
 	}
 	s->since_us = now_us;
 	s->delivered = s->lost = 0;
@@ -271,10 +282,9 @@ TD_INLINE void td_estimate_begin(const struct td_flow *f, struct td_link *l, u64
 	s->base_us = f->srtt_us;
 	s->min_delay_us = s->new_delay_us = TD_ESTIMATE_NO_DELAY;
 	s->growth = TD_ESTIMATE_MOST_GROWTH;
-	s->idle = TD_ESTIMATE_START_IDLE;
+	s->target_us = TD_ESTIMATE_START_TARGET_US + s->base_us / 16;
 	s->queued = s->empty = s->drained_us = s->next_base_us = s->last_delay_us = s->joined = 0;
 	s->delivered = s->lost = s->recent_delivered = s->recent_lost = s->drain_until_us = s->settle_until_us = 0;
-	td_estimate_set_target(f, l);
 }
 
 /*

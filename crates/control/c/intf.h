@@ -116,7 +116,6 @@ struct td_estimate {
 	u32 base_us;		/* largest base RTT of a flow, of those with an ACK in the last interval */
 	u32 next_base_us;	/* the same for the current interval */
 	u32 target_us;		/* target of the queueing delay */
-	u32 idle;		/* fraction of recent time without a queue, 2^-16 */
 	u32 growth;		/* growth of the estimate without a queue, 1/1024 per base RTT */
 	u32 queued;		/* 1: a queue has been seen */
 	u32 empty;		/* 1: and an empty one in the current period of the base RTT */
@@ -125,7 +124,6 @@ struct td_estimate {
 	u32 empties;		/* intervals without a queue so far */
 	u32 last_delay_us;	/* min_delay_us of the last interval; 0: none */
 	u32 joined;		/* 1: flows have started beside others since the last drain */
-	u32 reserved;
 };
 
 /*

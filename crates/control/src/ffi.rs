@@ -264,8 +264,6 @@ pub struct CapacityEstimate {
     next_base_us: u32,
     /// Target of the queueing delay, µs.
     pub target_us: u32,
-    /// Fraction of recent time without a queue, 2⁻¹⁶.
-    pub idle: u32,
     growth: u32,
     queued: u32,
     empty: u32,
@@ -275,7 +273,6 @@ pub struct CapacityEstimate {
     empties: u32,
     last_delay_us: u32,
     joined: u32,
-    reserved: u32,
 }
 
 type StepFunction = unsafe extern "C" fn(*mut FlowState, *mut u64, *mut LinkRecord, *const Event, *const u32);
