@@ -12,10 +12,10 @@ use std::{
     collections::BTreeMap,
     fmt,
     fs::{self, File, OpenOptions},
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead, BufReader, Read as _, Write as _},
     path::{Path, PathBuf},
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
@@ -235,7 +235,8 @@ impl VaryingLinks {
 
     fn play(&self, setting: &VaryingSetting<'_>, case: VaryingCase, seed: u64) -> Result<VaryingResult> {
         let text = self.scenario(setting, case);
-        let scenario = ScenarioFile::parse(&text, "varying")?.variants(&[])?.remove(0).scenario;
+        let open = |path: &str| Ok(Box::new(BufReader::new(File::open(path)?)) as Box<dyn BufRead>);
+        let scenario = ScenarioFile::parse_with(&text, "varying", Arc::new(open))?.variants(&[])?.remove(0).scenario;
         let outcome: Outcome = Sim::default().run(&scenario, seed, &())?;
         let could = setting.link.opportunities as f64 * PAYLOAD * 8.0 / self.duration.secs();
         let link = outcome.links.last().context("the scenario has links")?;
