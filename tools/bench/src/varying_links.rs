@@ -371,46 +371,66 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Every setting: BBR end to end, an estimated capacity, and whether it reaches the goal.
+/// An estimated capacity beside BBR end to end: for each link, RTT and buffer the settings of
+/// flows and losses, and how many of them reach the goal.
 fn goals(settings: &[VaryingSetting<'_>], results: &[VaryingResult]) -> SampleTable {
-    let heads = ["BBR", "estimated", "BBR's delay", "its delay"];
-    let units = ["% of the trace", "% of the trace", "ms", "ms"];
-    let mut columns: Vec<SampleColumn> = heads.iter().zip(units).map(|(head, unit)| SampleColumn::new(head, unit, 0)).collect();
-    columns.extend([SampleColumn::new(JAIN, "", 3), SampleColumn::text("goal")]);
-    let mut table = SampleTable::new("goals", "link, RTT, flows, buffer, loss", columns);
+    const RATE_RATIO: &str = "throughput ÷ BBR's";
+    const DELAY_RATIO: &str = "delay ÷ BBR's";
+    let columns = vec![
+        SampleColumn::new(RATE_RATIO, "", 2),
+        SampleColumn::new(DELAY_RATIO, "", 2),
+        SampleColumn::new(JAIN, "", 3),
+        SampleColumn::text("goal reached"),
+    ];
+    let mut table = SampleTable::new("goals", "link, RTT, buffer", columns);
+    let mut counts: BTreeMap<String, [usize; 2]> = BTreeMap::new();
     for setting in settings.iter().filter(|setting| !setting.has_pages) {
         let name = setting.to_string();
+        let group = format!("{}, {} ms, {} ms", setting.link.name, setting.rtt_ms, setting.buffer_ms);
         let (reference, estimated) = (of(results, &name, REFERENCE), of(results, &name, ESTIMATED));
-        let row = table.row(&name);
-        for (at, (reference, estimated)) in reference.iter().zip(&estimated).enumerate() {
-            row.add(heads[0], at, reference.throughput_percent);
-            row.add(heads[1], at, estimated.throughput_percent);
-            row.add(heads[2], at, reference.delay_p95_ms);
-            row.add(heads[3], at, estimated.delay_p95_ms);
-            if let Some(jain) = estimated.jain {
-                row.add(JAIN, at, jain);
-            }
+        let Some(ratios) = GoalRatios::of(&reference, &estimated) else { continue };
+        let [reached, settings] = counts.entry(group.clone()).or_default();
+        *reached += usize::from(ratios.is_reached());
+        *settings += 1;
+        let row = table.row(&group);
+        row.add(RATE_RATIO, *settings - 1, ratios.throughput);
+        row.add(DELAY_RATIO, *settings - 1, ratios.delay);
+        if let Some(jain) = ratios.jain {
+            row.add(JAIN, *settings - 1, jain);
         }
-        row.set("goal", verdict(&reference, &estimated));
+    }
+    for (group, [reached, settings]) in counts {
+        table.row(&group).set("goal reached", format!("{reached} of {settings}"));
     }
     table
 }
 
-/// Which parts of the goal are missed; "reached" if none is.
-fn verdict(reference: &[&VaryingResult], estimated: &[&VaryingResult]) -> String {
-    let throughput = |results: &[&VaryingResult]| mean(results.iter().map(|result| result.throughput_percent)).unwrap_or(0.0);
-    let delay = |results: &[&VaryingResult]| mean(results.iter().map(|result| result.delay_p95_ms)).unwrap_or(0.0);
-    let mut missed = Vec::new();
-    if throughput(estimated) < LEAST_THROUGHPUT * throughput(reference) {
-        missed.push(format!("throughput {:.2}", throughput(estimated) / throughput(reference)));
+/// What the goal is about, of a setting.
+struct GoalRatios {
+    /// Throughput over that of BBR end to end.
+    throughput: f64,
+    /// 95th percentile of the queueing delay over BBR's.
+    delay: f64,
+    /// Jain's index of five flows.
+    jain: Option<f64>,
+}
+
+impl GoalRatios {
+    /// Of the means over the seeds; none without results.
+    fn of(reference: &[&VaryingResult], estimated: &[&VaryingResult]) -> Option<Self> {
+        let ratio = |of: fn(&VaryingResult) -> f64| {
+            Some(mean(estimated.iter().map(|result| of(result)))? / mean(reference.iter().map(|result| of(result)))?)
+        };
+        Some(GoalRatios {
+            throughput: ratio(|result| result.throughput_percent)?,
+            delay: ratio(|result| result.delay_p95_ms)?,
+            jain: mean(estimated.iter().filter_map(|result| result.jain)),
+        })
     }
-    if delay(estimated) > MOST_DELAY * delay(reference) {
-        missed.push(format!("delay {:.2}", delay(estimated) / delay(reference)));
+
+    fn is_reached(&self) -> bool {
+        self.throughput >= LEAST_THROUGHPUT && self.delay <= MOST_DELAY && self.jain.is_none_or(|jain| jain >= LEAST_JAIN)
     }
-    if let Some(jain) = mean(estimated.iter().filter_map(|result| result.jain)).filter(|jain| *jain < LEAST_JAIN) {
-        missed.push(format!("Jain {jain:.2}"));
-    }
-    if missed.is_empty() { "reached".into() } else { missed.join(", ") }
 }
 
 /// Page load times beside a flow.
