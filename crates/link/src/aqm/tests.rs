@@ -227,3 +227,92 @@ fn codels_interval_and_target_are_those_that_are_asked() {
     let first = drop_times(&sent)[0];
     assert!((145..160).contains(&first), "100 ms until 20 ms wait, and 50: {first}");
 }
+
+/// Length of the queue and drops so far, packets, at some times.
+struct Observed {
+    seconds: f64,
+    queue: f64,
+    drops: f64,
+}
+
+/// What Linux 7.3.4 did with a discipline (`tools/kernels/qdiscs`).
+fn of_the_kernel(discipline: &str) -> Vec<Observed> {
+    let rows = include_str!("kernel_queues.csv").lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
+    rows.filter(|row| row[0] == discipline)
+        .map(|row| Observed { seconds: row[1].parse().unwrap(), queue: row[2].parse().unwrap(), drops: row[3].parse().unwrap() })
+        .collect()
+}
+
+/// The same by this crate: flows that send at these rates, packets/s, into the link of the
+/// measurement.
+fn of_tandem(kind: QueueKind, rates: &[f64], at: &[Observed]) -> Vec<Observed> {
+    const FRAME: u32 = 1514;
+    let service = 10e6 / 8.0 / f64::from(FRAME);
+    let mut queue = queue(kind, QueueParameters::default());
+    let mut dropped = Dropped::default();
+    let (mut next, mut sends_at, mut left) = (vec![0.0; rates.len()], 0.0f64, 0u64);
+    let mut arrived = 0u64;
+    let mut seen = Vec::new();
+    for row in at {
+        loop {
+            let flow = (0..rates.len()).min_by(|a, b| f64::total_cmp(&next[*a], &next[*b])).unwrap();
+            let now = next[flow].min(sends_at);
+            if now > row.seconds {
+                break;
+            }
+            if next[flow] <= sends_at {
+                let packet = Packet { size: FRAME, flow: flow as u64, ecn: Ecn::NotEct };
+                enqueue(&mut *queue, ms(now * 1e3), packet, &mut dropped);
+                arrived += 1;
+                next[flow] += 1.0 / rates[flow];
+            } else {
+                left += u64::from(queue.dequeue(ms(now * 1e3), &mut dropped).is_some());
+                sends_at += 1.0 / service;
+            }
+        }
+        seen.push(Observed { seconds: row.seconds, queue: (arrived - left - dropped.packets) as f64, drops: dropped.packets as f64 });
+    }
+    seen
+}
+
+/// Packets/s of UDP at this rate of payload, Mbit/s.
+fn packets_per_second(mbit: f64) -> f64 {
+    mbit * 1e6 / 8.0 / 1472.0
+}
+
+#[test]
+fn codel_and_fq_codel_do_what_linux_does() {
+    for (name, kind, rates) in [("codel", QueueKind::Codel, vec![12.0]), ("fq_codel", QueueKind::FqCodel, vec![9.0, 3.0])] {
+        let linux = of_the_kernel(name);
+        let rates: Vec<f64> = rates.into_iter().map(packets_per_second).collect();
+        for (linux, own) in linux.iter().zip(of_tandem(kind, &rates, &linux)) {
+            // 194 packets/s too many come, and most are in the queue for some seconds.
+            assert!(
+                (linux.queue - own.queue).abs() < 40.0,
+                "{name}, {} s: queue of {}, in Linux {}",
+                linux.seconds,
+                own.queue,
+                linux.queue
+            );
+            assert!(
+                (linux.drops - own.drops).abs() < 10.0 + 0.02 * linux.drops,
+                "{name}, {} s: {} drops, in Linux {}",
+                linux.seconds,
+                own.drops,
+                linux.drops
+            );
+        }
+    }
+}
+
+#[test]
+fn pie_does_what_linux_does() {
+    let linux = of_the_kernel("pie");
+    let own = of_tandem(QueueKind::Pie, &[packets_per_second(12.0)], &linux);
+    for (linux, own) in linux.iter().zip(&own).filter(|(linux, _)| linux.seconds > 2.0) {
+        assert!(linux.queue < 40.0 && own.queue < 40.0, "{} s: queue of {}, in Linux {}", linux.seconds, own.queue, linux.queue);
+        assert!((linux.drops - own.drops).abs() < 0.1 * linux.drops, "{} s: {} drops, in Linux {}", linux.seconds, own.drops, linux.drops);
+    }
+    let [linux, own] = [linux.last().unwrap(), own.last().unwrap()];
+    assert!((linux.drops / own.drops - 1.0).abs() < 0.02, "{} drops, in Linux {}", own.drops, linux.drops);
+}
