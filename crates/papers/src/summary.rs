@@ -125,7 +125,10 @@ impl ClaimSummary {
         let side = |row: &ComputedRow| Some(if row.holds? { Side::For } else { Side::Against });
         let sides: Vec<_> = rows.iter().map(|row| (row.name(), side(row))).collect();
         let says = match rows {
-            [row] => format!("{}: {}", row.name(), row.printed.as_deref().unwrap_or_default()),
+            // A statement that names what it is about needs no row.
+            [row] if says.is_none_or(|says| !says.starts_with(&row.of[0])) => {
+                format!("{}: {}", row.name(), row.printed.as_deref().unwrap_or_default())
+            }
             _ => says.unwrap_or("the printed numbers").to_owned(),
         };
         let summary = ClaimSummary::of(says, &sides);
@@ -249,6 +252,7 @@ mod tests {
             row("d", "below 1", Some(true)),
             row("e", "below 1", Some(true)),
             row("f", "above 3", Some(false)),
+            row("g", "g is above 3", Some(true)),
             row("not judged", "4", None),
         ];
         let found: Vec<(String, SummaryVerdict, String)> = ComputedTable { head: vec!["of".into(), "more".into()], rows, notes: vec![] }
@@ -263,6 +267,7 @@ mod tests {
                 is("the printed numbers", SummaryVerdict::InPart, "holds in 2 of 3 rows; not in b"),
                 is("below 1", SummaryVerdict::Holds, "holds in 2 of 2 rows"),
                 is("f: above 3", SummaryVerdict::DoesNotHold, ""),
+                is("g is above 3", SummaryVerdict::Holds, ""),
             ]
         );
     }
