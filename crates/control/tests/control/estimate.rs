@@ -112,7 +112,7 @@ fn a_drain_without_a_measured_rtt_ends() {
     let mut one = OneFlow::begin();
     one.acks(50, &[100_000]);
     // The queue is never empty for ten seconds.
-    while one.link.estimate.base_period % 2 == 0 {
+    while one.link.estimate.base_period.is_multiple_of(2) {
         one.acks(25, &[300_000]);
     }
     let (period, window) = (one.link.estimate.base_period, one.flow.cwnd);
