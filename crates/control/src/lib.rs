@@ -91,8 +91,8 @@ impl Controller {
         self.owns_window() && !self.wants_rate_samples()
     }
 
-    /// Whether it estimates the capacity of a link whose record asks for that
-    /// ([`CapacityEstimate::enabled`]).
+    /// Whether it can estimate a link's capacity. It does so if the link's record has
+    /// [`CapacityEstimate::enabled`].
     pub fn estimates_capacity(self) -> bool {
         self.name() == "share"
     }

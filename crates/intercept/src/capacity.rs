@@ -41,7 +41,7 @@ pub struct CapacityFileError {
 #[serde(deny_unknown_fields)]
 struct CapacityKeys {
     /// File with the link's present rate, as a modem's program writes it: `8.5Mbit`, or a number of
-    /// bit/s. Empty lines and lines that begin with `#` are skipped, and the first other line counts.
+    /// bit/s. The first line counts that is not empty and does not begin with `#`.
     /// The file is read twice a second. While it cannot be used, the last rate stays.
     file: PathBuf,
 }

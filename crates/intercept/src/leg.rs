@@ -21,9 +21,9 @@ use units::{Bytes, Span};
 pub struct LegProfile {
     /// Congestion controller, one of the kernel's or of Tandem's (`tandem control list`).
     pub control: Option<String>,
-    /// Capacity of the leg's egress link: the proxy's packets are shaped to it, and `share`, `xcp` and
-    /// `mpcp` divide it among flows. `"auto"`: unknown or varying; `share` estimates it, and nothing is
-    /// shaped. `{ file = "PATH" }`: the rate in that file, which the link's modem keeps up to date.
+    /// Capacity of the leg's egress link: the proxy's packets are shaped to it, and `share`, `xcp`
+    /// and `mpcp` divide it among flows. `"auto"`: unknown or varying; `share` estimates it, and
+    /// nothing is shaped. `{ file = "PATH" }`: the rate in that file, which the link's modem keeps up to date.
     pub capacity: Option<CapacitySource>,
     /// Interface with that capacity. Absent: the interfaces that the profile is chosen by, or else
     /// that of the default route.

@@ -47,7 +47,8 @@ TD_INLINE void td_set_echo(struct tcp_sock *tp, u32 marked)
 
 /*
  * A segment has arrived, marked or not. An ACK echoes the mark of the segments that it acknowledges
- * (RFC 8257 §3.2): when a segment differs from those before it, a delayed ACK for these is sent first.
+ * (RFC 8257 §3.2). When a segment differs from those before it, a delayed ACK for these is sent
+ * first.
  */
 TD_INLINE void td_echo_segment(struct sock *sk, u32 marked)
 {

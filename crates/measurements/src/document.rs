@@ -1,5 +1,5 @@
-//! Pages whose tables are made of records: `<!-- recorded: proxy bulk1 -->` is the table `bulk1` of
-//! `proxy.json`, `<!-- recorded: proxy -->` the circumstances of that record.
+//! Pages with tables that are made of records. `<!-- recorded: proxy bulk1 -->` stands for the table
+//! `bulk1` of `proxy.json`, `<!-- recorded: proxy -->` for the circumstances of that record.
 
 use crate::record::MeasurementRecord;
 use anyhow::{Context as _, Result};

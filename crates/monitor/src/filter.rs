@@ -7,14 +7,14 @@ use std::{net::SocketAddr, str::FromStr};
 
 /// Conditions that a flow must meet, all of them. Text form: words with spaces between them.
 ///
-/// | word | meets it |
+/// | word | flows that it selects |
 /// |---|---|
-/// | `192.0.2.0/24`, `2001:db8::1` | a flow whose client or server has such an address |
-/// | `:443` | a flow whose client or server has this port |
-/// | `limited-by=far-leg` | a flow with a direction that this limits |
-/// | `phase=backpressure` | a flow with a direction in this phase |
-/// | `control=cubic` | a flow with a leg under this controller |
-/// | any other text | a flow whose client or server contains it |
+/// | `192.0.2.0/24`, `2001:db8::1` | the client or the server has an address of this prefix |
+/// | `:443` | the client or the server has this port |
+/// | `limited-by=far-leg` | a direction is limited by this |
+/// | `phase=backpressure` | a direction is in this phase |
+/// | `control=cubic` | a leg has this controller |
+/// | any other text | the client's or the server's address, written out, contains this text |
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FlowFilter {
     conditions: Vec<Condition>,

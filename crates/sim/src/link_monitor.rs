@@ -31,7 +31,7 @@ impl MonitoredLink {
         MonitoredLink { link, min_backlog: 0, previous_min_backlog: 0, interval_start_us: 0, virtual_queue: 0, drained_us: 0, offered: 0 }
     }
 
-    /// The monitor of a link whose capacity the flows' controllers estimate.
+    /// The monitor of a link without a configured capacity: the flows' controllers estimate it.
     pub(crate) fn estimating() -> Self {
         let mut monitor = MonitoredLink::new(Rate(0), false);
         monitor.link.estimate.enabled = 1;

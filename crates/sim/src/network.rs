@@ -158,8 +158,8 @@ impl SimNetwork {
         monitor
     }
 
-    /// Attaches a monitor to what enters a link whose capacity is to be estimated; returns the index
-    /// of the monitor.
+    /// Has the flows' controllers estimate the capacity of a link: attaches a monitor to the packets
+    /// that enter it, and returns the monitor's index.
     pub(crate) fn estimate_link(&mut self, link: usize) -> usize {
         self.monitors.push(MonitoredLink::estimating());
         let monitor = self.monitors.len() - 1;

@@ -108,8 +108,8 @@ struct LosslessFlow {
 }
 
 impl LosslessFlow {
-    /// Adds the first `part` seconds of a segment, by Simpson's rule. All integrands are smooth, and
-    /// most are polynomials for which the rule is exact.
+    /// Adds the first `part` seconds of a segment, by Simpson's rule. All integrands are smooth.
+    /// Most are polynomials for which the rule is exact.
     fn add(&mut self, model: &TandemModel, segment: &TrajectorySegment, part: f64) {
         for (at, weight) in [(0.0, 1.0 / 6.0), (0.5, 4.0 / 6.0), (1.0, 1.0 / 6.0)] {
             let (state, time) = (segment.at(at * part), weight * part);

@@ -100,7 +100,7 @@ impl ProxyComparison {
         let rivals = self.rivals(record)?;
         let network = ThreeHosts::new(&self.control)?;
         let servers = load::LoadServers::start(&network)?;
-        // Memory first: what short connections leave in the kernel (TIME_WAIT) remains for a minute.
+        // Memory first: short connections leave state in the kernel for a minute (TIME_WAIT).
         let (memory, speed): (Vec<ComparisonTest>, Vec<ComparisonTest>) =
             self.tests.iter().copied().partition(|test| *test == ComparisonTest::Idle);
         let mut given_up = 0;

@@ -1,5 +1,5 @@
-//! The lab's link emulator: what links deliver against what was asked, measured from outside, and the
-//! processor time of a link of 1 Gbit/s with 500 ms of delay.
+//! The lab's link emulator: what links deliver against what was asked, measured from outside, and
+//! the processor time of a link of 1 Gbit/s with 500 ms of delay.
 
 use anyhow::{Context as _, Result};
 use lab::Lab;

@@ -1,5 +1,5 @@
-//! Benchmarks, whose tables are in `docs/benchmarks.md`. Each subcommand measures one subject, prints
-//! its tables, and with `--record` writes `NAME.json`; `render` makes the tables of a page of these.
+//! Benchmarks. Each subcommand measures one subject, prints its tables, and with `--record` writes
+//! `NAME.json`. `render` makes the tables of a page, such as `docs/benchmarks.md`, of these files.
 //!
 //! `emulator`: the lab's links. `proxy`: the proxy beside plain forwarding and other proxies
 //! (`comparison`; `rival` starts them, `load` generates the traffic). `bond`: a bond beside a relay

@@ -62,7 +62,7 @@ impl Rival {
         &self.name
     }
 
-    /// The program of another project that it needs, and the flag with which that tells its version.
+    /// The program of another project that it needs, and the flag that prints its version.
     pub(crate) fn program(&self) -> Option<(&'static str, &'static str)> {
         match self.kind {
             RivalKind::Forwarding | RivalKind::Tandem { .. } | RivalKind::Bare => None,

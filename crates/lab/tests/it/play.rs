@@ -330,8 +330,8 @@ fn managed_queues_hold_the_delay_of_the_kernels_tcp() {
 }
 
 /// The receiver tells the sender of each mark, and of no more than there are: then the window of
-/// DCTCP falls by little at a time, and the link stays busy with a short queue. The simulator has the
-/// same numbers.
+/// DCTCP reduces its window by little at a time, and the link stays busy with a short queue. The
+/// simulator has the same numbers.
 #[test]
 fn dctcp_keeps_a_marking_queue_short_and_busy() {
     const TEST: &str = "dctcp_keeps_a_marking_queue_short_and_busy";

@@ -15,7 +15,7 @@ use std::{
 
 /// Number of samples that a curve has.
 const CURVE: usize = 240;
-/// Number of flows whose curves are kept.
+/// Maximum number of flows for which curves are kept.
 const MOST_CURVES: usize = 2000;
 /// Rows that a page key moves by.
 const PAGE: isize = 10;

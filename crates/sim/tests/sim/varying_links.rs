@@ -86,7 +86,8 @@ fn a_shorter_delay_shows_in_the_round_trip() {
     assert!((0.040..0.042).contains(&long) && (0.010..0.013).contains(&short), "{long} {short}");
 }
 
-/// A proxy before a link of 1 ms, and another link, whose text this is. The proxy sends with `control`.
+/// A scenario: a link of 1 ms, a proxy that sends with `control`, and a second link, which `link`
+/// describes.
 fn split(link: &str, control: &str) -> String {
     let first = "duration = \"60s\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"1ms\"\n";
     format!("{first}[[link]]\n{link}\n[[split]]\nafter = 1\n{control}\n[[flow]]\ncount = 5\n")
