@@ -192,8 +192,11 @@ fn a_killed_worker_loses_only_its_image() {
     });
     assert!(unchanged, "images were transcoded although their workers were killed");
     assert!(!gallery.is_original("/last"));
-    // A worker that is killed while idle loses no image.
-    signal(gallery.worker(), "KILL");
+    // A worker that dies while idle loses no image. The signal takes effect some time after `kill`
+    // returns: an image sent before that is lost with the worker.
+    let idle = gallery.worker();
+    signal(idle, "KILL");
+    wait_until("the killed worker is gone", || !is_there(idle));
     assert!(!gallery.is_original("/after"));
 }
 
