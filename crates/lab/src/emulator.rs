@@ -16,7 +16,7 @@ use rustix::{
     fd::OwnedFd,
     io::Errno,
 };
-use scenario::{Link, LinkChanges, Loss, QueueKind};
+use scenario::{Link, LinkChanges, Loss, Medium, QueueKind};
 use std::{
     collections::HashMap,
     iter::Peekable,
@@ -241,7 +241,7 @@ struct EmulatedLink {
     hosts: [usize; 2],
     /// In the direction of the data, and in the opposite direction.
     directions: [LinkDirection<EmulatedPacket>; 2],
-    /// The configured rate at present; absent with a trace.
+    /// The configured rate at present; absent with a trace and with a shared medium.
     asked: Option<Rate>,
     /// Whether its clock has started.
     has_begun: bool,
@@ -268,11 +268,11 @@ impl EmulatorThread {
         let link = |spec: LinkSpec| EmulatedLink {
             ends: spec.ends,
             hosts: spec.hosts,
-            asked: match spec.directions[0].transmission {
-                Transmission::Rate(rate) => Some(rate),
-                Transmission::Trace(_) => None,
+            asked: match (&spec.directions[0].transmission, spec.directions[0].medium) {
+                (Transmission::Rate(rate), Medium::FullDuplex) => Some(*rate),
+                _ => None,
             },
-            directions: spec.directions.map(LinkDirection::new),
+            directions: LinkDirection::pair(spec.directions, [(), ()]),
             has_begun: false,
             changes: spec.changes.peekable(),
             rate_meter: RateMeter::default(),

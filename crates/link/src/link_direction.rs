@@ -2,21 +2,24 @@
 
 use crate::{
     aqm,
+    contention::Contention,
     delay::Delay,
     delay_histogram::DelayHistogram,
     disorder::{Disorder, DisorderSpec, ExtraDelay},
     loss_process::LossProcess,
     managed_queue::ManagedQueue,
     outages::OutageProcess,
+    own_transmitter::OwnTransmitter,
     random::LinkStreams,
     shaper::Shaper,
+    shared_medium::{self, MediumAccess},
     stage::{LinkPacket, LinkStage, QueueTap},
     time::Time,
     transmitter::Transmission,
 };
 use rand::RngExt as _;
 use rand_pcg::Pcg64;
-use scenario::{Link, Loss, Outages, Purpose, QueueKind, QueueParameters, Scenario};
+use scenario::{Link, Loss, Medium, Outages, Purpose, QueueKind, QueueParameters, Scenario};
 use std::fmt;
 use units::{Bytes, QueueSize, Rate, Span};
 
@@ -34,7 +37,8 @@ use units::{Bytes, QueueSize, Rate, Span};
 #[derive(Debug)]
 pub struct LinkDirection<P, T = ()> {
     shaper: Shaper<P>,
-    /// In place of the shaper, if the queue is under active management.
+    /// In place of the shaper, if the queue is under active management, or the directions share a
+    /// medium.
     managed: Option<ManagedQueue<P>>,
     tap: T,
     losses: LossProcess,
@@ -104,6 +108,8 @@ pub struct LinkCounts {
     pub delivered_bytes: Bytes,
     /// The largest queue length, without the packet in transmission.
     pub max_queued: Bytes,
+    /// Collisions of frames on the medium that both directions share.
+    pub collisions: u64,
 }
 
 /// What a queue has counted.
@@ -125,6 +131,9 @@ pub struct DirectionSpec {
     pub limit: QueueSize,
     /// The discipline of the queue, and its parameters.
     pub discipline: (QueueKind, QueueParameters),
+    /// Whether the direction shares a medium with the opposite one. Only [`LinkDirection::pair`]
+    /// connects them.
+    pub medium: Medium,
     /// Propagation delay.
     pub delay: Span,
     /// Random losses after the transmission.
@@ -160,6 +169,7 @@ impl DirectionSpec {
             transmission,
             limit: link.queue.size_for(link.rate, base_rtt),
             discipline: (link.queue.kind, link.queue.parameters_for(link.rate, base_rtt)),
+            medium: link.medium,
             delay: link.delay,
             loss: if is_reverse { link.loss.reverse } else { link.loss.forward },
             bit_errors: link.bit_errors.map_or(0.0, |probability| probability.0),
@@ -176,6 +186,7 @@ impl DirectionSpec {
             transmission: Transmission::Rate(rate),
             limit,
             discipline: (QueueKind::Droptail, QueueParameters::default()),
+            medium: Medium::FullDuplex,
             delay,
             loss: None,
             bit_errors: 0.0,
@@ -185,6 +196,11 @@ impl DirectionSpec {
             streams: LinkStreams::default(),
         }
     }
+}
+
+fn discipline_of<P: LinkPacket + fmt::Debug + 'static>(spec: &DirectionSpec) -> Box<dyn aqm::Discipline<P>> {
+    let (kind, parameters) = spec.discipline;
+    aqm::discipline(kind, spec.limit, parameters, spec.streams.of_direction(Purpose::Queue))
 }
 
 impl<P: LinkPacket> LinkDirection<P> {
@@ -203,10 +219,38 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
     where
         P: fmt::Debug + 'static,
     {
+        let managed = aqm::is_managed(spec.discipline.0)
+            .then(|| ManagedQueue::new(Box::new(OwnTransmitter::new(spec.transmission.clone(), discipline_of(&spec)))));
+        LinkDirection::with_queue(spec, tap, managed)
+    }
+
+    /// Both directions of an empty link, with taps at their queues: that of the data, and the
+    /// reverse. The link's medium is that of the first.
+    ///
+    /// The times that the caller passes to the two never decrease, as if they were one.
+    pub fn pair(specs: [DirectionSpec; 2], taps: [T; 2]) -> [Self; 2]
+    where
+        P: fmt::Debug + 'static,
+    {
+        let access = match (specs[0].medium, &specs[0].transmission) {
+            (Medium::HalfDuplex, Transmission::Rate(rate)) => MediumAccess::InTurn(*rate),
+            (Medium::Wifi80211b, _) => MediumAccess::Contention(Contention::new(specs[0].streams.of_link(Purpose::Contention))),
+            (Medium::FullDuplex, _) | (Medium::HalfDuplex, Transmission::Trace(_)) => {
+                let [one, other] = specs;
+                let [tap, other_tap] = taps;
+                return [LinkDirection::with_tap(one, tap), LinkDirection::with_tap(other, other_tap)];
+            }
+        };
+        let stations = shared_medium::stations(access, specs.each_ref().map(discipline_of));
+        let mut parts = specs.into_iter().zip(taps).zip(stations);
+        [(); 2].map(|()| {
+            let ((spec, tap), station) = parts.next().expect("two of each");
+            LinkDirection::with_queue(spec, tap, Some(ManagedQueue::new(Box::new(station))))
+        })
+    }
+
+    fn with_queue(spec: DirectionSpec, tap: T, managed: Option<ManagedQueue<P>>) -> Self {
         let streams = spec.streams;
-        let (kind, parameters) = spec.discipline;
-        let discipline = aqm::discipline(kind, spec.limit, parameters, streams.of_direction(Purpose::Queue));
-        let managed = discipline.map(|discipline| ManagedQueue::new(spec.transmission.clone(), discipline));
         let has_constant_delay = !spec.varies_delay && spec.disorder.is_none();
         let damage = Damage::of(&spec);
         let shaper = Shaper::new(spec.transmission, spec.limit);
@@ -265,6 +309,7 @@ impl<P: LinkPacket, T: QueueTap<P>> LinkDirection<P, T> {
             delivered: taken + self.duplicates - self.lost - self.delay.len() as u64,
             delivered_bytes: Bytes(taken_bytes + self.duplicate_bytes - self.lost_bytes - self.delayed_bytes),
             max_queued: of_queue.max_queued,
+            collisions: self.managed.as_ref().map_or(0, ManagedQueue::collisions),
         }
     }
 

@@ -21,6 +21,7 @@ mod tails;
 mod two_segments;
 mod two_segments_simulated;
 mod windows;
+mod wlan;
 
 use crate::error::PaperError;
 pub use plot::{ComputedFigure, ComputedLine, ComputedPlot};
@@ -130,7 +131,7 @@ impl EquationTable {
         let seeds = seeds.or(self.default_seeds()).unwrap_or(1);
         Ok(match &self.answer {
             Computation::CanTable(number) => can::table(number)?.into(),
-            Computation::Wlan => can::wlan()?.into(),
+            Computation::Wlan => wlan::table()?.into(),
             Computation::CanLab(which) => can::lab(which)?.into(),
             Computation::Assignment => assignment::table()?.into(),
             Computation::StartUp => startup::table()?.into(),

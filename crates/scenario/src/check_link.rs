@@ -4,12 +4,12 @@ use crate::{
     check_values::need,
     fraction::Fraction,
     law::SpanLaw,
-    link::{Link, NO_RATE},
+    link::{Link, Medium, NO_RATE},
     losses::Loss,
-    queue::Queue,
+    queue::{Queue, QueueKind},
 };
 use toml_file::Fault;
-use units::{QueueLimit, Span};
+use units::{QueueLimit, Rate, Span};
 
 /// Checks the link at `path`.
 pub(crate) fn check_link(path: &str, link: &Link) -> Result<(), Fault> {
@@ -22,7 +22,25 @@ pub(crate) fn check_link(path: &str, link: &Link) -> Result<(), Fault> {
     check_loss(&key("loss.reverse"), link.loss.reverse)?;
     check_impairments(path, link)?;
     check_demand(path, link)?;
+    check_medium(path, link)?;
     check_changes(path, link)
+}
+
+/// Checks that a link with a shared medium has one rate and a queue without a router.
+fn check_medium(path: &str, link: &Link) -> Result<(), Fault> {
+    if link.medium == Medium::FullDuplex {
+        return Ok(());
+    }
+    let key = || format!("{path}.medium");
+    let both = |other: &str| format!("stands beside {other}, but a shared medium has one rate: leave one of them out");
+    need(link.trace.is_none(), key(), both("a trace"))?;
+    need(link.demand.is_none(), key(), both("demand"))?;
+    need(link.changes.iter().all(|change| change.rate.is_none()), key(), both("changes of the rate"))?;
+    let has_router = matches!(link.queue.kind, QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp);
+    need(!has_router, key(), "stands beside a router's queue, which tells senders its own rate: leave one of them out".into())?;
+    let most = Rate(11_000_000);
+    let fits = link.medium != Medium::Wifi80211b || link.rate <= most;
+    need(fits, format!("{path}.rate"), format!("is {}, but 802.11b sends at {most}: about 5.3Mbit of payload get through", link.rate))
 }
 
 /// Checks how a link's rate follows demand.
@@ -128,6 +146,14 @@ mod tests {
         let text = format!("name = \"x\"\nduration = \"60s\"\n[[link]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\n{link}\n[[flow]]\n");
         let parsed = ScenarioFile::parse(&text, "x").and_then(|file| file.variants(&[]));
         parsed.err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_shared_medium_has_one_rate_and_no_router() {
+        assert_eq!(fault("medium = \"half-duplex\"\n"), None);
+        let of = |more: &str| fault(&format!("medium = \"802.11b\"\n{more}")).unwrap_or_default();
+        assert!(of("changes = [ { at = \"1s\", rate = \"1Mbit\" } ]\n").contains("link[1].medium: stands beside changes of the rate"));
+        assert!(of("queue = { limit = \"9pkt\", kind = \"xcp\" }\n").contains("link[1].medium: stands beside a router's queue"));
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub use flows::{Draw, FlowDirection, FlowGroup, FlowSpec, Opens};
 pub use foreground_arrivals::{ForegroundArrivals, MmppPhases, StreamLoad};
 pub use fraction::Fraction;
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
-pub use link::{Jitter, Link, LinkChange, LinkChanges, LinkReordering, Outages, RateDemand, StepsFile};
+pub use link::{Jitter, Link, LinkChange, LinkChanges, LinkReordering, Medium, Outages, RateDemand, StepsFile};
 pub use losses::{Gilbert, LinkLosses, Loss};
 pub use model::{Interval, Scenario};
 pub use networks::{Bond, Foreground, ParallelNetwork, TransferScheduler};

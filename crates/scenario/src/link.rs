@@ -63,6 +63,31 @@ pub struct Link {
     /// the rate does not depend on demand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<RateDemand>,
+    /// Whether the directions share the link, one packet at a time.
+    #[serde(default, skip_serializing_if = "Medium::is_full_duplex")]
+    pub medium: Medium,
+}
+
+/// How the two directions of a link share its medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Medium {
+    /// They do not: each has the link's rate
+    #[default]
+    FullDuplex,
+    /// One packet at a time crosses the link, in the order of arrival
+    HalfDuplex,
+    /// A network of two stations by IEEE 802.11b at 11 Mbit/s, which contend for it frame by frame, with
+    /// the parameters of Table IV of Hoekstra et al. The link's `rate` is what a long download gets of it
+    /// (the paper's effective throughput); loads and `BDP` count by it
+    #[serde(rename = "802.11b")]
+    Wifi80211b,
+}
+
+impl Medium {
+    fn is_full_duplex(&self) -> bool {
+        *self == Medium::FullDuplex
+    }
 }
 
 /// How the rate of a link follows demand. A scheduler looks at the queues before the link from time
@@ -134,6 +159,7 @@ impl Link {
             ("jitter", self.jitter.is_some()),
             ("reordering", self.reordering.is_some()),
             ("duplication", self.duplication.is_some()),
+            ("medium", !self.medium.is_full_duplex()),
         ];
         keys.into_iter().find(|(_, is_set)| *is_set).map(|(key, _)| key)
     }

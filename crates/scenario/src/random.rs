@@ -46,6 +46,8 @@ pub enum Purpose {
     PageStarts,
     /// Start times of the clients of an exchange.
     ExchangeStarts,
+    /// Backoffs of the stations of a wireless network.
+    Contention,
 }
 
 /// The generator for `purpose` and `index` (the number of the flow group, of the link …) under

@@ -95,8 +95,8 @@ impl SimNetwork {
             };
             // Acknowledgements get no feedback from routers.
             let routers = [router::for_queue(link.queue.kind, link.rate), None];
-            for ((next_hop, is_reverse), router) in hops.into_iter().zip([false, true]).zip(routers) {
-                let direction = LinkDirection::with_tap(DirectionSpec::of_series(scenario, index, seed, is_reverse), router);
+            let specs = [false, true].map(|is_reverse| DirectionSpec::of_series(scenario, index, seed, is_reverse));
+            for (direction, next_hop) in LinkDirection::pair(specs, routers).into_iter().zip(hops) {
                 channels.push(LinkChannel { is_first: index == 0, ..LinkChannel::new(direction, next_hop) });
             }
         }
@@ -125,11 +125,12 @@ impl SimNetwork {
                     if index == count { NextHop::Sender } else { NextHop::Channel(backward(index - 1)) },
                 ],
             };
-            hops.into_iter().zip([false, true]).map(move |(next_hop, is_reverse)| {
+            let specs = [false, true].map(|is_reverse| {
                 let streams = LinkStreams { seed, link: index as u64, is_reverse };
-                let direction = LinkDirection::with_tap(DirectionSpec::of_link(link, base_rtt, streams), None);
-                LinkChannel::new(direction, next_hop)
-            })
+                DirectionSpec::of_link(link, base_rtt, streams)
+            });
+            let directions = LinkDirection::pair(specs, [None, None]);
+            directions.into_iter().zip(hops).map(|(direction, next_hop)| LinkChannel::new(direction, next_hop))
         });
         SimNetwork::from_channels(channels.collect(), seed)
     }

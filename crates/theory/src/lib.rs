@@ -39,7 +39,6 @@ mod stationary;
 pub mod tail;
 mod trajectory;
 mod wlan;
-mod wlan_contention;
 
 pub use aimd::{Aimd, LossRate, PHI, phi};
 pub use buffer_sizing::SufficientBuffer;
@@ -57,4 +56,3 @@ pub use splitting::{SplittingEffort, TailLevels};
 pub use stationary::StationaryMeans;
 pub use trajectory::{SegmentEnd, TandemState, Trajectory, TrajectorySegment};
 pub use wlan::{BackoffModel, Wlan};
-pub use wlan_contention::ContendedDownload;

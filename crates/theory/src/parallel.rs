@@ -11,7 +11,7 @@ use crate::{
     error::TheoryError,
 };
 use outcome::{EngineError, NetworkOutcome, Outcome, SOJOURNS};
-use scenario::{MmppPhases, Parallel, Scenario, Shape, TransferScheduler};
+use scenario::{Link, Medium, MmppPhases, Parallel, Scenario, Shape, TransferScheduler};
 
 /// Whether the model can answer.
 pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
@@ -26,7 +26,9 @@ pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
             let why = "its networks have no loss: give the rate that remains with losses";
             return EngineError::cannot("theory", format!("network[{number}].loss"), why);
         }
-        if let Some(key) = network.link.beyond_rate_and_loss().or_else(|| network.link.varying_key()) {
+        // The rate of a shared medium is what transfers get of it, which is all that the model knows.
+        let unshared = Link { medium: Medium::FullDuplex, ..network.link.clone() };
+        if let Some(key) = unshared.beyond_rate_and_loss().or_else(|| unshared.varying_key()) {
             let why = "its networks have a constant rate and no packets: leave it out, or ask the simulator: --on sim";
             return EngineError::cannot("theory", format!("network[{number}].{key}"), why);
         }

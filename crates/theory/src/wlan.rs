@@ -18,8 +18,8 @@
 //!   extremes.
 //!
 //! With one acknowledgement per segment the result is 4.34 to 4.90 Mbit/s, with one per two
-//! segments (delayed acknowledgements) 5.11 to 5.48. `wlan_contention.rs` computes what lies
-//! between, with collisions and the EIFS: 5.33 with delayed acknowledgements. The paper has 5.28.
+//! segments (delayed acknowledgements) 5.11 to 5.48. What lies between depends on collisions, which
+//! the crate `link` has frame by frame (`scenario::Medium::Wifi80211b`). The paper has 5.28.
 
 use crate::error::{TheoryError, positive};
 
@@ -50,12 +50,8 @@ pub struct Wlan {
     pub delta_s: f64,
     /// Backoff slot, s.
     pub slot_s: f64,
-    /// Extended interframe space, before a backoff that follows a collision, s.
-    pub eifs_s: f64,
     /// Contention window: largest backoff, slots.
     pub cw_min: f64,
-    /// The same after many collisions, slots. Table IV does not have it; the standard's value.
-    pub cw_max: f64,
 }
 
 /// Which backoffs take time of the network.
@@ -83,26 +79,16 @@ impl Wlan {
             difs_s: 50e-6,
             delta_s: 1e-6,
             slot_s: 20e-6,
-            eifs_s: 364e-6,
             cw_min: 31.0,
-            cw_max: 1023.0,
         }
     }
 
     /// Time that a frame with this TCP payload occupies the network, with its MAC acknowledgement
     /// and without backoff, s.
     pub fn frame_s(&self, payload_bits: f64) -> f64 {
-        self.air_s(payload_bits) + self.mac_ack_s() + self.difs_s
-    }
-
-    /// Time of the frame alone, s.
-    pub(crate) fn air_s(&self, payload_bits: f64) -> f64 {
-        self.phy_s + (self.mac_bits + self.tcp_ip_bits + payload_bits) / self.rate_bps
-    }
-
-    /// Time from its end to the end of its MAC acknowledgement, s.
-    pub(crate) fn mac_ack_s(&self) -> f64 {
-        self.sifs_s + self.phy_s + self.ack_bits / self.rate_bps + 2.0 * self.delta_s
+        let frame = self.phy_s + (self.mac_bits + self.tcp_ip_bits + payload_bits) / self.rate_bps;
+        let acknowledgement = self.sifs_s + self.phy_s + self.ack_bits / self.rate_bps + 2.0 * self.delta_s;
+        frame + acknowledgement + self.difs_s
     }
 
     /// The same for a full segment, s.

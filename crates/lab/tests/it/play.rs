@@ -62,6 +62,25 @@ fn play_on(lab: &Lab, test: &str, text: &str) -> Option<Outcome> {
 const LINKS: &str = "name = \"x\"\n[[link]]\nrate = \"50Mbit\"\ndelay = \"2ms\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"10ms\"\n";
 
 #[test]
+fn directions_share_a_medium() {
+    const TEST: &str = "directions_share_a_medium";
+    if common::skip(TEST) {
+        return;
+    }
+    let text = |medium: &str| {
+        let link = format!("[[link]]\nrate = \"5.47Mbit\"\ndelay = \"10us\"\nqueue = \"200pkt\"\nmedium = \"{medium}\"\n");
+        format!(
+            "name = \"x\"\nduration = \"8s\"\n{link}[[flow]]\nwindow = \"16KiB\"\n[[flow]]\nwindow = \"16KiB\"\ndirection = \"reverse\"\n"
+        )
+    };
+    // Both directions together: the rate once, the rate twice, and what 802.11b leaves.
+    for (medium, least, most) in [("half-duplex", 4.7e6, 5.3e6), ("full-duplex", 8.5e6, 10.6e6), ("802.11b", 4.0e6, 5.9e6)] {
+        let Some(outcome) = play(TEST, &text(medium)) else { return };
+        assert!((least..most).contains(&outcome.goodput_bps), "{medium}: {}", outcome.goodput_bps);
+    }
+}
+
+#[test]
 fn a_file_arrives_whole_end_to_end_and_split_up_and_down() {
     const TEST: &str = "a_file_arrives_whole_end_to_end_and_split_up_and_down";
     if common::skip(TEST) {

@@ -5,6 +5,7 @@
 
 mod codel;
 mod codel_queue;
+mod droptail;
 mod dualpi2;
 mod fq_codel;
 mod pie;
@@ -46,21 +47,27 @@ pub(crate) trait Discipline<P>: fmt::Debug {
     fn backlog(&self) -> (u64, u64);
 }
 
-/// The discipline of a queue; `None` for a drop-tail queue.
+/// Whether a queue of this kind is under active management. The queues of routers are drop-tail
+/// queues with a tap.
+pub(crate) fn is_managed(kind: QueueKind) -> bool {
+    !matches!(kind, QueueKind::Droptail | QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp)
+}
+
+/// The discipline of a queue.
 pub(crate) fn discipline<P: LinkPacket + fmt::Debug + 'static>(
     kind: QueueKind,
     limit: QueueSize,
     parameters: QueueParameters,
     rng: Pcg64,
-) -> Option<Box<dyn Discipline<P>>> {
+) -> Box<dyn Discipline<P>> {
     let limit = Limit(limit);
     match kind {
-        QueueKind::Ecn => Some(Box::new(threshold::ThresholdQueue::new(limit, parameters))),
-        QueueKind::Codel => Some(Box::new(codel_queue::CodelQueue::new(limit, parameters))),
-        QueueKind::FqCodel => Some(Box::new(fq_codel::FqCodelQueue::new(limit, parameters))),
-        QueueKind::Pie => Some(Box::new(pie::PieQueue::new(limit, parameters, rng))),
-        QueueKind::Dualpi2 => Some(Box::new(dualpi2::DualPi2Queue::new(limit, parameters, rng))),
-        QueueKind::Droptail | QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp => None,
+        QueueKind::Ecn => Box::new(threshold::ThresholdQueue::new(limit, parameters)),
+        QueueKind::Codel => Box::new(codel_queue::CodelQueue::new(limit, parameters)),
+        QueueKind::FqCodel => Box::new(fq_codel::FqCodelQueue::new(limit, parameters)),
+        QueueKind::Pie => Box::new(pie::PieQueue::new(limit, parameters, rng)),
+        QueueKind::Dualpi2 => Box::new(dualpi2::DualPi2Queue::new(limit, parameters, rng)),
+        QueueKind::Droptail | QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp => Box::new(droptail::DropTailQueue::new(limit)),
     }
 }
 

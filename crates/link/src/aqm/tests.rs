@@ -32,7 +32,7 @@ fn full(flow: u64, ecn: Ecn) -> Packet {
 }
 
 fn queue(kind: QueueKind, parameters: QueueParameters) -> Box<dyn Discipline<Packet>> {
-    discipline(kind, QueueSize::Packets(10_000), parameters, stream(1, Purpose::Queue, 0)).unwrap()
+    discipline(kind, QueueSize::Packets(10_000), parameters, stream(1, Purpose::Queue, 0))
 }
 
 fn enqueue(queue: &mut dyn Discipline<Packet>, now: Time, packet: Packet, dropped: &mut Dropped) {
@@ -132,7 +132,7 @@ fn fq_codel_lets_flows_take_turns_by_bytes_and_a_new_one_first() {
 #[test]
 fn fq_codel_drops_from_the_longest_flow_when_it_is_full() {
     let mut queue =
-        discipline::<Packet>(QueueKind::FqCodel, QueueSize::Packets(10), QueueParameters::default(), stream(1, Purpose::Queue, 0)).unwrap();
+        discipline::<Packet>(QueueKind::FqCodel, QueueSize::Packets(10), QueueParameters::default(), stream(1, Purpose::Queue, 0));
     let mut dropped = Dropped::default();
     for _ in 0..10 {
         enqueue(&mut *queue, ms(0.0), full(1, Ecn::NotEct), &mut dropped);

@@ -3,7 +3,7 @@
 use super::table::{ComputedRow, ComputedTable, exact};
 use crate::{embedded::csv_rows, error::PaperError};
 use serde::Deserialize;
-use theory::{BackoffModel, Can, Mean, SizeDistribution, TheoryError, ValueWithError, Wlan};
+use theory::{Can, Mean, SizeDistribution, TheoryError, ValueWithError};
 
 /// The number of jobs of all classes in a simulated cell …
 const JOBS: f64 = 6e6;
@@ -197,48 +197,6 @@ pub(super) fn lab(which: &[String]) -> Result<ComputedTable, PaperError> {
         "The column exp was measured; the lab can repeat it.".into(),
     ];
     Ok(ComputedTable::new(&["ρ0", "ρ1", "ρ2", "of"], rows, notes))
-}
-
-/// The TCP window of Table IV, 8760 bytes, in segments.
-const WINDOW_SEGMENTS: u32 = 6;
-/// Segments of a download for which the stations contend.
-const CONTENDED_FRAMES: u32 = 1_000_000;
-
-/// The network that follows from the parameters of Table IV, beside the throughput that the paper
-/// assumes.
-pub(super) fn wlan() -> Result<ComputedTable, PaperError> {
-    let wlan = Wlan::table_4();
-    let row = |what: &str, value: f64, decimals: usize| ComputedRow::new(vec![what.to_owned()], exact(value), decimals);
-    let mut rows = vec![
-        row("a full segment keeps the network busy, µs", wlan.segment_s() * 1e6, 3),
-        row("a TCP acknowledgement, µs", wlan.tcp_ack_s() * 1e6, 3),
-        row("mean backoff, µs", wlan.backoff_s() * 1e6, 1),
-    ];
-    for (segments, what) in [(1.0, "an acknowledgement a segment"), (2.0, "one for two segments")] {
-        for (waits, order) in [(BackoffModel::All, "both ends wait in turn"), (BackoffModel::Segments, "the client waits meanwhile")] {
-            let value = wlan.throughput_bps(segments, waits)? / 1e6;
-            let note = "mean backoff of a window that stays at 31 slots, no collisions, EIFS unused";
-            rows.push(row(&format!("throughput, Mbit/s: {what}, {order}"), value, 2).with_note(note));
-        }
-    }
-    for (segments, what) in [(1, "an acknowledgement a segment"), (2, "one for two segments")] {
-        let download = wlan.contended_download(WINDOW_SEGMENTS, segments, CONTENDED_FRAMES, 1)?;
-        let mbit = |mean: Mean| Mean { mean: mean.mean / 1e6, half: mean.half / 1e6 };
-        let name = format!("throughput, Mbit/s: {what}, contention with collisions");
-        let row = ComputedRow::new(vec![name], mbit(download.throughput_bps), 3);
-        rows.push(if segments == 2 { row.compared_with("5.28").with_note("the paper's effective throughput") } else { row });
-        rows.push(ComputedRow::new(vec![format!("collisions a segment: {what}")], download.collisions, 4));
-    }
-    let notes = vec![
-        "The paper takes 5.28 Mbit/s from a model whose source is not public. The derivation here is our own. With delayed acknowledgements, \
-         collisions and the EIFS of Table IV it is within 1 % of that value, which is an input to everything else."
-            .into(),
-        "The rows without contention have a window of 31 slots throughout and no collisions: they are what both ends' backoffs could take at least and \
-         at most. In those with contention the access point and the client draw backoffs slot by slot, a collision doubles both windows (to at most \
-         1023 slots, which is the standard's value) and is followed by an EIFS; a TCP window of 8760 bytes."
-            .into(),
-    ];
-    Ok(ComputedTable::new(&["of"], rows, notes))
 }
 
 #[cfg(test)]

@@ -100,6 +100,26 @@ fn a_rate_follows_demand() {
 }
 
 #[test]
+fn acknowledgements_take_their_part_of_a_half_duplex_link() {
+    let goodput = |medium: &str| {
+        let settings = format!("duration = \"60s\"\n[control]\nsender = \"vegas\"\n{LINK}medium = \"{medium}\"\n[[flow]]\n");
+        run(&settings).goodput_bps
+    };
+    // An acknowledgement of 52 bytes for two segments of 1500.
+    near(goodput("half-duplex") / goodput("full-duplex"), 3000.0 / 3052.0, 2e-3);
+}
+
+#[test]
+fn stations_of_a_wireless_network_contend() {
+    let text = "duration = \"60s\"\n[[link]]\nrate = \"5.47Mbit\"\ndelay = \"10us\"\nqueue = \"500pkt\"\nmedium = \"802.11b\"\n\
+                [[flow]]\nwindow = \"8760B\"\n";
+    let outcome = run(text);
+    // Table IV of Hoekstra et al.: 5.28 Mbit/s.
+    near(outcome.goodput_bps, 5.28e6, 0.02);
+    assert_eq!(outcome.retransmits(), 0, "what collides is sent again by the stations");
+}
+
+#[test]
 fn a_spurious_syn_retransmission_costs_nothing() {
     let text = |delay: &str| format!("[[link]]\nrate = \"12Mbit\"\ndelay = \"{delay}\"\n[[flow]]\nbytes = \"14480B\"\n");
     let outcome = run(&text("700ms"));
