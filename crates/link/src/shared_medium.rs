@@ -17,7 +17,7 @@ use units::{Bytes, Rate, Span};
 /// How a station comes to send its frame.
 #[derive(Debug)]
 pub(crate) enum MediumAccess {
-    /// Frames are sent in the order of their arrival at the stations, at a rate.
+    /// Stations that have frames take turns, frame by frame, at a rate.
     InTurn(Rate),
     /// The stations contend for the medium.
     Contention(Contention),
@@ -125,20 +125,17 @@ impl<P: LinkPacket> Medium<P> {
             let Station { frame, backoff, .. } = &self.stations[number];
             let frame = frame.as_ref()?;
             Some(match (&self.access, backoff) {
-                (MediumAccess::InTurn(_), _) => {
-                    // Of frames that arrived together, the one of the station that did not send last.
-                    (frame.next_since.max(self.idle_since), frame.arrived, number == self.last_sender)
-                }
-                (MediumAccess::Contention(contention), Some(slots)) => (contention.backoff_end(*slots, self.idle_since), Time(0), false),
-                (MediumAccess::Contention(_), None) => (frame.next_since, Time(0), false),
+                (MediumAccess::InTurn(_), _) => (frame.next_since.max(self.idle_since), number == self.last_sender),
+                (MediumAccess::Contention(contention), Some(slots)) => (contention.backoff_end(*slots, self.idle_since), false),
+                (MediumAccess::Contention(_), None) => (frame.next_since, false),
             })
         };
         let (one, other) = (order(0), order(1));
         match (one, other) {
             (Some(one), Some(other)) if one == other => Some((one.0, Senders::Both)),
             (Some(one), Some(other)) => Some(if one < other { (one.0, Senders::One(0)) } else { (other.0, Senders::One(1)) }),
-            (Some((starts, ..)), None) => Some((starts, Senders::One(0))),
-            (None, other) => other.map(|(starts, ..)| (starts, Senders::One(1))),
+            (Some((starts, _)), None) => Some((starts, Senders::One(0))),
+            (None, other) => other.map(|(starts, _)| (starts, Senders::One(1))),
         }
     }
 

@@ -75,7 +75,7 @@ pub enum Medium {
     /// They do not: each has the link's rate
     #[default]
     FullDuplex,
-    /// One packet at a time crosses the link, in the order of arrival
+    /// One packet at a time crosses the link; hosts that have packets take turns
     HalfDuplex,
     /// A network of two stations by IEEE 802.11b at 11 Mbit/s, which contend for it frame by frame, with
     /// the parameters of Table IV of Hoekstra et al. The link's `rate` is what a long download gets of it

@@ -378,3 +378,48 @@ fn both_directions_have_the_same_outages_and_their_own_losses() {
     let [forward, reverse] = both(&DirectionSpec { loss: Some(Loss::PerPacket(0.05)), ..plain() });
     assert!(forward != reverse && !forward.is_empty() && !reverse.is_empty());
 }
+
+/// A window of packets that circulates over both directions of a link, 1500 bytes one way and 52 the
+/// other. Returns the packets that arrive within a second.
+fn circulate(medium: Medium, window: usize, is_lazy: bool) -> usize {
+    let specs = [false, true].map(|is_reverse| DirectionSpec {
+        medium,
+        streams: LinkStreams { seed: 1, link: 0, is_reverse },
+        ..DirectionSpec::lossless(Rate(12_000_000), QueueSize::Packets(1000), Span(5_000_000))
+    });
+    let mut directions: [LinkDirection<Numbered>; 2] = LinkDirection::pair(specs, [(), ()]);
+    let send = |direction: &mut LinkDirection<Numbered>, at, bytes| {
+        let packet = Numbered(0, bytes, Span::ZERO, Rc::default());
+        if is_lazy { direction.enqueue_lazy(at, packet).unwrap() } else { direction.enqueue(at, packet).unwrap() }
+    };
+    for _ in 0..window {
+        send(&mut directions[0], Time(0), 1500);
+    }
+    let mut arrived = 0;
+    loop {
+        let next = directions.iter().filter_map(|direction| if is_lazy { direction.next_delivery() } else { direction.next_wakeup() });
+        let now = next.min().unwrap();
+        if now > Time(1_000_000_000) {
+            return arrived;
+        }
+        for (direction, answer) in [(0, 52), (1, 1500)] {
+            loop {
+                let taken = if is_lazy { directions[direction].poll_arrival(now) } else { directions[direction].ready(now) };
+                let Some((at, _)) = taken else { break };
+                arrived += usize::from(direction == 0);
+                send(&mut directions[1 - direction], at, answer);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_window_that_fills_a_shared_medium_keeps_it_busy_however_it_is_polled() {
+    for is_lazy in [false, true] {
+        // Packets and answers of 1552 bytes together take 1.0347 ms.
+        let arrived = circulate(Medium::HalfDuplex, 40, is_lazy);
+        assert!((960..=966).contains(&arrived), "{is_lazy}: {arrived}");
+        let contended = circulate(Medium::Wifi80211b, 40, is_lazy);
+        assert!((380..=400).contains(&contended), "{is_lazy}: {contended}");
+    }
+}

@@ -51,15 +51,14 @@ fn arrive(stations: &mut [MediumStation<Numbered>; 2], at: u64, station: usize, 
 }
 
 #[test]
-fn a_half_duplex_medium_sends_in_the_order_of_arrival() {
+fn stations_of_a_half_duplex_medium_take_turns() {
     // 1000 bytes take a millisecond.
     let mut stations = stations_of(MediumAccess::InTurn(Rate(8_000_000)), 10);
     for (at, station, number) in [(0, 0, 0), (100, 0, 1), (200, 1, 2), (300, 0, 3)] {
         arrive(&mut stations, at, station, number, 1000);
     }
     assert_eq!(stations[0].busy_time(Time(400_000)), Span(400_000));
-    assert_eq!(run_out(&mut stations), [(1_000_000, 0, 0), (2_000_000, 0, 1), (3_000_000, 1, 2), (4_000_000, 0, 3)]);
-    // Of packets that arrive together, that of the other station is first.
+    assert_eq!(run_out(&mut stations), [(1_000_000, 0, 0), (2_000_000, 1, 2), (3_000_000, 0, 1), (4_000_000, 0, 3)]);
     arrive(&mut stations, 5_000_000, 0, 4, 1000);
     arrive(&mut stations, 5_000_000, 1, 5, 1000);
     arrive(&mut stations, 5_000_000, 0, 6, 1000);
