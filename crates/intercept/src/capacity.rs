@@ -9,6 +9,7 @@ use std::{
     io::{self, Read as _},
     path::{Path, PathBuf},
     str::FromStr,
+    time::SystemTime,
 };
 use toml_file::text_or_table;
 use units::{Rate, UnitError};
@@ -60,6 +61,14 @@ impl CapacitySource {
             CapacitySource::Rate(rate) => Ok(Some(*rate)),
             CapacitySource::Auto => Ok(None),
             CapacitySource::File(path) => read_rate(path).map(Some),
+        }
+    }
+
+    /// When the file was last modified; none: the capacity is in no file, or it cannot be read.
+    pub fn modified(&self) -> Option<SystemTime> {
+        match self {
+            CapacitySource::File(path) => fs::metadata(path).and_then(|data| data.modified()).ok(),
+            CapacitySource::Rate(_) | CapacitySource::Auto => None,
         }
     }
 }

@@ -10,11 +10,11 @@
 use crate::{
     capacity::{CapacityFileError, CapacitySource},
     leg::{self, LegProfile},
+    link_view::LinkView,
     policy::{Interface, NamedProfile},
     routes::{Device, Routes},
 };
 use kernel::{LinkId, LinkRecord, Monitor, MonitorSettings, WatchMode};
-use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     io,
@@ -22,7 +22,7 @@ use std::{
     process::{Command, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 use units::Rate;
 
@@ -121,6 +121,8 @@ struct WatchedLink {
     rate: Option<Rate>,
     /// Why its file could not be used when it was last read.
     failure: Option<String>,
+    /// When its file was last modified, as far as it could be used.
+    modified: Option<SystemTime>,
     /// When `views` last read its record, and the bytes that had left by then.
     last: Option<(Instant, u64)>,
 }
@@ -131,43 +133,6 @@ struct LinkSettings {
     device: Device,
     capacity: CapacitySource,
     shape: bool,
-}
-
-/// The state of a link, as last read from the monitor.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LinkView {
-    /// The interface.
-    pub link: String,
-    /// The capacity that is configured, read from a file or estimated, bit/s of IP.
-    pub capacity_bps: u64,
-    /// Whether the capacity is estimated.
-    #[serde(default)]
-    pub estimated: bool,
-    /// Mean rate of all packets that left since the previous view, bit/s of IP.
-    pub egress_bps: f64,
-    /// The part of it that does not belong to flows under `share`, bit/s of IP.
-    pub other_bps: f64,
-    /// Standing queue: the smallest recent backlog, bytes.
-    pub queue_bytes: u64,
-    /// Current backlog, bytes.
-    pub backlog_bytes: u64,
-    /// Whether the queue is the shaper's. If not, the queue is further on in the network, and queue
-    /// and backlog are computed for a bottleneck of the configured capacity.
-    pub shaped: bool,
-    /// Packets that the shaper dropped because its queue was full.
-    pub drops: u64,
-    /// Load factor as measured by MPCP; 0 before the first measurement.
-    pub load: f64,
-    /// Positive feedback that XCP gives in a control interval, bytes.
-    pub give_bytes: u64,
-    /// Negative feedback that XCP gives in a control interval, bytes.
-    pub take_bytes: u64,
-    /// Rate of a greedy flow of weight 1 under `share`, payload bit/s.
-    pub share_bps: u64,
-    /// Number of flows under `share` that have data to send.
-    pub share_flows: u32,
-    /// Fraction of the configured capacity that `share` estimates to be available.
-    pub share_scale: f64,
 }
 
 impl Egress {
@@ -304,7 +269,8 @@ impl WatchedLinks {
         };
         let last = self.links.get(&device.name).and_then(|watched| watched.last);
         // Inserted before the monitor is attached, so that `release` removes both on an error.
-        self.links.insert(device.name.clone(), WatchedLink { settings, id, mode, rate, failure: None, last });
+        let modified = settings.capacity.modified();
+        self.links.insert(device.name.clone(), WatchedLink { settings, id, mode, rate, failure: None, modified, last });
         self.monitor.watch(id, MonitorSettings { capacity, overhead: device.overhead, watch: mode }).map_err(failed)
     }
 
@@ -323,7 +289,7 @@ impl WatchedLinks {
         // The configuration may have changed meanwhile.
         let Some(watched) = self.links.get_mut(link).filter(|watched| watched.settings.capacity == *source) else { return };
         match read {
-            Ok(rate) if rate == watched.rate => watched.failure = None,
+            Ok(rate) if rate == watched.rate => (watched.failure, watched.modified) = (None, source.modified()),
             Ok(rate) => {
                 let settings = watched.settings.clone();
                 tracing::debug!("{link}: capacity {}", rate.map_or_else(String::new, |rate| rate.to_string()));
@@ -382,6 +348,8 @@ fn view(link: &str, watched: &WatchedLink, record: &LinkRecord, egress: f64) -> 
         link: link.to_owned(),
         capacity_bps: watched.rate.map_or(bits(record.capacity as f64) as u64, Rate::bits_per_s),
         estimated: watched.rate.is_none(),
+        egress_bytes: record.egress,
+        file_time_s: watched.modified.and_then(|at| Some(at.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64())),
         egress_bps: bits(egress),
         other_bps: bits(record.share.cross_rate as f64),
         queue_bytes: record.queue,

@@ -32,6 +32,30 @@ impl ReceiveCounters {
     }
 }
 
+/// Zero windows of TCP (TcpExt of `/proc/net/netstat`): of all sockets in the network namespace,
+/// since it was created.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZeroWindows {
+    /// Times that a socket of this host announced a window of zero (`TCPToZeroWindowAdv`).
+    pub announced: u64,
+    /// Times that a socket of this host opened its window again (`TCPFromZeroWindowAdv`).
+    pub reopened: u64,
+    /// Probes sent to peers whose window was zero (`TCPWinProbe`).
+    pub probes: u64,
+}
+
+impl ZeroWindows {
+    /// Reads the counters of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// `/proc` is not mounted.
+    pub fn read() -> io::Result<Self> {
+        let text = fs::read_to_string(NETSTAT)?;
+        let count = |name| tcp_count(&text, name).unwrap_or(0);
+        Ok(ZeroWindows { announced: count("TCPToZeroWindowAdv"), reopened: count("TCPFromZeroWindowAdv"), probes: count("TCPWinProbe") })
+    }
+}
+
 /// A counter of TcpExt in the calling thread's network namespace, by its name in
 /// `/proc/net/netstat`; `None` if this kernel has none of that name.
 ///

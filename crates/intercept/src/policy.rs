@@ -350,10 +350,16 @@ impl Policy {
         &self,
         client: SocketAddr,
         server: SocketAddr,
-        mut route: impl FnMut(IpAddr) -> Option<String>,
+        route: impl FnMut(IpAddr) -> Option<String>,
     ) -> (&LegProfile, &LegProfile) {
+        let [near, far] = self.chosen_legs(client, server, route);
+        (self.profile(near), self.profile(far))
+    }
+
+    /// The same as indices of [`profiles`](Self::profiles).
+    pub fn chosen_legs(&self, client: SocketAddr, server: SocketAddr, mut route: impl FnMut(IpAddr) -> Option<String>) -> [usize; 2] {
         if self.rules.is_empty() && self.legs.is_empty() {
-            return (&self.near, &self.far);
+            return [Self::NEAR, Self::FAR];
         }
         let asks = self.legs.iter().any(|leg| !leg.interface.is_empty())
             || self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
@@ -361,14 +367,31 @@ impl Policy {
         let (inward, outward) = (through(client.ip()), through(server.ip()));
         let rule = self.rules.iter().find(|rule| rule.matches(client, Some(server), inward.as_deref(), outward.as_deref()));
         let choose = |named: Option<&String>, peer: IpAddr, through: Option<&str>| {
-            self.legs.iter().find(|leg| match named {
+            self.legs.iter().position(|leg| match named {
                 Some(name) => leg.name.as_ref() == Some(name),
                 None => leg.matches(peer, through),
             })
         };
         let near = choose(rule.and_then(|rule| rule.near.as_ref()), client.ip(), inward.as_deref());
         let far = choose(rule.and_then(|rule| rule.far.as_ref()), server.ip(), outward.as_deref());
-        (near.map_or(&self.near, |leg| &leg.profile), far.map_or(&self.far, |leg| &leg.profile))
+        [near.map_or(Self::NEAR, |leg| Self::FIRST_LEG + leg), far.map_or(Self::FAR, |leg| Self::FIRST_LEG + leg)]
+    }
+
+    // Indices of `profiles`.
+    const NEAR: usize = 0;
+    const FAR: usize = 1;
+    const FIRST_LEG: usize = 2;
+
+    /// The profile with this index of [`profiles`](Self::profiles).
+    ///
+    /// # Panics
+    /// There is no such index.
+    pub fn profile(&self, index: usize) -> &LegProfile {
+        match index {
+            Self::NEAR => &self.near,
+            Self::FAR => &self.far,
+            leg => &self.legs[leg - Self::FIRST_LEG].profile,
+        }
     }
 
     /// All profiles, with their names for messages and the interfaces by which they are chosen.

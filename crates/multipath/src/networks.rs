@@ -115,6 +115,12 @@ impl BondNetworks {
         self.all.get(network).map_or("", |state| &state.network.name)
     }
 
+    /// Each network's name, and whether its last connections could be made; none: none was tried
+    /// yet.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (&str, Option<bool>)> {
+        self.all.iter().map(|state| (state.network.name.as_str(), state.is_up))
+    }
+
     pub(crate) fn drain(&mut self) {
         self.draining = true;
         self.all.iter_mut().for_each(|state| state.wanting.clear());

@@ -6,7 +6,7 @@ use crate::{
     config::{ListenerConfig, ProxyConfig, ProxyVersion},
     connection::{ConnectionStart, refuse_socks},
     greeting::{RequestedServer, proxy_header, socks_reply},
-    meter::Totals,
+    meter::{NetworkTotals, Totals},
     resolver::{LookupOrigin, NameLookup},
 };
 use intercept::{
@@ -175,5 +175,8 @@ impl StreamCarrier for BondCarrier {
         totals.down += down;
         totals.refused += self.bonds.refused();
         self.bonds.views().for_each(|view| totals.add_paths(&view, true));
+        for (network, up) in self.bonds.networks() {
+            *totals.networks.entry(network.to_owned()).or_default() += NetworkTotals { up, ..NetworkTotals::default() };
+        }
     }
 }

@@ -37,7 +37,21 @@ pub fn try_start(config: &ProxyConfig, name: Option<&str>, metrics: Option<Socke
     trials.extend(interception.rules().map_or(Vec::new(), |rules| try_firewall(&rules)));
     trials.extend(try_listeners(&config, metrics, running));
     trials.extend(try_networks(&config));
+    trials.extend(try_records(&config));
     trials
+}
+
+/// Whether flow records could be written. The proxy starts without: a collector may start later.
+fn try_records(config: &ProxyConfig) -> Option<Trial> {
+    let records = config.flow_records.as_ref()?;
+    let result = match records.try_output() {
+        Ok(()) => TrialResult::works("records can be written"),
+        Err(why) => TrialResult::doubtful(
+            format!("{why}; records are dropped until that works"),
+            "create the directory for the proxy's user, or start the program that reads records",
+        ),
+    };
+    Some(Trial::new("write flow records to", records.to_string(), result))
 }
 
 /// Tries what every proxy on this host needs, for `tandem doctor` without a configuration.

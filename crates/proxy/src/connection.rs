@@ -31,19 +31,19 @@
 //!
 //! `tests/it/life.rs` has a test for each cell.
 
+mod stats;
+
 use crate::{
     config::ProxyConfig,
     greeting::{socks_code, socks_reply},
+    measure::{FlowSamples, ProfileNumbers},
 };
 use intercept::{
     leg::{self, DialOptions, LegProfile, Shares, Source},
     sys,
 };
-use relay::{Direction, DirectionStats, Ending, FlowStats, LegSide, PlainLeg, Pumped, Readiness, RelayFault, Scratch, dial_first};
-use rustix::{
-    fd::{AsFd, BorrowedFd},
-    io::Errno,
-};
+use relay::{Direction, Ending, LegSide, PlainLeg, ProfileId, Pumped, Readiness, RelayFault, Scratch, dial_first};
+use rustix::io::Errno;
 use socket2::Socket;
 use std::{
     io, mem,
@@ -118,6 +118,11 @@ pub(crate) struct Connection {
     /// When the present far leg was dialled, and the time limit for connecting it.
     dialled_at: Instant,
     connect_timeout: Duration,
+    /// Profiles of the legs, and how long their handshakes took, as far as it is known.
+    profiles: [ProfileId; 2],
+    handshakes: [Option<Duration>; 2],
+    /// Samples of a flow that has lived long enough.
+    samples: Option<Box<FlowSamples>>,
     /// TCP Fast Open: the far leg's SYN is delayed until there is data for it to carry.
     syn_waits: bool,
     /// TCP Fast Open: the far leg takes data, but its SYN was not answered as of the last check.
@@ -152,14 +157,19 @@ impl Connection {
     /// (otherwise it is reset).
     pub(crate) fn begin(
         config: &ProxyConfig,
+        numbers: &ProfileNumbers,
         start: ConnectionStart,
         mut route: impl FnMut(IpAddr) -> Option<String>,
         now: Instant,
     ) -> Result<Self, (Ending, Option<Socket>)> {
         let ConnectionStart { near, client, server, mut others, keep_source, preface, already_read, socks } = start;
+        // The round trip of the SYN-ACK; later ones may replace it.
+        let near_handshake = sys::tcp_info(&near).ok().map(|info| Duration::from_micros(info.rtt_us.into()));
+        let near_handshake = near_handshake.filter(|time| !time.is_zero());
         let reply = if socks { socks_reply(0) } else { Vec::new() };
         let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
-        let (near_profile, far_profile) = config.policy.legs_of(client, server, &mut route);
+        let chosen = config.policy.chosen_legs(client, server, &mut route);
+        let [near_profile, far_profile] = chosen.map(|index| config.policy.profile(index));
         let source = if keep_source { Source::of(&near, client, server, &mut route) } else { None };
         if let Err(why) = leg::apply(&near, near_profile, || sys::dscp_of_syn(&near)) {
             return Err((Ending::NearFailed(why.kind()), None));
@@ -190,6 +200,9 @@ impl Connection {
             born: now,
             dialled_at: now,
             connect_timeout: connect_timeout(far_profile, config),
+            profiles: chosen.map(|index| numbers.of(index)),
+            handshakes: [near_handshake, None],
+            samples: None,
             syn_waits: fast_open,
             syn_unanswered: fast_open,
             owes_ack: !fast_open,
@@ -204,21 +217,28 @@ impl Connection {
 
     /// Dials the next address of the server. False: there is none, or a server was reached already.
     /// If true, the caller watches the new far leg and its connect timeout.
-    pub(crate) fn dial_another(&mut self, config: &ProxyConfig, mut route: impl FnMut(IpAddr) -> Option<String>, now: Instant) -> bool {
+    pub(crate) fn dial_another(
+        &mut self,
+        config: &ProxyConfig,
+        numbers: &ProfileNumbers,
+        mut route: impl FnMut(IpAddr) -> Option<String>,
+        now: Instant,
+    ) -> bool {
         if self.state != ConnectionState::Dialling {
             return false;
         }
         let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
         let dialled = dial_first(&mut self.others, |to| {
-            let (_, profile) = config.policy.legs_of(self.client, to, &mut route);
+            let [_, chosen] = config.policy.chosen_legs(self.client, to, &mut route);
+            let profile = config.policy.profile(chosen);
             let call = DialOptions { profile, shares, from: self.source, to, fast_open: self.syn_waits };
             let far = call.dial(|| sys::dscp_of_syn(&self.near)).map_err(|why| Ending::undialled(&why))?;
-            Ok((PlainLeg::new(far, profile, shares), connect_timeout(profile, config)))
+            Ok((PlainLeg::new(far, profile, shares), connect_timeout(profile, config), numbers.of(chosen)))
         });
-        let Ok((server, (far, timeout))) = dialled else { return false };
+        let Ok((server, (far, timeout, profile))) = dialled else { return false };
         // A new leg also discards the state of the old one: its refusal looks like an end of file.
         (self.server, self.far) = (server, far);
-        (self.dialled_at, self.connect_timeout) = (now, timeout);
+        (self.dialled_at, self.connect_timeout, self.profiles[1]) = (now, timeout, profile);
         true
     }
 
@@ -294,6 +314,8 @@ impl Connection {
                 return Ok(FollowUp::default());
             }
             self.state = ConnectionState::Relaying;
+            // With Fast Open this is only the first attempt to send.
+            self.handshakes[1] = (!self.syn_waits).then(|| scratch.now - self.dialled_at);
             if !self.watches_near {
                 // The first event of the near socket reports what has arrived meanwhile.
                 return Ok(FollowUp { watch_near: true, tick: self.syn_waits, ..FollowUp::default() });
@@ -436,49 +458,6 @@ impl Connection {
         if self.socks && self.state == ConnectionState::Dialling {
             refuse_socks(self.near.socket(), ending);
         }
-    }
-
-    /// Statistics of the flow without the lengths of its queues, for its end.
-    pub(crate) fn last_stats(&self, now: Instant) -> FlowStats {
-        let direction = |direction: &Direction| DirectionStats {
-            moved: direction.carried(),
-            in_hand: direction.in_hand(),
-            ..DirectionStats::default()
-        };
-        FlowStats {
-            client: self.client,
-            server: self.server,
-            age: now - self.born,
-            near: sys::tcp_info(&self.near).unwrap_or_default(),
-            far: sys::tcp_info(&self.far).unwrap_or_default(),
-            up: direction(&self.up),
-            down: direction(&self.down),
-            control: Default::default(),
-            drops: [0; 2],
-            multipath: None,
-        }
-    }
-
-    /// Statistics of the flow.
-    pub(crate) fn stats(&self, now: Instant) -> FlowStats {
-        let queues = |stats: &mut DirectionStats, source: BorrowedFd<'_>, destination: BorrowedFd<'_>| {
-            let memory = sys::receive_memory(source).unwrap_or_default();
-            stats.received = sys::received(source);
-            // Data in order is readable: memory without readable data holds packets beyond a hole.
-            stats.has_hole = stats.received == 0 && memory.used > 0;
-            stats.unsent = sys::unsent(destination).unwrap_or(0);
-            memory.drops
-        };
-        let mut stats = self.last_stats(now);
-        stats.control = [&self.near, &self.far].map(|leg| leg::controller_of(leg.socket()));
-        stats.drops =
-            [queues(&mut stats.up, self.near.as_fd(), self.far.as_fd()), queues(&mut stats.down, self.far.as_fd(), self.near.as_fd())];
-        stats
-    }
-
-    /// Bytes carried so far, up and down.
-    pub(crate) fn carried(&self) -> (u64, u64) {
-        (self.up.carried(), self.down.carried())
     }
 }
 

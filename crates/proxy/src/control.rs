@@ -10,6 +10,6 @@ mod protocol;
 mod remote;
 mod server;
 
-pub use protocol::ProxyStatus;
+pub use protocol::{ProxyStatus, StatusDetails};
 pub use remote::{ControlError, Remote};
 pub use server::{ControlSocket, serve};

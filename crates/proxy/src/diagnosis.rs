@@ -167,6 +167,7 @@ pub fn bounds_of_host() -> Option<Bounds> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::StatusDetails;
     use crate::meter::Totals;
 
     fn status(ended: [u64; 9], oneway: u64) -> ProxyStatus {
@@ -175,6 +176,7 @@ mod tests {
             counted: Some(Counted { oneway, ..Counted::default() }),
             links: Vec::new(),
             receive: None,
+            details: StatusDetails::default(),
         }
     }
 

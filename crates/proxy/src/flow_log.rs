@@ -2,6 +2,7 @@
 //! send batches of lines to the log's own thread, so that a slow reader of the log does not stall
 //! traffic. Batches that do not fit into its queue are dropped and counted in the log.
 
+use crate::measure::FlowId;
 use relay::FlowRecord;
 use std::{
     fmt::Write as _,
@@ -55,7 +56,7 @@ impl Lines {
         self.lines.is_empty()
     }
 
-    pub(crate) fn add(&mut self, record: &FlowRecord, now: Instant) {
+    pub(crate) fn add(&mut self, flow: FlowId, record: &FlowRecord, now: Instant) {
         if self.lines.is_empty() {
             self.since = now;
         }
@@ -69,7 +70,7 @@ impl Lines {
         let _ = writeln!(
             self.lines,
             "{} flow client={} server={} up={} down={} seconds={:.3} near_rtt_ms={:.3} far_rtt_ms={:.3} near_retrans={} \
-             far_retrans={} ending=\"{}\"",
+             far_retrans={} ending=\"{}\" id={flow}",
             self.time.1,
             last.client,
             last.server,
@@ -105,7 +106,7 @@ impl Lines {
     }
 }
 
-fn rfc3339(time: SystemTime) -> String {
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 

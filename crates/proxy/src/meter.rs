@@ -1,5 +1,6 @@
 //! Statistics of flows as they are shown: both legs and both directions of each, and their totals.
 
+use crate::measure::Measurements;
 use intercept::sys::TcpInfo;
 use relay::{DirectionStats, Ending, FlowRecord, FlowStats, MultipathView};
 use serde::{Deserialize, Serialize};
@@ -175,6 +176,9 @@ pub struct Totals {
     /// other end.
     #[serde(default)]
     pub networks: BTreeMap<String, NetworkTotals>,
+    /// Measurements of legs.
+    #[serde(default, skip_serializing_if = "Measurements::is_empty")]
+    pub measured: Measurements,
 }
 
 /// Totals of a network of a bond.
@@ -189,6 +193,10 @@ pub struct NetworkTotals {
     /// Head-of-line blocking: how long data of other networks waited for data of this one, seconds,
     /// summed over all streams.
     pub waited_s: f64,
+    /// Whether a worker could make its last connection over it, at the end that dials; absent:
+    /// none was tried yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up: Option<bool>,
 }
 
 impl Totals {
@@ -217,6 +225,7 @@ impl Totals {
                 sent: path.sent_bytes,
                 received: path.received_bytes,
                 waited_s: path.waited_s,
+                up: None,
             };
         }
     }
@@ -228,6 +237,8 @@ impl std::ops::AddAssign for NetworkTotals {
         self.sent += other.sent;
         self.received += other.received;
         self.waited_s += other.waited_s;
+        // It is down only where no worker reaches the other end.
+        self.up = self.up.into_iter().chain(other.up).reduce(|one, other| one || other);
     }
 }
 
@@ -242,6 +253,7 @@ impl std::ops::AddAssign for Totals {
         self.near_retransmits += other.near_retransmits;
         self.far_retransmits += other.far_retransmits;
         self.refused += other.refused;
+        self.measured += other.measured;
         for (network, totals) in other.networks {
             *self.networks.entry(network).or_default() += totals;
         }

@@ -1,12 +1,17 @@
-//! Metrics for Prometheus: totals of all flows, in base units. No label has a flow as its value.
+//! Metrics for Prometheus: totals of all flows and measurements of their legs, in base units. No
+//! label has a flow or an address as its value; only exemplars have the numbers of flows.
+
+mod exposition;
+mod host;
+mod legs;
 
 use crate::{
-    control::ProxyStatus,
-    gate,
+    control::{ProxyStatus, StatusDetails},
+    flow_records::RecordCounts,
     meter::{NetworkTotals, Totals},
-    running::Proxy,
+    running::{Proxy, ProxyLimits},
 };
-use intercept::{Counted, OpenError, ReceiveCounters};
+use intercept::{Counted, OpenError, ReceiveCounters, ZeroWindows};
 use metrics_server::Server;
 use prometheus_client::{
     encoding::text::encode,
@@ -22,7 +27,8 @@ use relay::Ending;
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, OnceLock, atomic::AtomicU64},
+    time::SystemTime,
 };
 
 /// The label of a counter; its values are few and fixed.
@@ -33,17 +39,31 @@ type Labels = [(&'static str, &'static str); 1];
 /// # Errors
 /// [`OpenError::Listen`] when the address cannot be used.
 pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, OpenError> {
+    started_s();
     let proxy = Arc::downgrade(proxy);
     // The reference to the proxy is kept only while the page is made: the proxy ends when its last
     // reference is dropped.
     Server::start(at, move || Some(text(&proxy.upgrade()?.status()))).map_err(|why| OpenError::metrics(at, why))
 }
 
-/// The metrics page of an idle proxy with a bond, for the reference documentation.
+/// When metrics were first served, seconds since the Unix epoch: a moment after the process started.
+fn started_s() -> f64 {
+    static STARTED: OnceLock<f64> = OnceLock::new();
+    *STARTED.get_or_init(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64())
+}
+
+/// The metrics page of an idle proxy with a bond, a link with a capacity and flow records, for the
+/// reference documentation.
 pub fn reference() -> String {
-    let totals = Totals { networks: [("wlan0".to_owned(), NetworkTotals::default())].into(), ..Totals::default() };
+    let network = NetworkTotals { up: Some(true), ..NetworkTotals::default() };
+    let totals = Totals { networks: [("wlan0".to_owned(), network)].into(), measured: legs::example(), ..Totals::default() };
     let (counted, receive) = (Some(Counted::default()), Some(ReceiveCounters::default()));
-    text(&ProxyStatus { totals, counted, links: Vec::new(), receive })
+    let details = StatusDetails {
+        limits: Some(ProxyLimits { flows: 0, memory: Some(0) }),
+        zero_windows: Some(ZeroWindows::default()),
+        flow_records: Some(RecordCounts::default()),
+    };
+    text(&ProxyStatus { totals, counted, links: vec![host::example()], receive, details })
 }
 
 /// A status in Prometheus' text format.
@@ -52,9 +72,6 @@ fn text(status: &ProxyStatus) -> String {
     let totals = &status.totals;
     registry.register("build", "The program", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
     registry.register("flows", "Connections that are split now", ConstGauge::new(totals.flows));
-    if let Some(bytes) = gate::tcp_memory() {
-        registry.register_with_unit("tcp_memory", "Memory that TCP takes on this host", Unit::Bytes, ConstGauge::new(bytes));
-    }
     let ended = Ending::KINDS.into_iter().zip(totals.ended).map(|(kind, count)| ([("ending", kind)], count));
     counters(
         &mut registry,
@@ -103,9 +120,13 @@ fn text(status: &ProxyStatus) -> String {
                     packets were merged; dropped, packets; collapsed, packets that were merged";
         counters(&mut registry, "receive_buffer_overruns", help, None, counts);
     }
+    host::register(&mut registry, status, started_s());
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = encode(&mut text, &registry);
+    // The last line ends the page.
+    let end = text.rfind("# EOF").unwrap_or(text.len());
+    text.insert_str(end, &legs::text(&totals.measured));
     text
 }
 
@@ -113,9 +134,10 @@ fn text(status: &ProxyStatus) -> String {
 /// trusted: the operator or the authenticated other end chooses them.
 fn networks(registry: &mut Registry, networks: &BTreeMap<String, NetworkTotals>) {
     type NetworkLabels = Vec<(&'static str, String)>;
-    let (carried, waited, connections) = (
+    let (carried, waited, connections, up) = (
         Family::<NetworkLabels, Counter>::default(),
         Family::<NetworkLabels, Counter<f64, AtomicU64>>::default(),
+        Family::<NetworkLabels, Gauge>::default(),
         Family::<NetworkLabels, Gauge>::default(),
     );
     for (network, totals) in networks {
@@ -127,6 +149,9 @@ fn networks(registry: &mut Registry, networks: &BTreeMap<String, NetworkTotals>)
         carried.get_or_create(&of(&[("direction", "received")])).inc_by(totals.received);
         waited.get_or_create(&of(&[])).inc_by(totals.waited_s);
         connections.get_or_create(&of(&[])).set(totals.connections as i64);
+        if let Some(is_up) = totals.up {
+            up.get_or_create(&of(&[])).set(i64::from(is_up));
+        }
     }
     if !networks.is_empty() {
         registry.register_with_unit(
@@ -138,6 +163,8 @@ fn networks(registry: &mut Registry, networks: &BTreeMap<String, NetworkTotals>)
         let help = "Time that payload which arrived over other networks waited for payload over this one, of all streams together";
         registry.register_with_unit("bond_waited", help, Unit::Seconds, waited);
         registry.register("bond_connections", "Connections of streams over each network of the bond, now", connections);
+        let help = "Whether the other end of the bond is reached over each network (1), at the end that dials";
+        registry.register("bond_network_up", help, up);
     }
 }
 
@@ -156,10 +183,11 @@ fn counters(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use intercept::LinkView;
 
     #[test]
     fn a_status_is_written_as_metrics() {
-        let network = NetworkTotals { connections: 2, sent: 5, received: 8, waited_s: 0.5 };
+        let network = NetworkTotals { connections: 2, sent: 5, received: 8, waited_s: 0.5, up: Some(false) };
         let totals = Totals {
             flows: 3,
             ended: [5, 0, 1, 0, 0, 0, 0, 0, 0],
@@ -169,9 +197,12 @@ mod tests {
             far_retransmits: 2,
             refused: 4,
             networks: [("wlan0".to_string(), network)].into(),
+            measured: legs::example(),
         };
         let counted = Counted { split: 9, bypassed: 4, unsplit: 2, not_yet_allowed: 8, quic_bytes: 6000, ..Counted::default() };
-        let text = text(&ProxyStatus { totals, counted: Some(counted), links: Vec::new(), receive: None });
+        let link = LinkView { queue_bytes: 3000, capacity_bps: 8000, ..host::example() };
+        let details = StatusDetails { flow_records: Some(RecordCounts { written: 6, dropped: 7 }), ..StatusDetails::default() };
+        let text = text(&ProxyStatus { totals, counted: Some(counted), links: vec![link], receive: None, details });
         for line in [
             "tandem_flows 3",
             "tandem_flows_ended_total{ending=\"finished\"} 5",
@@ -185,9 +216,18 @@ mod tests {
             "tandem_bond_waited_seconds_total{network=\"wlan0\"} 0.5",
             "tandem_bond_connections{network=\"wlan0\"} 2",
             "tandem_quic_bytes_total 6000",
+            "tandem_bond_network_up{network=\"wlan0\"} 0",
+            "tandem_flow_records_total{fate=\"dropped\"} 7",
+            "tandem_link_queue_bytes{link=\"sat0\"} 3000.0",
+            "tandem_link_capacity_bytes_per_second{link=\"sat0\"} 1000.0",
+            "tandem_rtt_seconds_bucket{leg=\"far\",profile=\"far\",le=\"+Inf\"} 1",
+            "tandem_flow_duration_seconds_count{leg=\"near\",profile=\"near\",size=\"<10kB\"} 1",
+            "tandem_connect_failures_total{leg=\"far\",profile=\"far\",kind=\"refused\"} 0",
+            "tandem_rules_restored_total 0",
             "# EOF",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }
+        assert!(text.ends_with("\n# EOF\n") && text.matches("# EOF").count() == 1, "{text}");
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     error::{ChangeError, ProxyStartError},
     failure::ProxyFailure,
     flow_log,
+    flow_records::{RecordCounts, RecordSink},
     gate::{self, BypassChange, Gate, GateCommand},
     liveness::{Liveness, LoopProgress},
     meter::Totals,
@@ -22,6 +23,7 @@ use rustix::{
     event::{EventfdFlags, eventfd},
     fd::AsRawFd as _,
 };
+use serde::{Deserialize, Serialize};
 use std::{
     panic,
     sync::{Arc, Mutex, PoisonError, mpsc},
@@ -47,8 +49,20 @@ pub struct Proxy {
     /// The gate's channel and thread; none: the proxy has no firewall rules.
     gate: Option<(mpsc::Sender<GateCommand>, thread::JoinHandle<()>)>,
     log: Option<thread::JoinHandle<()>>,
+    /// The channel and the thread of flow records.
+    records: Option<(RecordSink, thread::JoinHandle<()>)>,
     failures: Mutex<Option<mpsc::Receiver<ProxyFailure>>>,
     _mtu_probing: Option<ChangedSetting>,
+}
+
+/// The limits beyond which new connections pass unsplit, or wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyLimits {
+    /// Open flows of all workers: `max_flows`, or as many as they have descriptors for.
+    pub flows: u64,
+    /// TCP memory of this host, bytes; absent: none is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
 }
 
 /// A worker thread, from outside.
@@ -131,11 +145,16 @@ impl Proxy {
             kernel,
             gate: None,
             log: None,
+            records: None,
             failures,
             _mtu_probing: config.install_rules.then(kernel_setting::probe_mtu).flatten(),
         };
         let (log, log_thread) = flow_log::start().map_err(OpenError::system("start the log's thread"))?;
         proxy.log = Some(log_thread);
+        let records =
+            RecordSink::start(config.flow_records.clone()).map_err(OpenError::system("start the thread that writes flow records"))?;
+        let sink = records.0.clone();
+        proxy.records = Some(records);
         let (lookups, lookup_inbox) = mpsc::channel();
         let (gate_commands, gate_inbox) = mpsc::channel();
         for number in 0..config.threads.max(1) {
@@ -146,6 +165,7 @@ impl Proxy {
                 on_end: on_end.clone(),
                 gate: rules.is_some().then(|| gate_commands.clone()),
                 log: Some(log.clone()),
+                records: Some(sink.clone()),
                 lookups: lookups.clone(),
                 open_carrier: bonds::open,
             };
@@ -260,6 +280,9 @@ impl Proxy {
         if let Some((commands, _)) = &self.gate {
             let _ = commands.send(GateCommand::Memory(gate::memory_limit(&config)));
         }
+        if let Some((records, _)) = &self.records {
+            records.configure(config.flow_records.clone());
+        }
         let config = Arc::new(config);
         *present = config.clone();
         self.send_all(|| WorkerCommand::Reload(config.clone()));
@@ -283,6 +306,19 @@ impl Proxy {
         self.workers.iter().all(|worker| worker.thread.as_ref().is_none_or(thread::JoinHandle::is_finished))
     }
 
+    /// The limits beyond which new connections pass unsplit, or wait.
+    pub fn limits(&self) -> ProxyLimits {
+        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        let flows = config.soft_limit_of_a_worker() * config.threads.max(1);
+        ProxyLimits { flows: flows as u64, memory: gate::memory_limit(&config) }
+    }
+
+    /// Counts of flow records; none: they are not configured.
+    pub fn flow_records(&self) -> Option<RecordCounts> {
+        let configured = self.config.lock().unwrap_or_else(PoisonError::into_inner).flow_records.is_some();
+        self.records.as_ref().filter(|_| configured).map(|(records, _)| records.counts())
+    }
+
     /// State of the links whose capacity is configured.
     pub fn links(&self) -> Vec<LinkView> {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner).1.as_mut().map_or(Vec::new(), Egress::views)
@@ -300,7 +336,8 @@ impl Proxy {
             drop(commands);
             gate
         });
-        for thread in gate.into_iter().chain(self.log.take()) {
+        let records = self.records.take().map(|(_, thread)| thread);
+        for thread in gate.into_iter().chain(self.log.take()).chain(records) {
             let _ = thread.join();
         }
     }

@@ -15,6 +15,7 @@ mod flow_reports;
 mod greet;
 mod mailbox;
 mod pending_clients;
+mod samples;
 mod slot;
 pub(crate) mod sys;
 
@@ -22,9 +23,11 @@ use crate::{
     carrier::{CarrierContext, OpenCarrier, StreamCarrier},
     config::ProxyConfig,
     flow_log::{self, Lines},
+    flow_records::{FlowRecords, RecordSink},
     gate::GateCommand,
     listeners::{self, WorkerListener},
     liveness::LoopProgress,
+    measure::WorkerMeasurements,
     meter::Totals,
     resolver::{LookupOrigin, LookupResult, NameLookup},
 };
@@ -55,6 +58,7 @@ pub(crate) struct WorkerContext {
     /// full.
     pub(crate) gate: Option<mpsc::Sender<GateCommand>>,
     pub(crate) log: Option<flow_log::Batches>,
+    pub(crate) records: Option<RecordSink>,
     /// Channel for name lookups.
     pub(crate) lookups: mpsc::Sender<NameLookup>,
     pub(crate) open_carrier: OpenCarrier,
@@ -106,6 +110,12 @@ pub(crate) struct Worker {
     flow_reports: Vec<FlowReport>,
     totals: Totals,
     lines: Option<Lines>,
+    /// Flow records; none: the configuration has none.
+    records: Option<FlowRecords>,
+    measurements: WorkerMeasurements,
+    /// Time of the next samples, and the slot that is sampled first.
+    next_samples: Instant,
+    next_sampled: usize,
     scratch: Scratch,
     draining: bool,
     /// Time at which a draining worker closes its listeners.
@@ -155,6 +165,10 @@ impl Worker {
         Ok(Worker {
             routes: Routes::open().ok(),
             lines: context.log.clone().map(Lines::new),
+            records: context.records.clone().map(FlowRecords::new),
+            measurements: WorkerMeasurements::new(context.number, config.policy.profiles().map(|(name, ..)| name)),
+            next_samples: now,
+            next_sampled: 0,
             soft_limit: config.soft_limit_of_a_worker(),
             config,
             context,
@@ -228,7 +242,11 @@ impl Worker {
             self.check_clients();
             self.check_connections();
             self.check_listeners();
+            self.take_samples();
             self.continue_flow_reports();
+            if let Some(records) = &mut self.records {
+                records.hand_over_old(self.scratch.now);
+            }
             if let Some(lines) = &mut self.lines {
                 lines.hand_over_old(self.scratch.now);
             }
@@ -248,7 +266,9 @@ impl Worker {
         let deadlines = [
             (!self.ticking.is_empty()).then(|| self.next_tick.saturating_duration_since(Instant::now())),
             self.lines.as_ref().filter(|lines| !lines.is_empty()).map(|_| flow_log::MAX_AGE),
+            self.records.as_ref().filter(|records| !records.is_empty()).map(|_| flow_log::MAX_AGE),
             connects.then_some(CONNECT_TICK),
+            (!self.flows.is_empty()).then(|| self.next_samples.saturating_duration_since(Instant::now())),
             (self.alive() > 0).then(|| self.next_connections_check.saturating_duration_since(Instant::now())),
             self.listeners_close_at.map(|at| at.saturating_duration_since(Instant::now())),
             self.listeners_resume_at.map(|at| at.saturating_duration_since(Instant::now())),
@@ -267,6 +287,7 @@ impl Worker {
                 WorkerCommand::Reload(config) => {
                     self.soft_limit = config.soft_limit_of_a_worker();
                     self.config = config;
+                    self.measurements.profiles.set(self.config.policy.profiles().map(|(name, ..)| name));
                     for listener in &mut self.listeners {
                         listener.take_users(&self.config);
                     }
@@ -339,6 +360,7 @@ mod tests {
             on_end,
             gate: None,
             log: None,
+            records: None,
             lookups: mpsc::channel().0,
             open_carrier: |_, _| Ok(None),
         };

@@ -36,6 +36,8 @@ pub struct FlowStats {
     /// The paths of a leg that consists of several connections; its [`TcpInfo`] then stands for all
     /// of them together.
     pub multipath: Option<MultipathView>,
+    /// What was measured while it was open.
+    pub measured: FlowMeasurements,
 }
 
 impl FlowStats {
@@ -43,7 +45,77 @@ impl FlowStats {
     pub fn unbegun(client: SocketAddr, server: SocketAddr) -> Self {
         let (near, far) = (TcpInfo::default(), TcpInfo::default());
         let (up, down) = (DirectionStats::default(), DirectionStats::default());
-        FlowStats { client, server, age: Duration::ZERO, near, far, control: Default::default(), up, down, drops: [0; 2], multipath: None }
+        let measured = FlowMeasurements::default();
+        FlowStats {
+            client,
+            server,
+            age: Duration::ZERO,
+            near,
+            far,
+            control: Default::default(),
+            up,
+            down,
+            drops: [0; 2],
+            multipath: None,
+            measured,
+        }
+    }
+}
+
+/// What was measured of a flow while it was open, besides its last state. Pairs are the near and
+/// the far leg, or the directions up and down.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FlowMeasurements {
+    /// The profiles of its legs.
+    pub profiles: [ProfileId; 2],
+    /// How long each leg's handshake took; none: not known.
+    pub handshakes: [Option<Duration>; 2],
+    /// The phases of each direction, as far as it was sampled.
+    pub phases: [PhaseTimes; 2],
+    /// The most payload that a sample found held in each direction, bytes.
+    pub most_held: [u64; 2],
+}
+
+/// A leg's profile, as the proxy numbers them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ProfileId {
+    /// There was no such leg, or its profile is not known.
+    #[default]
+    Unknown,
+    /// The leg is a bond.
+    Bond,
+    /// The profile that the proxy knows by this number.
+    Number(u8),
+}
+
+/// Time that one direction of a flow spent in each phase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PhaseTimes {
+    times: [Duration; 3],
+}
+
+impl PhaseTimes {
+    /// Adds time in a phase.
+    pub fn add(&mut self, phase: Phase, time: Duration) {
+        self.times[Self::index(phase)] += time;
+    }
+
+    /// The time in a phase.
+    pub fn of(&self, phase: Phase) -> Duration {
+        self.times[Self::index(phase)]
+    }
+
+    /// The time in all phases.
+    pub fn total(&self) -> Duration {
+        self.times.iter().sum()
+    }
+
+    fn index(phase: Phase) -> usize {
+        match phase {
+            Phase::Free => 0,
+            Phase::Starvation => 1,
+            Phase::Backpressure => 2,
+        }
     }
 }
 

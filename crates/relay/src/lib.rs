@@ -22,7 +22,7 @@ mod slab;
 
 pub use direction::{Direction, Pumped, RelayFault};
 pub use ending::Ending;
-pub use flow::{DirectionStats, FlowRecord, FlowStats, MultipathView, PathView, UNKNOWN_ADDRESS};
+pub use flow::{DirectionStats, FlowMeasurements, FlowRecord, FlowStats, MultipathView, PathView, PhaseTimes, ProfileId, UNKNOWN_ADDRESS};
 pub use leg_side::LegSide;
 pub use pipe::{Filled, Pipe};
 pub use plain_leg::{PlainLeg, dial_first};

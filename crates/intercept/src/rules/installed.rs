@@ -57,6 +57,9 @@ pub struct Counted {
     pub quic_packets: u64,
     /// Their bytes.
     pub quic_bytes: u64,
+    /// How often the table was lost and installed again; the other counters begin anew then.
+    #[serde(default)]
+    pub restored: u64,
 }
 
 /// Installed rules. Dropping it removes them.
@@ -81,6 +84,8 @@ pub struct Installed {
     bypass: Vec<Prefix>,
     watch: TableWatch,
     reinstallation: Option<Reinstallation>,
+    /// How often lost rules were installed again.
+    restored: u64,
 }
 
 /// The rules are lost, and are being installed again.
@@ -120,6 +125,7 @@ impl Installed {
             bypass: Vec::new(),
             watch,
             reinstallation: None,
+            restored: 0,
         };
         installed.fill(&commands)?;
         installed.log_what_is_heeded();
@@ -166,6 +172,7 @@ impl Installed {
                     noticed.elapsed().as_millis()
                 );
                 self.reinstallation = None;
+                self.restored += 1;
                 Ok(true)
             }
             Err(error) if attempt >= ATTEMPTS => Err(RulesLost(error)),
@@ -395,6 +402,7 @@ impl Installed {
             oneway: packets("oneway"),
             quic_packets: quic.packets,
             quic_bytes: quic.bytes,
+            restored: self.restored,
         })
     }
 }

@@ -4,7 +4,7 @@
 use super::Bonds;
 use crate::life::{BondedConnection, Role};
 use intercept::{leg, sys::TcpInfo};
-use relay::{DirectionStats, FlowStats, MultipathView, PathView};
+use relay::{DirectionStats, FlowMeasurements, FlowStats, MultipathView, PathView, ProfileId};
 
 impl Bonds {
     /// Statistics of every stream.
@@ -15,6 +15,12 @@ impl Bonds {
     /// The paths of every open stream.
     pub fn views(&self) -> impl Iterator<Item = MultipathView> {
         self.streams.iter().filter_map(|(_, bonded)| self.stats_of(bonded, false).multipath)
+    }
+
+    /// The networks that this end dials over: the name of each, and whether its last connections
+    /// could be made; none: none was tried yet.
+    pub fn networks(&self) -> impl Iterator<Item = (&str, Option<bool>)> {
+        self.networks.states()
     }
 
     /// Bytes carried by open streams, up and down.
@@ -51,6 +57,8 @@ impl Bonds {
         };
         let bond_control = if details { format!("bond of {}", paths.iter().filter(|path| path.up).count()) } else { String::new() };
         let is_near = matches!(bonded.role, Role::Connect { .. });
+        // The host knows the profile of the plain leg.
+        let profiles = if is_near { [ProfileId::Unknown, ProfileId::Bond] } else { [ProfileId::Bond, ProfileId::Unknown] };
         let ([near, far], [up, down]) = if is_near { ([plain, bond], [out, back]) } else { ([bond, plain], [back, out]) };
         FlowStats {
             client: bonded.client,
@@ -63,6 +71,7 @@ impl Bonds {
             down,
             drops: [0; 2],
             multipath: Some(MultipathView { paths, waiting_bytes: waiting, most_waiting_bytes: most_waiting }),
+            measured: FlowMeasurements { profiles, ..FlowMeasurements::default() },
         }
     }
 
@@ -121,6 +130,8 @@ fn add(whole: &mut TcpInfo, one: &TcpInfo) {
     whole.snd_cwnd += one.snd_cwnd;
     whole.unacked += one.unacked;
     whole.total_retrans += one.total_retrans;
+    whole.bytes_sent += one.bytes_sent;
+    whole.bytes_retrans += one.bytes_retrans;
     whole.delivery_rate += one.delivery_rate;
     whole.snd_wnd = whole.snd_wnd.saturating_add(one.snd_wnd);
     whole.rcv_wnd = whole.rcv_wnd.saturating_add(one.rcv_wnd);

@@ -4,6 +4,7 @@ use super::{
     check::ProxyConfigError,
     types::{BufferSetting, ListenerConfig, ProxyConfig, ProxyVersion},
 };
+use crate::flow_records::FlowRecordsConfig;
 use intercept::{
     Action, AddressSchema, Destinations, ForwardPolicy, LegProfile, LegRule, OneOrList, Policy, Prefix, Rule, Users, check_secrecy, list,
     optional_address,
@@ -66,6 +67,8 @@ struct ConfigFile {
     rule: Vec<Rule>,
     /// The bond that far legs are, or whose streams come out of a listener.
     bond: Option<BondKeys>,
+    /// Where a record of each flow goes at its end. Absent: nowhere.
+    flow_records: Option<FlowRecordsConfig>,
 }
 
 /// The JSON Schema of a configuration file.
@@ -142,6 +145,7 @@ impl Service {
         config.install_rules = file.install_rules.unwrap_or(config.install_rules);
         config.forward_policy = file.forward_policy.unwrap_or(config.forward_policy);
         config.log_flows = file.log_flows.unwrap_or(config.log_flows);
+        config.flow_records = file.flow_records;
         service.name = file.name.unwrap_or(service.name);
         service.metrics = file.metrics;
         Ok(service)
@@ -309,6 +313,7 @@ mod tests {
         assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(4 << 20)), Some(9000)));
         assert_eq!(config.listen.len(), 4);
         assert_eq!((config.listen[3].mode, config.networks.len()), (ListenMode::Bond, 2));
+        assert_eq!(config.flow_records.as_ref().map(ToString::to_string).as_deref(), Some("the file /var/log/tandem/flows.json"));
         let bond = config.bond.unwrap();
         assert_eq!((bond.tls, bond.spares, bond.connection_window), (true, 2, Some(Bytes(4 << 20))));
         assert_eq!((config.networks[1].name.as_str(), config.networks[1].tier), ("mobile", 1));
@@ -334,6 +339,7 @@ mod tests {
             ("key_file  = \"/etc/tandem/bond.key\"", "", "bond: has no key_file"),
             ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "cannot parse address prefix \"10.0.0.0/80\""),
             ("to      = \"192.0.2.10:80\"", "", "listen[2]: needs exactly one of transparent"),
+            ("file     = \"/var/log", "unix = \"/var/log", "flow_records: max_size and keep are for records in a file: leave them out"),
         ];
         for (from, to, said) in cases {
             let error = wrong(from, to);
@@ -348,6 +354,7 @@ mod tests {
         assert_eq!(new("threads         = 2", "threads = 3"), Some("threads"));
         assert_eq!(new("[::]:5000", "[::]:5001"), Some("listen"));
         assert_eq!(new("\"reno\"", "\"cubic\""), None);
+        assert_eq!(new("keep     = 4", "keep = 5"), None);
         assert_eq!(new("\"bbr\"", "\"reno\""), Some("bond.network"));
         assert_eq!(new("\"4MiB\"", "\"8MiB\""), None);
     }

@@ -1,5 +1,6 @@
 //! The types of the configuration.
 
+use crate::flow_records::FlowRecordsConfig;
 use intercept::{Controllers, Destination, Destinations, ForwardPolicy, Interception, ListenAt, NamedProfile, Policy, Rules, Users};
 use multipath::{BondConfig, BondNetwork};
 use schemars::JsonSchema;
@@ -41,6 +42,8 @@ pub struct ProxyConfig {
     pub forward_policy: ForwardPolicy,
     /// Whether each flow is logged at its end.
     pub log_flows: bool,
+    /// Where a record of each flow goes at its end; none: nowhere.
+    pub flow_records: Option<FlowRecordsConfig>,
 }
 
 impl Default for ProxyConfig {
@@ -60,6 +63,7 @@ impl Default for ProxyConfig {
             install_rules: true,
             forward_policy: ForwardPolicy::default(),
             log_flows: false,
+            flow_records: None,
         }
     }
 }

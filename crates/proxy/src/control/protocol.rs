@@ -1,7 +1,11 @@
 //! The protocol of the control socket: one JSON request on a line, one answer on a line.
 
-use crate::{meter::Totals, running::Proxy};
-use intercept::{Counted, LinkView, Prefix, ReceiveCounters};
+use crate::{
+    flow_records::RecordCounts,
+    meter::Totals,
+    running::{Proxy, ProxyLimits},
+};
+use intercept::{Counted, LinkView, Prefix, ReceiveCounters, ZeroWindows};
 use serde::{Deserialize, Serialize};
 use std::{
     io::{self, ErrorKind, Read as _, Write as _},
@@ -45,6 +49,24 @@ pub struct ProxyStatus {
     /// Receive buffer overruns of the proxy's network namespace; none if they cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receive: Option<ReceiveCounters>,
+    /// What only metrics show.
+    #[serde(default)]
+    pub details: StatusDetails,
+}
+
+/// Counts and limits that only metrics show.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StatusDetails {
+    /// The limits of the proxy; none: not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<ProxyLimits>,
+    /// Zero windows in the proxy's network namespace; none if they cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zero_windows: Option<ZeroWindows>,
+    /// Counts of flow records; none: they are not configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flow_records: Option<RecordCounts>,
 }
 
 impl Proxy {
@@ -55,6 +77,11 @@ impl Proxy {
             counted: self.counted().and_then(Result::ok),
             links: self.links(),
             receive: ReceiveCounters::read().ok(),
+            details: StatusDetails {
+                limits: Some(self.limits()),
+                zero_windows: ZeroWindows::read().ok(),
+                flow_records: self.flow_records(),
+            },
         }
     }
 }

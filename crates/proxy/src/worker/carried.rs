@@ -3,7 +3,7 @@
 
 use super::Worker;
 use crate::{connection::ConnectionStart, greeting::RequestedServer};
-use relay::{FlowRecord, FlowStats, Readiness};
+use relay::{FlowRecord, FlowStats, ProfileId, Readiness};
 use rustix::event::epoll::EventFlags;
 use std::net::SocketAddr;
 
@@ -44,11 +44,27 @@ impl Worker {
     pub(super) fn record_carried(&mut self) {
         let ended = self.carrier.as_mut().map(|carrier| carrier.take_ended()).unwrap_or_default();
         let has_ended = !ended.is_empty();
-        for record in ended {
+        for mut record in ended {
+            self.name_plain_leg(&mut record.last);
             self.record(record);
         }
         if has_ended {
             self.after_end();
+        }
+    }
+
+    /// Completes the profiles of a flow of which one leg is the carrier's.
+    fn name_plain_leg(&self, flow: &mut FlowStats) {
+        let profiles = &mut flow.measured.profiles;
+        if !profiles.contains(&ProfileId::Bond) {
+            return;
+        }
+        let routes = self.routes.as_ref();
+        let chosen = self.config.policy.chosen_legs(flow.client, flow.server, |address| routes?.interface_to(address));
+        for (profile, index) in profiles.iter_mut().zip(chosen) {
+            if *profile == ProfileId::Unknown {
+                *profile = self.measurements.profiles.of(index);
+            }
         }
     }
 }

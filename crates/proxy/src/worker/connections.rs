@@ -4,6 +4,7 @@ use super::{Worker, WorkerSlot};
 use crate::{
     connection::{Connection, ConnectionStart, FollowUp, refuse_socks},
     greeting::RequestedServer,
+    measure::FlowId,
 };
 use relay::{Ending, FlowRecord, FlowStats, LegSide, Readiness, Scratch, Token};
 use rustix::event::epoll::EventFlags;
@@ -37,7 +38,8 @@ impl Worker {
             return self.begin_carried(start, RequestedServer::Address(server));
         }
         let routes = self.routes.as_ref();
-        match Connection::begin(&self.config, start, |address| routes?.interface_to(address), self.scratch.now) {
+        let route = |address| routes?.interface_to(address);
+        match Connection::begin(&self.config, &self.measurements.profiles, start, route, self.scratch.now) {
             Ok(connection) => {
                 if let Some(interval) = connection.silence_interval() {
                     self.next_connections_check = self.next_connections_check.min(self.scratch.now + interval);
@@ -49,7 +51,10 @@ impl Worker {
                 if let Some(near) = socks {
                     refuse_socks(&near, ending);
                 }
-                self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
+                let mut last = FlowStats::unbegun(client, server);
+                let [_, far] = self.config.policy.chosen_legs(client, server, route);
+                last.measured.profiles[1] = self.measurements.profiles.of(far);
+                self.record(FlowRecord { last, ending });
             }
         }
     }
@@ -144,13 +149,15 @@ impl Worker {
         let Some(connection) = self.flows.get_mut(slot).and_then(WorkerSlot::split_mut) else { return };
         let routes = self.routes.as_ref();
         let route = |address| routes?.interface_to(address);
-        if matches!(ending, Ending::FarNotReached(_)) && connection.dial_another(&self.config, route, self.scratch.now) {
+        let numbers = &self.measurements.profiles;
+        if matches!(ending, Ending::FarNotReached(_)) && connection.dial_another(&self.config, numbers, route, self.scratch.now) {
             return self.watch_dialled(slot);
         }
         connection.release(ending, &mut self.scratch);
         let record = FlowRecord { last: connection.last_stats(self.scratch.now), ending };
+        let flow = self.measurements.add(&record, connection.samples(), self.scratch.now);
         self.flows.remove(slot);
-        self.record(record);
+        self.report(flow, record);
         self.after_end();
     }
 
@@ -180,11 +187,20 @@ impl Worker {
         }
     }
 
-    /// Counts, logs and reports a flow that has ended.
+    /// Measures and reports a flow that has ended and was not sampled.
     pub(super) fn record(&mut self, record: FlowRecord) {
+        let flow = self.measurements.add(&record, None, self.scratch.now);
+        self.report(flow, record);
+    }
+
+    /// Counts, logs and reports a flow that has ended and was measured.
+    fn report(&mut self, flow: FlowId, record: FlowRecord) {
         self.totals.add(&record);
         if let Some(lines) = self.lines.as_mut().filter(|_| self.config.log_flows) {
-            lines.add(&record, self.scratch.now);
+            lines.add(flow, &record, self.scratch.now);
+        }
+        if let Some(records) = &mut self.records {
+            records.add(flow, &record, &self.measurements.profiles, self.scratch.now);
         }
         (self.context.on_end)(record);
     }

@@ -13,6 +13,7 @@ impl Worker {
     pub(super) fn totals(&self) -> Totals {
         let mut totals = self.totals.clone();
         totals.flows = self.alive() as u64;
+        totals.measured = self.measurements.named();
         for connection in self.flows.iter().filter_map(|(_, flow)| flow.split()) {
             let (up, down) = connection.carried();
             totals.up += up;

@@ -83,7 +83,10 @@ impl Worker {
         match addresses {
             Ok(addresses) if !addresses.is_empty() => self.begin_where_permitted(slot, addresses),
             // RFC 1928 §6: host unreachable.
-            _ => self.drop_client(slot, "the name that it requested has no address", &socks_reply(4)),
+            _ => {
+                self.measurements.count_unresolved();
+                self.drop_client(slot, "the name that it requested has no address", &socks_reply(4));
+            }
         }
     }
 

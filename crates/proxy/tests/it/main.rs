@@ -8,4 +8,5 @@ mod destinations;
 mod failures;
 mod forward;
 mod life;
+mod measurements;
 mod users;

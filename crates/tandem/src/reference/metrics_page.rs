@@ -35,11 +35,14 @@ fn rows(text: &str) -> Vec<Vec<String>> {
             metrics.push((name.into(), MetricRow { help: help.trim_end_matches('.').into(), ..MetricRow::default() }));
         } else if let (Some(rest), Some((_, metric))) = (line.strip_prefix("# TYPE "), metrics.last_mut()) {
             metric.kind = rest.rsplit(' ').next().unwrap_or_default().into();
-        } else if let (false, Some((_, metric))) = (line.starts_with('#'), metrics.last_mut()) {
-            let sample = line.rsplit_once(' ').map_or(line, |(sample, _)| sample);
+        } else if let (false, Some((family, metric))) = (line.starts_with('#'), metrics.last_mut()) {
+            let sample = line.split_once(" # ").map_or(line, |(sample, _exemplar)| sample);
+            let sample = sample.rsplit_once(' ').map_or(sample, |(sample, _)| sample);
             let (name, labels) = sample.split_once('{').unwrap_or((sample, ""));
-            metric.name = name.into();
-            for (label, value) in labels.trim_end_matches('}').split(',').filter_map(|label| label.split_once('=')) {
+            // The samples of a histogram have several suffixes: the page has the name of the family.
+            metric.name = if metric.kind == "histogram" { family.clone() } else { name.into() };
+            let labels = labels.trim_end_matches('}').split(',').filter_map(|label| label.split_once('='));
+            for (label, value) in labels.filter(|(label, _)| *label != "le") {
                 metric.labels.entry(label.into()).or_default().insert(value.trim_matches('"').to_owned());
             }
         }
@@ -51,7 +54,8 @@ fn row(metric: &MetricRow) -> Vec<String> {
     let label = |(label, values): (&String, &BTreeSet<String>)| {
         let shown: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
         // The values of these labels are only examples.
-        if label == "network" || label == "version" { format!("`{label}`") } else { format!("`{label}`: {}", shown.join(", ")) }
+        let is_free = ["link", "network", "profile", "version"].contains(&label.as_str());
+        if is_free { format!("`{label}`") } else { format!("`{label}`: {}", shown.join(", ")) }
     };
     let labels: Vec<String> = metric.labels.iter().map(label).collect();
     vec![format!("`{}`", metric.name), metric.kind.clone(), labels.join("; "), metric.help.clone()]

@@ -32,6 +32,7 @@ mod packaging;
 mod path_mtu;
 mod pictures;
 mod probe;
+mod prometheus;
 mod reference;
 mod routed;
 mod router;

@@ -64,7 +64,7 @@ toml_value() {
 		*) toml_string "$2" ;;
 		esac
 		return ;;
-	threads | max_flows | mss | mark | weight | tier | spares | ports)
+	threads | max_flows | mss | mark | weight | tier | spares | ports | keep)
 		case $2 in
 		'' | *[!0-9]*) ;;
 		*)

@@ -1,0 +1,258 @@
+//! Flow records: a JSON object on a line of its own for each flow that ends, written to a file or a
+//! socket.
+//!
+//! A worker puts records into batches and sends these to a thread of their own, so that a slow disk
+//! or collector does not stall traffic. Records for which the queue has no room, or which cannot be
+//! written, are dropped and counted.
+
+mod line;
+mod output;
+
+use crate::{
+    flow_log::{self, MAX_AGE},
+    measure::{FlowId, ProfileNumbers},
+};
+use output::Output;
+use relay::FlowRecord;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::{
+    io, mem,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{self, SyncSender, TrySendError},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+use units::Bytes;
+
+/// Length of the queue, batches.
+const QUEUE: usize = 256;
+/// How long a new configuration waits for a place in the queue.
+const CONFIGURE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A batch is sent when it has reached this length, bytes.
+const MAX_LENGTH: usize = 32 * 1024;
+
+/// Where flow records go: to one of `file`, `unix` and `tcp`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "FlowRecordsKeys")]
+#[schemars(with = "FlowRecordsKeys")]
+pub struct FlowRecordsConfig {
+    to: RecordTarget,
+    /// Size of a file at which it is put aside.
+    max_size: Bytes,
+    /// How many files that were put aside are kept.
+    keep: u32,
+}
+
+impl std::fmt::Display for FlowRecordsConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.to.fmt(f)
+    }
+}
+
+/// A file or socket for records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum RecordTarget {
+    File(PathBuf),
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+impl std::fmt::Display for RecordTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RecordTarget::File(path) => write!(f, "the file {}", path.display()),
+            RecordTarget::Unix(path) => write!(f, "the socket {}", path.display()),
+            RecordTarget::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// A record of each flow that ends, as a JSON object on a line of its own. Exactly one of `file`,
+/// `unix` and `tcp` says where they go.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct FlowRecordsKeys {
+    /// File that records are appended to. SIGHUP opens it again.
+    file: Option<PathBuf>,
+    /// Unix stream socket of a program that reads records.
+    unix: Option<PathBuf>,
+    /// Address of a program that reads records.
+    #[serde(default, deserialize_with = "intercept::optional_address")]
+    #[schemars(with = "Option<intercept::AddressSchema>")]
+    tcp: Option<SocketAddr>,
+    /// `file`: size at which the file is renamed (`.1` is the newest) and a new one is begun.
+    #[schemars(extend("default" = "64MiB"))]
+    max_size: Option<Bytes>,
+    /// `file`: number of renamed files that are kept.
+    #[schemars(extend("default" = 4))]
+    keep: Option<u32>,
+}
+
+impl TryFrom<FlowRecordsKeys> for FlowRecordsConfig {
+    type Error = &'static str;
+
+    fn try_from(keys: FlowRecordsKeys) -> Result<Self, Self::Error> {
+        let to = match (keys.file, keys.unix, keys.tcp) {
+            (Some(path), None, None) => RecordTarget::File(path),
+            (None, Some(path), None) => RecordTarget::Unix(path),
+            (None, None, Some(address)) => RecordTarget::Tcp(address),
+            _ => return Err("needs exactly one of file = \"PATH\", unix = \"PATH\" and tcp = \"ADDRESS:PORT\""),
+        };
+        if !matches!(to, RecordTarget::File(_)) && (keys.max_size.is_some() || keys.keep.is_some()) {
+            return Err("max_size and keep are for records in a file: leave them out");
+        }
+        if keys.max_size.is_some_and(|size| size.0 < 4096) {
+            return Err("max_size is too small for a file of records: give at least 4KiB");
+        }
+        if keys.keep.is_some_and(|keep| keep > 1000) {
+            return Err("keep is too large: give at most 1000");
+        }
+        Ok(FlowRecordsConfig { to, max_size: keys.max_size.unwrap_or(Bytes(64 << 20)), keep: keys.keep.unwrap_or(4) })
+    }
+}
+
+/// Counts of flow records.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordCounts {
+    /// Records that were written.
+    pub written: u64,
+    /// Records that were dropped: the queue was full, or they could not be written.
+    pub dropped: u64,
+}
+
+#[derive(Debug, Default)]
+struct SharedCounts {
+    written: AtomicU64,
+    dropped: AtomicU64,
+}
+
+enum Message {
+    /// Lines, and how many these are.
+    Batch(Vec<u8>, u64),
+    /// Use this configuration from now on, and open its output anew; none: write no records.
+    Configure(Option<FlowRecordsConfig>),
+}
+
+/// The way to the thread that writes records.
+#[derive(Debug, Clone)]
+pub(crate) struct RecordSink {
+    messages: SyncSender<Message>,
+    counts: Arc<SharedCounts>,
+}
+
+impl RecordSink {
+    /// Starts the thread. It ends when all sinks have been dropped.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn start(config: Option<FlowRecordsConfig>) -> io::Result<(Self, thread::JoinHandle<()>)> {
+        let (messages, inbox) = mpsc::sync_channel(QUEUE);
+        let counts = Arc::new(SharedCounts::default());
+        let shared = counts.clone();
+        let write = move || {
+            let mut output = config.map(Output::new);
+            for message in inbox {
+                match message {
+                    Message::Configure(config) => output = config.map(Output::new),
+                    Message::Batch(lines, count) => {
+                        let written = output.as_mut().is_some_and(|output| output.write(&lines));
+                        (if written { &shared.written } else { &shared.dropped }).fetch_add(count, Relaxed);
+                    }
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("tandem-records".into()).spawn(write)?;
+        Ok((RecordSink { messages, counts }, thread))
+    }
+
+    /// Has the thread use this configuration, and open its file or socket anew.
+    pub(crate) fn configure(&self, config: Option<FlowRecordsConfig>) {
+        let (begun, mut message) = (Instant::now(), Message::Configure(config));
+        // Workers fill the queue while a file system is stuck: the caller waits for a place, but not
+        // for ever.
+        while let Err(TrySendError::Full(refused)) = self.messages.try_send(message) {
+            if begun.elapsed() > CONFIGURE_TIMEOUT {
+                tracing::error!("the configuration of flow records stays as it was: the thread that writes them is stuck");
+                return;
+            }
+            message = refused;
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub(crate) fn counts(&self) -> RecordCounts {
+        RecordCounts { written: self.counts.written.load(Relaxed), dropped: self.counts.dropped.load(Relaxed) }
+    }
+
+    fn send(&self, lines: Vec<u8>, count: u64) {
+        if self.messages.try_send(Message::Batch(lines, count)).is_err() {
+            self.counts.dropped.fetch_add(count, Relaxed);
+        }
+    }
+}
+
+/// A worker's present batch. The worker calls [`add`](Self::add) for each flow that ends and
+/// [`hand_over_old`](Self::hand_over_old) once in each turn; dropping it sends the rest.
+#[derive(Debug)]
+pub(crate) struct FlowRecords {
+    sink: RecordSink,
+    lines: Vec<u8>,
+    count: u64,
+    since: Instant,
+    /// The time of the last record, and its text.
+    time: (Instant, String),
+}
+
+impl FlowRecords {
+    pub(crate) fn new(sink: RecordSink) -> Self {
+        let now = Instant::now();
+        FlowRecords { sink, lines: Vec::new(), count: 0, since: now, time: (now, flow_log::rfc3339(SystemTime::now())) }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, flow: FlowId, record: &FlowRecord, profiles: &ProfileNumbers, now: Instant) {
+        if self.lines.is_empty() {
+            self.since = now;
+        }
+        // Flows that end in the same turn share the formatted time.
+        if now != self.time.0 {
+            self.time = (now, flow_log::rfc3339(SystemTime::now()));
+        }
+        line::append(&mut self.lines, &self.time.1, flow, record, profiles);
+        self.count += 1;
+        if self.lines.len() > MAX_LENGTH {
+            self.hand_over();
+        }
+    }
+
+    /// Sends the batch if it is old enough.
+    pub(crate) fn hand_over_old(&mut self, now: Instant) {
+        if !self.lines.is_empty() && now - self.since >= MAX_AGE {
+            self.hand_over();
+        }
+    }
+
+    fn hand_over(&mut self) {
+        self.sink.send(mem::take(&mut self.lines), mem::take(&mut self.count));
+    }
+}
+
+impl Drop for FlowRecords {
+    fn drop(&mut self) {
+        if !self.lines.is_empty() {
+            self.hand_over();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
