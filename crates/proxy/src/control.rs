@@ -11,5 +11,7 @@ mod remote;
 mod server;
 
 pub use protocol::ProxyStatus;
+pub(crate) use protocol::write_line;
 pub use remote::{ControlError, Remote};
+pub(crate) use server::take_over_control;
 pub use server::{ControlSocket, serve};

@@ -175,6 +175,7 @@ mod tests {
             counted: Some(Counted { oneway, ..Counted::default() }),
             links: Vec::new(),
             receive: None,
+            draining_processes: 0,
         }
     }
 

@@ -37,6 +37,7 @@ mod meter;
 pub mod metrics;
 mod resolver;
 mod running;
+pub mod takeover;
 mod worker;
 
 pub use config::{BufferSetting, ListenMode, ListenerConfig, ProxyConfig, ProxyConfigError, ProxyVersion, Service, config_schema};

@@ -7,7 +7,7 @@ use crate::{
     running::Proxy,
 };
 use intercept::{Counted, OpenError, ReceiveCounters};
-use metrics_server::Server;
+pub use metrics_server::Server;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{
@@ -21,7 +21,7 @@ use prometheus_client::{
 use relay::Ending;
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     sync::{Arc, atomic::AtomicU64},
 };
 
@@ -33,17 +33,34 @@ type Labels = [(&'static str, &'static str); 1];
 /// # Errors
 /// [`OpenError::Listen`] when the address cannot be used.
 pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, OpenError> {
+    serve_on(proxy, listen(at)?)
+}
+
+/// Opens the listening socket for metrics.
+///
+/// # Errors
+/// [`OpenError::Listen`] when the address cannot be used.
+pub fn listen(at: SocketAddr) -> Result<TcpListener, OpenError> {
+    TcpListener::bind(at).map_err(|why| OpenError::metrics(at, why))
+}
+
+/// As [`serve`], on a socket that listens already.
+///
+/// # Errors
+/// [`OpenError::System`] when the server cannot be started.
+pub fn serve_on(proxy: &Arc<Proxy>, listener: TcpListener) -> Result<Server, OpenError> {
     let proxy = Arc::downgrade(proxy);
     // The reference to the proxy is kept only while the page is made: the proxy ends when its last
     // reference is dropped.
-    Server::start(at, move || Some(text(&proxy.upgrade()?.status()))).map_err(|why| OpenError::metrics(at, why))
+    let page = move || Some(text(&proxy.upgrade()?.status()));
+    Server::start_on(listener, page).map_err(OpenError::system("serve metrics"))
 }
 
 /// The metrics page of an idle proxy with a bond, for the reference documentation.
 pub fn reference() -> String {
     let totals = Totals { networks: [("wlan0".to_owned(), NetworkTotals::default())].into(), ..Totals::default() };
     let (counted, receive) = (Some(Counted::default()), Some(ReceiveCounters::default()));
-    text(&ProxyStatus { totals, counted, links: Vec::new(), receive })
+    text(&ProxyStatus { totals, counted, links: Vec::new(), receive, draining_processes: 0 })
 }
 
 /// A status in Prometheus' text format.
@@ -171,7 +188,7 @@ mod tests {
             networks: [("wlan0".to_string(), network)].into(),
         };
         let counted = Counted { split: 9, bypassed: 4, unsplit: 2, not_yet_allowed: 8, quic_bytes: 6000, ..Counted::default() };
-        let text = text(&ProxyStatus { totals, counted: Some(counted), links: Vec::new(), receive: None });
+        let text = text(&ProxyStatus { totals, counted: Some(counted), links: Vec::new(), receive: None, draining_processes: 0 });
         for line in [
             "tandem_flows 3",
             "tandem_flows_ended_total{ending=\"finished\"} 5",

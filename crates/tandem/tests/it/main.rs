@@ -36,5 +36,6 @@ mod reference;
 mod routed;
 mod router;
 mod service;
+mod takeover;
 mod tutorials;
 mod watchdog;
