@@ -169,8 +169,8 @@ mod tests {
     fn a_change_of_a_message_changes_the_version() {
         let expected = include_str!("protocol-1.txt");
         let examples = examples();
+        assert!(examples == expected, "the messages are now:\n{examples}");
         // The snapshot is of this version.
         assert!(expected.contains(&format!("\"protocol\":{PROTOCOL},")), "protocol-1.txt is of another version than {PROTOCOL}");
-        assert!(examples == expected, "the messages are now:\n{examples}");
     }
 }

@@ -137,7 +137,7 @@ fn flows_end_at_the_process_that_began_them() {
     ends(&mut first);
     wait_until("both are counted", || routed.status().totals.ended_as("finished") == 2);
     let totals = routed.status().totals;
-    assert_eq!((totals.flows, totals.up, totals.down), (1, 25, 25));
+    assert_eq!((totals.flows, totals.up, totals.down), (1, 30, 30));
     drop(of_third);
     third.stop();
     assert_eq!(routed.traces(), before, "the last process removes the rules");
