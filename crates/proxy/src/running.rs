@@ -178,7 +178,10 @@ impl PreparedProxy {
             if let Some(rules) = &rules {
                 rules.try_out().map_err(OpenError::from)?;
             }
-            Egress::try_out(config.profiles()).map_err(OpenError::from)?;
+            // The check loads the monitor, which a proxy without links may not do.
+            if config.profiles().any(|(_, profile, _)| profile.capacity.is_some()) {
+                Egress::try_out(config.profiles()).map_err(OpenError::from)?;
+            }
             None
         } else {
             Egress::of(config.profiles()).map_err(OpenError::from)?

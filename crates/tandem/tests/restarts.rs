@@ -113,7 +113,7 @@ fn restarts_under_load_lose_nothing() {
         thread::spawn(move || serve(&listener));
     }
     routed.echo(80);
-    let _first = routed.proxy(&["--threads", &threads, "--max-flows", "20000"]);
+    let _first = routed.proxy(&["--threads", &threads]);
     let mut held: Vec<TcpStream> = SERVER.iter().map(|server| routed.connect(server, 80).unwrap()).collect();
 
     let (outcome, ended, begun) = (Outcome::default(), AtomicBool::new(false), Instant::now());
