@@ -17,7 +17,7 @@ use crate::{
 use kernel::{LinkId, LinkRecord, Monitor, MonitorSettings, WatchMode};
 use std::{
     collections::BTreeMap,
-    io,
+    io, mem,
     net::Ipv4Addr,
     process::{Command, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
@@ -194,6 +194,12 @@ impl Egress {
         self.lock().views()
     }
 
+    /// Ends the measurement, and leaves the shapers to another process, which has set up the same
+    /// links.
+    pub fn leave(self) {
+        self.lock().leave();
+    }
+
     fn lock(&self) -> MutexGuard<'_, WatchedLinks> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -314,6 +320,12 @@ impl WatchedLinks {
             if watched.mode == WatchMode::Qdisc {
                 unshape(&watched.settings.device);
             }
+        }
+    }
+
+    fn leave(&mut self) {
+        for (_, watched) in mem::take(&mut self.links) {
+            self.monitor.forget(watched.id);
         }
     }
 

@@ -135,12 +135,17 @@ impl Listener {
     /// # Errors
     /// [`OpenError::Listen`] if an address cannot be used.
     pub fn open(listen: &ListenAt, options: &ListenerOptions) -> Result<Vec<Self>, OpenError> {
-        let open = |at| {
-            let socket = open(at, listen.is_transparent(), options);
-            let refused = |why| OpenError::Listen { address: at.to_string(), cure: cure(&why), why };
-            Ok(Listener { socket: socket.map_err(refused)?, listen: ListenAt { at, ..*listen } })
-        };
-        listen.sockets().into_iter().map(open).collect()
+        listen.sockets().into_iter().map(|at| Listener::open_one(ListenAt { at, ..*listen }, options)).collect()
+    }
+
+    /// Opens one socket, at this address alone.
+    ///
+    /// # Errors
+    /// [`OpenError::Listen`] if the address cannot be used.
+    pub fn open_one(listen: ListenAt, options: &ListenerOptions) -> Result<Self, OpenError> {
+        let refused = |why| OpenError::Listen { address: listen.at.to_string(), cure: cure(&why), why };
+        let socket = open(listen.at, listen.is_transparent(), options).map_err(refused)?;
+        Ok(Listener { socket, listen })
     }
 
     /// Its local address, with the port that the kernel chose if the configured one was 0.

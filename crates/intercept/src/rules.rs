@@ -30,7 +30,7 @@ mod zone;
 
 pub(crate) use foreign::{Firewall, Hook, input_knows_mark};
 pub use guard::ForwardPolicy;
-pub use installed::{Counted, Installed, RulesLost};
+pub use installed::{Counted, Installed, RulesHandover, RulesLost};
 
 use crate::{
     kernel_setting::KernelSetting,

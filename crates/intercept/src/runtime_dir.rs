@@ -21,11 +21,15 @@ use std::{
     env,
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{self, ErrorKind},
-    os::unix::{
-        fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
-        net::{UnixListener, UnixStream},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
+            net::{UnixListener, UnixStream},
+        },
     },
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
@@ -71,19 +75,53 @@ pub enum Access {
     Everyone,
 }
 
-/// A listening socket with a claimed name. Dropping it removes the name.
+/// A listening socket with a claimed name. Dropping it removes the name, unless another process has
+/// it by then ([`leave`](Self::leave)).
 #[derive(Debug)]
 pub struct ClaimedSocket {
     /// The socket.
     pub listener: UnixListener,
     socket: PathBuf,
     lock_path: PathBuf,
-    /// Dropped last, which releases the lock.
-    _lock: File,
+    /// Whether the name belongs to another process, to which this one gave its descriptors.
+    left: AtomicBool,
+    /// Dropped last, which releases the lock, unless another process has a copy of it.
+    lock: File,
+}
+
+impl ClaimedSocket {
+    /// The path of the socket, and copies of the descriptors of socket and lock. Another process
+    /// makes the claim of them again with [`from_parts`](Self::from_parts).
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn parts(&self) -> io::Result<(PathBuf, [OwnedFd; 2])> {
+        Ok((self.socket.clone(), [self.listener.try_clone()?.into(), self.lock.try_clone()?.into()]))
+    }
+
+    /// The claim of another process, to which it belongs until [`keep`](Self::keep): the other
+    /// process must [`leave`](Self::leave) it by then.
+    pub fn from_parts(socket: PathBuf, [listener, lock]: [OwnedFd; 2]) -> Self {
+        let lock_path = with_lock(&socket);
+        ClaimedSocket { listener: listener.into(), socket, lock_path, left: AtomicBool::new(true), lock: lock.into() }
+    }
+
+    /// Makes the name belong to this process.
+    pub fn keep(&self) {
+        self.left.store(false, Relaxed);
+    }
+
+    /// Leaves the name to the other process that has the claim.
+    pub fn leave(&self) {
+        self.left.store(true, Relaxed);
+    }
 }
 
 impl Drop for ClaimedSocket {
     fn drop(&mut self) {
+        if *self.left.get_mut() {
+            return;
+        }
         for path in [&self.socket, &self.lock_path] {
             let _ = fs::remove_file(path);
         }
@@ -147,7 +185,7 @@ impl RuntimeDirs {
         // This process has the lock, so that no other one listens on the socket.
         let _ = fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).map_err(ClaimError::System)?;
-        let claim = ClaimedSocket { listener, socket, lock_path, _lock: lock };
+        let claim = ClaimedSocket { listener, socket, lock_path, left: AtomicBool::new(false), lock };
         let mode = if access == Access::Everyone { 0o666 } else { 0o600 };
         fs::set_permissions(&claim.socket, Permissions::from_mode(mode)).map_err(ClaimError::System)?;
         Ok(claim)
@@ -357,6 +395,28 @@ mod tests {
         let _here = dirs.claim("a", Access::Owner).unwrap();
         assert!(matches!(elsewhere.connect("a"), Err(FindError::Absent)));
         elsewhere.claim("a", Access::Owner).unwrap();
+    }
+
+    #[test]
+    fn a_claim_passes_to_another_holder() {
+        let directory = tempfile::tempdir().unwrap();
+        let dirs = dirs_in(directory.path());
+        let first = dirs.claim("a", Access::Owner).unwrap();
+        let (socket, descriptors) = first.parts().unwrap();
+        let second = ClaimedSocket::from_parts(socket, descriptors);
+        drop(second);
+        assert!(matches!(dirs.claim("a", Access::Owner), Err(ClaimError::Taken)), "a copy that is not kept removes nothing");
+        let (socket, descriptors) = first.parts().unwrap();
+        let second = ClaimedSocket::from_parts(socket, descriptors);
+        second.keep();
+        first.leave();
+        drop(first);
+        // The lock lasts as long as a copy of its descriptor.
+        assert!(matches!(dirs.claim("a", Access::Owner), Err(ClaimError::Taken)));
+        let _client = dirs.connect("a").unwrap();
+        second.listener.accept().unwrap();
+        drop(second);
+        assert_eq!(names(&directory.path().join("own")), [""; 0]);
     }
 
     #[test]

@@ -223,7 +223,12 @@ impl Monitor {
     pub fn forget(&mut self, link: LinkId) {
         if let Some(WatchedLink { index, .. }) = self.watched.remove(&link) {
             let _ = self.run(RecordConfiguration::cleared(index));
-            let _ = self.claims.delete(sys::bytes_of(&key(link)));
+            // A process that has taken over from this one has claimed a record of its own for the
+            // link.
+            let claim = self.claims.lookup(sys::bytes_of(&key(link)), MapFlags::ANY).ok().flatten();
+            if claim.is_none_or(|claim| sys::plain_from::<RecordClaim>(&claim).index == index) {
+                let _ = self.claims.delete(sys::bytes_of(&key(link)));
+            }
         }
     }
 

@@ -77,11 +77,18 @@ impl Server {
     /// # Errors
     /// The address cannot be bound, or the thread cannot be started.
     pub fn start(at: SocketAddr, page: impl Fn() -> Option<String> + Send + Sync + 'static) -> io::Result<Self> {
-        Server::with_limits(at, page, LIMITS)
+        Server::start_on(StdListener::bind(at)?, page)
     }
 
-    fn with_limits(at: SocketAddr, page: impl Fn() -> Option<String> + Send + Sync + 'static, limits: Limits) -> io::Result<Self> {
-        let listener = StdListener::bind(at)?;
+    /// As [`start`](Self::start), on a socket that listens already.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start_on(listener: StdListener, page: impl Fn() -> Option<String> + Send + Sync + 'static) -> io::Result<Self> {
+        Server::with_limits(listener, page, LIMITS)
+    }
+
+    fn with_limits(listener: StdListener, page: impl Fn() -> Option<String> + Send + Sync + 'static, limits: Limits) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let runtime = Builder::new_current_thread().enable_all().build()?;

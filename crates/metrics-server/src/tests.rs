@@ -9,7 +9,7 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn start(limits: Limits, page: impl Fn() -> Option<String> + Send + Sync + 'static) -> Server {
-    Server::with_limits("127.0.0.1:0".parse().unwrap(), page, limits).unwrap()
+    Server::with_limits(StdListener::bind("127.0.0.1:0").unwrap(), page, limits).unwrap()
 }
 
 fn connect(server: &Server) -> StdStream {

@@ -44,6 +44,11 @@ pub fn summary(flows: &[WatchedFlow], status: &ProxyStatus) -> String {
             bytes(counted.quic_bytes)
         );
     }
+    match status.draining_processes {
+        0 => {}
+        1 => text += "; 1 earlier process ends with its flows (hot restart)",
+        count => text += &format!("; {count} earlier processes end with their flows (hot restart)"),
+    }
     text += "\n";
     for link in &status.links {
         text += &about(link);

@@ -144,6 +144,19 @@ impl Bonds {
         self.networks.drain();
     }
 
+    /// As [`drain`](Self::drain), and closes accepted connections that have not joined a stream:
+    /// the other end dials new ones, which reach the process that has taken over.
+    pub fn leave(&mut self) {
+        self.drain();
+        for index in 0..self.entries.bound() {
+            let waits =
+                matches!(self.entries.get(index), Some(BondSocket::Pending(..) | BondSocket::Handshake(_, HandshakeOrigin::Accepted(_))));
+            if waits {
+                self.drop_entry(index);
+            }
+        }
+    }
+
     /// Whether nothing is left that must finish: no stream, and no bytes to send.
     pub fn is_over(&self) -> bool {
         self.stream_count() == 0 && !self.entries.iter().any(|(_, entry)| matches!(entry, BondSocket::Linger(_)))

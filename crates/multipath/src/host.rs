@@ -30,6 +30,13 @@ pub trait BondHost: fmt::Debug {
     /// The most streams at once.
     fn most_streams(&self) -> usize;
 
+    /// Whether this process took over from another one, which still has the streams that began
+    /// there. Connections that join such a stream are closed instead of answered by a reset, which
+    /// would end the stream over its other connections too.
+    fn took_over(&self) -> bool {
+        false
+    }
+
     /// Requests the addresses of a name. The host passes the result to [`Bonds::on_resolved`] with
     /// the same `stream` and `serial`.
     ///

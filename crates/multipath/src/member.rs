@@ -15,6 +15,7 @@ use std::{
     collections::VecDeque,
     io::{IoSlice, IoSliceMut},
     iter,
+    time::Instant,
 };
 use units::{Bytes, Span};
 
@@ -114,6 +115,8 @@ pub(crate) struct Member {
     pub(crate) received: u64,
     /// Head-of-line blocking: how long data of other connections waited for data of this one.
     pub(crate) waited: Span,
+    /// When it joined its stream, at the end that dials.
+    pub(crate) joined: Option<Instant>,
 }
 
 impl Member {
@@ -134,6 +137,7 @@ impl Member {
             info: TcpInfo::default(),
             received: 0,
             waited: Span::ZERO,
+            joined: None,
         }
     }
 

@@ -32,8 +32,8 @@ pub(crate) fn open(config: &Arc<ProxyConfig>, context: CarrierContext) -> Result
     if config.bond.is_none() {
         return Ok(None);
     }
-    let CarrierContext { reactor, lookups, worker } = context;
-    let host = ProxyHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), lookups, worker };
+    let CarrierContext { reactor, lookups, worker, took_over } = context;
+    let host = ProxyHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), lookups, worker, took_over };
     let bonds = Bonds::new(Box::new(host.clone()), &config.networks, reactor)?;
     Ok(Some(Box::new(BondCarrier { bonds, host })))
 }
@@ -45,6 +45,7 @@ struct ProxyHost {
     routes: Rc<Option<Routes>>,
     lookups: mpsc::Sender<NameLookup>,
     worker: usize,
+    took_over: bool,
 }
 
 impl BondHost for ProxyHost {
@@ -79,6 +80,10 @@ impl BondHost for ProxyHost {
 
     fn most_streams(&self) -> usize {
         self.config.soft_limit_of_a_worker()
+    }
+
+    fn took_over(&self) -> bool {
+        self.took_over
     }
 
     fn look_up(&self, name: String, port: u16, stream: usize, serial: u64) {
@@ -122,6 +127,10 @@ impl StreamCarrier for BondCarrier {
 
     fn drain(&mut self) {
         self.bonds.drain();
+    }
+
+    fn leave(&mut self) {
+        self.bonds.leave();
     }
 
     fn stop(&mut self) {

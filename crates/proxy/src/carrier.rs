@@ -37,6 +37,10 @@ pub(crate) trait StreamCarrier: fmt::Debug {
     /// Refuses new connections from now on, and closes pooled ones.
     fn drain(&mut self);
 
+    /// As [`drain`](Self::drain), after another process has taken over: also closes accepted
+    /// connections that carry nothing yet.
+    fn leave(&mut self);
+
     /// Resets all connections.
     fn stop(&mut self);
 
@@ -84,6 +88,8 @@ pub(crate) struct CarrierContext {
     pub(crate) lookups: mpsc::Sender<NameLookup>,
     /// The worker's number.
     pub(crate) worker: usize,
+    /// Whether this process took over from another one.
+    pub(crate) took_over: bool,
 }
 
 /// Opens the carrier of a configuration; none: the configuration needs no carrier.

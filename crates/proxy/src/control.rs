@@ -10,6 +10,8 @@ mod protocol;
 mod remote;
 mod server;
 
+pub(crate) use protocol::write_line;
 pub use protocol::{ProxyStatus, StatusDetails};
 pub use remote::{ControlError, Remote};
+pub(crate) use server::take_over_control;
 pub use server::{ControlSocket, serve};

@@ -177,6 +177,7 @@ mod tests {
             links: Vec::new(),
             receive: None,
             details: StatusDetails::default(),
+            draining_processes: 0,
         }
     }
 

@@ -5,10 +5,11 @@
 use crate::{config::ProxyConfig, failure::ProxyFailure};
 use intercept::{
     Prefix, Rule,
-    rules::{Counted, Installed, RulesError, RulesLost},
+    rules::{Counted, Installed, RulesError, RulesHandover, RulesLost},
 };
+use rustix::fd::OwnedFd;
 use std::{
-    fs, panic,
+    fs, io, panic,
     sync::mpsc,
     thread,
     time::{Duration, Instant},
@@ -29,6 +30,23 @@ pub(crate) enum GateCommand {
     Counted(mpsc::Sender<Result<Counted, RulesError>>),
     /// Change the prefixes that bypass, and report the resulting list.
     Bypass(BypassChange, mpsc::Sender<Result<Vec<Prefix>, RulesError>>),
+    /// Hand the rules over to another process, and leave them alone until the decision. If its
+    /// sender is dropped, the decision is to resume.
+    HandOver(mpsc::Sender<io::Result<HandedRules>>, mpsc::Receiver<HandoverDecision>),
+    /// The rules, which were taken over, belong to this process from now on.
+    Keep,
+}
+
+/// The rules on their way to another process.
+pub(crate) type HandedRules = (RulesHandover, Vec<OwnedFd>);
+
+/// What becomes of rules that were handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandoverDecision {
+    /// They belong to the other process.
+    Leave,
+    /// The other process has failed: they stay with this one.
+    Resume,
 }
 
 /// A change of the prefixes whose connections bypass the proxy.
@@ -50,7 +68,8 @@ const RULES_CHECK: Duration = Duration::from_millis(100);
 
 /// The state of the gate's thread.
 pub(crate) struct Gate {
-    rules: Installed,
+    /// None: another process has them.
+    rules: Option<Installed>,
     /// TCP memory above which connections pass unsplit.
     memory_limit: Option<u64>,
     short_of_memory: bool,
@@ -73,7 +92,7 @@ impl Gate {
         commands: mpsc::Receiver<GateCommand>,
         failures: mpsc::Sender<ProxyFailure>,
     ) -> std::io::Result<thread::JoinHandle<()>> {
-        let gate = Gate { rules, memory_limit, short_of_memory: false, full_workers: 0, shut: false };
+        let gate = Gate { rules: Some(rules), memory_limit, short_of_memory: false, full_workers: 0, shut: false };
         thread::Builder::new().name("tandem-gate".into()).spawn(move || {
             // A panic drops the gate and removes its rules: connections then pass unsplit.
             let failure = match panic::catch_unwind(panic::AssertUnwindSafe(|| gate.run(&commands))) {
@@ -96,7 +115,7 @@ impl Gate {
             }
             if rules_checked.elapsed() >= RULES_CHECK {
                 // The rules are installed again: apply what could not be changed meanwhile.
-                if self.rules.check()? {
+                if self.rules.as_mut().map_or(Ok(false), Installed::check)? {
                     self.apply();
                 }
                 rules_checked = Instant::now();
@@ -104,7 +123,9 @@ impl Gate {
             if memory_checked.elapsed() >= MEMORY_CHECK {
                 memory_checked = Instant::now();
                 self.check_memory();
-                self.rules.settle();
+                if let Some(rules) = &mut self.rules {
+                    rules.settle();
+                }
             }
         }
     }
@@ -124,15 +145,46 @@ impl Gate {
                 self.memory_limit = limit;
                 return;
             }
-            GateCommand::Policy(policy, answer) => return drop(answer.send(self.rules.set_policy(policy))),
-            GateCommand::Counted(answer) => return drop(answer.send(self.rules.counted())),
+            GateCommand::Policy(policy, answer) => {
+                return drop(answer.send(self.rules().and_then(|rules| rules.set_policy(policy))));
+            }
+            GateCommand::Counted(answer) => return drop(answer.send(self.rules().and_then(|rules| rules.counted()))),
+            GateCommand::HandOver(answer, decision) => return self.hand_over(&answer, &decision),
+            GateCommand::Keep => {
+                if let Some(rules) = &mut self.rules {
+                    rules.keep();
+                }
+            }
             GateCommand::Bypass(change, answer) => return drop(answer.send(self.change_bypass(change))),
         }
         self.apply();
     }
 
+    fn rules(&mut self) -> Result<&mut Installed, RulesError> {
+        self.rules.as_mut().ok_or_else(|| RulesError::OwnerLost { why: "another process has taken it over".into() })
+    }
+
+    /// Hands the rules over, and waits for the decision: two processes must not change them at
+    /// once.
+    fn hand_over(&mut self, answer: &mpsc::Sender<io::Result<HandedRules>>, decision: &mpsc::Receiver<HandoverDecision>) {
+        let handed = self.rules.as_ref().map_or_else(|| Err(io::Error::other("another process has the rules")), Installed::hand_over);
+        let succeeded = handed.is_ok();
+        let _ = answer.send(handed);
+        if !succeeded {
+            return;
+        }
+        match decision.recv().unwrap_or(HandoverDecision::Resume) {
+            HandoverDecision::Leave => drop(self.rules.take().map(Installed::leave)),
+            HandoverDecision::Resume => {
+                if let Some(Err(error)) = self.rules.as_mut().map(Installed::resume) {
+                    tracing::error!("cannot go on with the firewall's rules after a takeover that failed: {error}");
+                }
+            }
+        }
+    }
+
     fn change_bypass(&mut self, change: BypassChange) -> Result<Vec<Prefix>, RulesError> {
-        let mut list = self.rules.bypass().to_vec();
+        let mut list = self.rules()?.bypass().to_vec();
         match change {
             BypassChange::Add(more) => more.into_iter().for_each(|prefix| {
                 if !list.contains(&prefix) {
@@ -142,7 +194,7 @@ impl Gate {
             BypassChange::Remove(gone) => list.retain(|prefix| !gone.contains(prefix)),
             BypassChange::Nothing => return Ok(list),
         }
-        self.rules.set_bypass(list.clone())?;
+        self.rules()?.set_bypass(list.clone())?;
         Ok(list)
     }
 
@@ -161,7 +213,8 @@ impl Gate {
     /// Opens or shuts the gate as the state demands.
     fn apply(&mut self) {
         let open = !self.shut && self.full_workers == 0 && !self.short_of_memory;
-        match self.rules.set_open(open) {
+        let Some(rules) = &mut self.rules else { return };
+        match rules.set_open(open) {
             Ok(true) if self.shut => {}
             Ok(true) if open => tracing::info!("below the limits again: new connections are split"),
             Ok(true) if self.short_of_memory => tracing::warn!("TCP memory is above its limit (memory): new connections pass unsplit"),

@@ -39,6 +39,7 @@ mod meter;
 pub mod metrics;
 mod resolver;
 mod running;
+pub mod takeover;
 mod worker;
 
 pub use config::{BufferSetting, ListenMode, ListenerConfig, ProxyConfig, ProxyConfigError, ProxyVersion, Service, config_schema};

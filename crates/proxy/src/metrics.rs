@@ -12,7 +12,7 @@ use crate::{
     running::{Proxy, ProxyLimits},
 };
 use intercept::{Counted, OpenError, ReceiveCounters, ZeroWindows};
-use metrics_server::Server;
+pub use metrics_server::Server;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{
@@ -26,7 +26,7 @@ use prometheus_client::{
 use relay::Ending;
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     sync::{Arc, OnceLock, atomic::AtomicU64},
     time::SystemTime,
 };
@@ -39,11 +39,28 @@ type Labels = [(&'static str, &'static str); 1];
 /// # Errors
 /// [`OpenError::Listen`] when the address cannot be used.
 pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, OpenError> {
+    serve_on(proxy, listen(at)?)
+}
+
+/// Opens the listening socket for metrics.
+///
+/// # Errors
+/// [`OpenError::Listen`] when the address cannot be used.
+pub fn listen(at: SocketAddr) -> Result<TcpListener, OpenError> {
+    TcpListener::bind(at).map_err(|why| OpenError::metrics(at, why))
+}
+
+/// As [`serve`], on a socket that listens already.
+///
+/// # Errors
+/// [`OpenError::System`] when the server cannot be started.
+pub fn serve_on(proxy: &Arc<Proxy>, listener: TcpListener) -> Result<Server, OpenError> {
     started_s();
     let proxy = Arc::downgrade(proxy);
     // The reference to the proxy is kept only while the page is made: the proxy ends when its last
     // reference is dropped.
-    Server::start(at, move || Some(text(&proxy.upgrade()?.status()))).map_err(|why| OpenError::metrics(at, why))
+    let page = move || Some(text(&proxy.upgrade()?.status()));
+    Server::start_on(listener, page).map_err(OpenError::system("serve metrics"))
 }
 
 /// When metrics were first served, seconds since the Unix epoch: a moment after the process started.
@@ -63,7 +80,7 @@ pub fn reference() -> String {
         zero_windows: Some(ZeroWindows::default()),
         flow_records: Some(RecordCounts::default()),
     };
-    text(&ProxyStatus { totals, counted, links: vec![host::example()], receive, details })
+    text(&ProxyStatus { totals, counted, links: vec![host::example()], receive, draining_processes: 0, details })
 }
 
 /// A status in Prometheus' text format.
@@ -202,7 +219,7 @@ mod tests {
         let counted = Counted { split: 9, bypassed: 4, unsplit: 2, not_yet_allowed: 8, quic_bytes: 6000, ..Counted::default() };
         let link = LinkView { queue_bytes: 3000, capacity_bps: 8000, ..host::example() };
         let details = StatusDetails { flow_records: Some(RecordCounts { written: 6, dropped: 7 }), ..StatusDetails::default() };
-        let text = text(&ProxyStatus { totals, counted: Some(counted), links: vec![link], receive: None, details });
+        let text = text(&ProxyStatus { totals, counted: Some(counted), links: vec![link], receive: None, draining_processes: 0, details });
         for line in [
             "tandem_flows 3",
             "tandem_flows_ended_total{ending=\"finished\"} 5",

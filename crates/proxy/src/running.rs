@@ -1,5 +1,9 @@
-//! A running proxy: its workers, and its other threads (gate, log, name lookups).
+//! A running proxy: its workers, and its other threads (gate, log, name lookups). `handover` is what
+//! it does when another process takes over from it.
 
+mod handover;
+
+pub(crate) use crate::gate::HandedRules;
 use crate::{
     bonds,
     config::{ListenMode, ProxyConfig},
@@ -8,25 +12,28 @@ use crate::{
     flow_log,
     flow_records::{RecordCounts, RecordSink},
     gate::{self, BypassChange, Gate, GateCommand},
+    listeners::{self, InheritedListeners, WorkerListener},
     liveness::{Liveness, LoopProgress},
-    meter::Totals,
+    meter::{FlowView, Totals},
     resolver,
+    takeover::{Generations, TakeoverError},
     worker::{Mailbox, OnEnd, Worker, WorkerCommand, WorkerContext, sys},
 };
 use intercept::{
-    Controllers, Counted, Egress, LinkView, OpenError, Prefix,
+    Controllers, Counted, Egress, LinkView, ListenAt, Listener, OpenError, Prefix, Rules,
     kernel_setting::{self, ChangedSetting},
-    leg, rules,
+    leg,
+    rules::Installed,
 };
 use relay::{FlowRecord, FlowStats};
 use rustix::{
     event::{EventfdFlags, eventfd},
-    fd::AsRawFd as _,
+    fd::{AsRawFd as _, OwnedFd},
 };
 use serde::{Deserialize, Serialize};
 use std::{
     panic,
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::Duration,
 };
@@ -43,6 +50,10 @@ const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Proxy {
     workers: Vec<WorkerHandle>,
+    /// Copies of the workers' listeners, for a process that takes over.
+    listeners: Mutex<Vec<WorkerListener>>,
+    /// Processes from which this one took over, which drain.
+    earlier: Mutex<Generations>,
     config: Mutex<Arc<ProxyConfig>>,
     /// Loaded controllers, and the shaped or watched links.
     kernel: Mutex<(Controllers, Option<Egress>)>,
@@ -70,17 +81,20 @@ pub struct ProxyLimits {
 struct WorkerHandle {
     mailbox: Mailbox,
     progress: Arc<LoopProgress>,
+    /// The totals of its flows, once it has ended.
+    last_totals: Arc<Mutex<Option<Totals>>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl WorkerHandle {
-    /// Starts a worker, and returns when its listeners are open. If it ends later without a
-    /// command, it reports that to `failures`.
+    /// Starts a worker with copies of these listeners. If it ends later without a command, it
+    /// reports that to `failures`.
     ///
     /// # Errors
     /// When the worker cannot be set up, or its thread cannot be started.
     fn start(
         config: &Arc<ProxyConfig>,
+        listeners: &[WorkerListener],
         failures: mpsc::Sender<ProxyFailure>,
         context: impl FnOnce(mpsc::Receiver<WorkerCommand>, Arc<LoopProgress>) -> WorkerContext,
     ) -> Result<Self, OpenError> {
@@ -90,12 +104,27 @@ impl WorkerHandle {
         let (report, started) = mpsc::channel();
         let progress = Arc::new(LoopProgress::default());
         let (config, waker_fd, context) = (config.clone(), waker.as_raw_fd(), context(inbox, progress.clone()));
-        let (number, ended) = (context.number, progress.clone());
+        let (number, ended, last_totals) = (context.number, progress.clone(), context.last_totals.clone());
+        // The descriptors of its table have the numbers of those here.
+        let (mut descriptors, mut configured) = (vec![waker_fd], Vec::new());
+        for WorkerListener { socket, listen } in listeners {
+            descriptors.push(socket.socket.as_raw_fd());
+            configured.push((socket.listen, listen.clone()));
+        }
         let name = format!("tandem-{number}");
         let work = move || {
-            let worker = sys::own_descriptors(waker_fd)
+            let worker = sys::own_descriptors(&descriptors)
+                .and_then(|own| {
+                    let mut own = own.into_iter();
+                    let waker = own.next().ok_or(std::io::ErrorKind::NotFound)?;
+                    let listener = |(socket, (at, listen)): (OwnedFd, (ListenAt, _))| WorkerListener {
+                        socket: Listener { socket: socket.into(), listen: at },
+                        listen,
+                    };
+                    Ok((waker, own.zip(configured).map(listener).collect()))
+                })
                 .map_err(OpenError::system("give a worker thread a descriptor table of its own"))
-                .and_then(|waker| Worker::new(config, waker, context));
+                .and_then(|(waker, listeners)| Worker::new(config, waker, listeners, context));
             match worker {
                 Ok(worker) => {
                     let _ = report.send(Ok(()));
@@ -111,7 +140,8 @@ impl WorkerHandle {
             }
         };
         let thread = thread::Builder::new().name(name).spawn(work).map_err(OpenError::system("start a worker thread"))?;
-        let handle = WorkerHandle { mailbox: Mailbox { commands, waker: Arc::new(waker) }, progress, thread: Some(thread) };
+        let mailbox = Mailbox { commands, waker: Arc::new(waker) };
+        let handle = WorkerHandle { mailbox, progress, last_totals, thread: Some(thread) };
         match started.recv() {
             Ok(outcome) => outcome.map(|()| handle),
             Err(_) => Err(OpenError::system("start a worker thread")(std::io::Error::other("it panicked"))),
@@ -119,34 +149,73 @@ impl WorkerHandle {
     }
 }
 
-impl Proxy {
-    /// Starts a proxy in the network namespace of the calling thread; returns when all listeners
-    /// are open and all firewall rules are installed. Each flow that ends is passed to `on_end` on
-    /// its worker's thread, which `on_end` must not block.
+/// A proxy whose workers run. They accept when the proxy is [begun](Self::begin), if it takes over
+/// from another process.
+///
+/// On an error its threads end, and everything that was set up is removed.
+#[derive(Debug)]
+pub(crate) struct PreparedProxy {
+    // The channels are dropped before the proxy, whose threads wait for that.
+    gate_commands: mpsc::Sender<GateCommand>,
+    gate_inbox: mpsc::Receiver<GateCommand>,
+    failures: mpsc::Sender<ProxyFailure>,
+    rules: Option<Rules>,
+    takes_over: bool,
+    proxy: Proxy,
+}
+
+impl PreparedProxy {
+    /// Starts all but what a takeover must not touch before the other process leaves it: firewall
+    /// rules and links. `inherited`: the listeners of that process, and whether it has rules.
     ///
     /// # Errors
-    /// [`ProxyStartError`] when the configuration cannot be used, or a listener, a rule, a link or
-    /// a thread cannot be set up. Everything that was set up before is removed again.
-    pub fn start(mut config: ProxyConfig, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, ProxyStartError> {
+    /// [`TakeoverError`]: [`TakeoverError::Start`] as for [`Proxy::start`], or a part of the
+    /// configuration cannot be changed by a takeover.
+    pub(crate) fn prepare(
+        mut config: ProxyConfig,
+        on_end: impl Fn(FlowRecord) + Send + Sync + 'static,
+        inherited: Option<(InheritedListeners, bool)>,
+    ) -> Result<Self, TakeoverError> {
         leg::raise_open_files();
         config.without_absent_families();
-        let kernel = Mutex::new((config.prepare()?, Egress::of(config.profiles()).map_err(OpenError::from)?));
+        let takes_over = inherited.is_some();
+        let (inherited, has_rules) = inherited.unwrap_or_default();
+        if let Some(key) = inherited.needs_restart(&config) {
+            return Err(TakeoverError::Fixed(key));
+        }
+        let rules = config.rules();
+        if has_rules && rules.is_none() {
+            return Err(TakeoverError::Fixed("whether there are firewall rules (install_rules, a transparent listener)"));
+        }
+        let controllers = config.prepare().map_err(ProxyStartError::from)?;
+        let egress = if takes_over {
+            if let Some(rules) = &rules {
+                rules.try_out().map_err(OpenError::from)?;
+            }
+            // The check loads the monitor, which a proxy without links may not do.
+            if config.profiles().any(|(_, profile, _)| profile.capacity.is_some()) {
+                Egress::try_out(config.profiles()).map_err(OpenError::from)?;
+            }
+            None
+        } else {
+            Egress::of(config.profiles()).map_err(OpenError::from)?
+        };
         config.rename_controllers();
         let config = Arc::new(config);
         let on_end: OnEnd = Arc::new(on_end);
-        let rules = config.rules();
         let (failure_sender, failures) = mpsc::channel();
-        let failures = Mutex::new(Some(failures));
         // Dropped when a later step fails, which stops the threads that have been started. Declared
         // before the channels, so that it is dropped after the senders that its threads wait for.
         let mut proxy = Proxy {
             workers: Vec::new(),
+            listeners: Mutex::default(),
+            earlier: Mutex::default(),
             config: Mutex::new(config.clone()),
-            kernel,
+            kernel: Mutex::new((controllers, egress)),
             gate: None,
             log: None,
             records: None,
-            failures,
+            failures: Mutex::new(Some(failures)),
             _mtu_probing: config.install_rules.then(kernel_setting::probe_mtu).flatten(),
         };
         let (log, log_thread) = flow_log::start().map_err(OpenError::system("start the log's thread"))?;
@@ -162,6 +231,8 @@ impl Proxy {
                 number,
                 inbox,
                 progress,
+                last_totals: Arc::default(),
+                accepts: !takes_over,
                 on_end: on_end.clone(),
                 gate: rules.is_some().then(|| gate_commands.clone()),
                 log: Some(log.clone()),
@@ -169,21 +240,65 @@ impl Proxy {
                 lookups: lookups.clone(),
                 open_carrier: bonds::open,
             };
-            proxy.workers.push(WorkerHandle::start(&config, failure_sender.clone(), context)?);
+            let listeners = listeners::open(&config, number, &inherited)?;
+            proxy.workers.push(WorkerHandle::start(&config, &listeners, failure_sender.clone(), context)?);
+            proxy.listeners.get_mut().unwrap_or_else(PoisonError::into_inner).extend(listeners);
         }
         if config.listen.iter().any(|listen| matches!(listen.mode, ListenMode::Socks5 | ListenMode::Bond)) {
             let mailboxes: Vec<Mailbox> = proxy.workers.iter().map(|worker| worker.mailbox.clone()).collect();
             let send_result = move |worker: usize, result| mailboxes[worker].send(WorkerCommand::Resolved(result));
             resolver::start(lookup_inbox, send_result).map_err(OpenError::system("start the threads that look names up"))?;
         }
+        Ok(PreparedProxy { gate_commands, gate_inbox, failures: failure_sender, rules, takes_over, proxy })
+    }
+
+    /// Installs the firewall rules, or takes over those of another process, and begins to accept.
+    ///
+    /// # Errors
+    /// [`ProxyStartError::Open`] when a rule or a link cannot be set up. Rules that were to be
+    /// taken over still belong to the other process.
+    pub(crate) fn begin(self, handed: Option<HandedRules>, earlier: Generations) -> Result<Proxy, ProxyStartError> {
+        let PreparedProxy { gate_commands, gate_inbox, failures, rules, takes_over, mut proxy } = self;
         // The rules come last: connections pass unsplit until all listeners are open.
         if let Some(rules) = rules {
-            let limit = gate::memory_limit(&config);
-            let gate = Gate::start(rules::Installed::install(rules).map_err(OpenError::from)?, limit, gate_inbox, failure_sender)
+            let limit = gate::memory_limit(&proxy.config());
+            let installed = match handed {
+                Some((state, descriptors)) => Installed::take_over(rules, state, descriptors),
+                None => Installed::install(rules),
+            };
+            let gate = Gate::start(installed.map_err(OpenError::from)?, limit, gate_inbox, failures)
                 .map_err(OpenError::system("start the thread that opens and shuts the gate"))?;
+            // The process that had the rules may have been full.
+            let _ = gate_commands.send(GateCommand::Memory(limit));
             proxy.gate = Some((gate_commands, gate));
         }
+        *proxy.earlier.get_mut().unwrap_or_else(PoisonError::into_inner) = earlier;
+        if takes_over {
+            proxy.take_over_links()?;
+            proxy.send_all(|| WorkerCommand::Accept);
+        }
         Ok(proxy)
+    }
+}
+
+impl Proxy {
+    /// Starts a proxy in the network namespace of the calling thread; returns when all listeners
+    /// are open and all firewall rules are installed. Each flow that ends is passed to `on_end` on
+    /// its worker's thread, which `on_end` must not block.
+    ///
+    /// # Errors
+    /// [`ProxyStartError`] when the configuration cannot be used, or a listener, a rule, a link or
+    /// a thread cannot be set up. Everything that was set up before is removed again.
+    pub fn start(config: ProxyConfig, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, ProxyStartError> {
+        let prepared = PreparedProxy::prepare(config, on_end, None).map_err(|error| match error {
+            TakeoverError::Start(error) => error,
+            other => ProxyStartError::Open(OpenError::system("start")(std::io::Error::other(other.to_string()))),
+        })?;
+        prepared.begin(None, Generations::default())
+    }
+
+    fn config(&self) -> Arc<ProxyConfig> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The channel on which the proxy reports that a part of it has failed for good; the process
@@ -220,11 +335,37 @@ impl Proxy {
         flows
     }
 
-    /// The totals of all flows, open ones too.
+    /// The present state of every flow for display, also of processes that drain since this one
+    /// took over from them.
+    pub fn flow_views(&self) -> Vec<FlowView> {
+        let mut views: Vec<FlowView> = self.flows().iter().map(FlowView::of).collect();
+        views.extend(self.earlier().flows());
+        views
+    }
+
+    /// The totals of all flows, open ones too, and of processes from which this one took over.
     pub fn totals(&self) -> Totals {
-        let mut totals = Totals::default();
-        self.collect(WorkerCommand::Totals, |part| totals += part);
+        let mut totals = self.own_totals();
+        totals += self.earlier().totals();
         totals
+    }
+
+    /// The totals of the flows of this process.
+    pub(crate) fn own_totals(&self) -> Totals {
+        let (mut totals, mut answered) = (Totals::default(), vec![false; self.workers.len()]);
+        self.collect(WorkerCommand::Totals, |(number, part): (usize, Totals)| {
+            answered[number] = true;
+            totals += part;
+        });
+        for (worker, _) in self.workers.iter().zip(answered).filter(|(_, answered)| !answered) {
+            let last = worker.last_totals.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            totals += last.unwrap_or_default();
+        }
+        totals
+    }
+
+    fn earlier(&self) -> MutexGuard<'_, Generations> {
+        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a command to the gate and waits for its reply; none: there is no gate.
@@ -298,11 +439,22 @@ impl Proxy {
     /// Accepts no new connections from now on: they pass unsplit. Open ones continue.
     pub fn begin_drain(&self) {
         self.ask_gate(GateCommand::Shut);
+        self.close_listeners();
         self.send_all(|| WorkerCommand::Drain);
     }
 
-    /// Whether every worker has ended, as it does after a drain.
+    /// Closes the copies of the listeners; the workers close theirs when they drain.
+    fn close_listeners(&self) {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Whether every worker has ended, as it does after a drain, and no process drains from which
+    /// this one took over: its flows need this one's rules.
     pub fn is_idle(&self) -> bool {
+        self.have_workers_ended() && self.earlier().count() == 0
+    }
+
+    fn have_workers_ended(&self) -> bool {
         self.workers.iter().all(|worker| worker.thread.as_ref().is_none_or(thread::JoinHandle::is_finished))
     }
 
@@ -346,7 +498,9 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.ask_gate(GateCommand::Shut);
+        self.close_listeners();
         self.send_all(|| WorkerCommand::Stop);
+        self.earlier().stop();
         self.join();
     }
 }

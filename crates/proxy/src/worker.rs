@@ -25,7 +25,7 @@ use crate::{
     flow_log::{self, Lines},
     flow_records::{FlowRecords, RecordSink},
     gate::GateCommand,
-    listeners::{self, WorkerListener},
+    listeners::WorkerListener,
     liveness::LoopProgress,
     measure::WorkerMeasurements,
     meter::Totals,
@@ -41,7 +41,7 @@ use std::{
     collections::VecDeque,
     io,
     rc::Rc,
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     time::{Duration, Instant},
 };
 
@@ -53,6 +53,11 @@ pub(crate) struct WorkerContext {
     pub(crate) number: usize,
     pub(crate) inbox: mpsc::Receiver<WorkerCommand>,
     pub(crate) progress: Arc<LoopProgress>,
+    /// The totals of its flows, once it has ended.
+    pub(crate) last_totals: Arc<Mutex<Option<Totals>>>,
+    /// Whether it accepts connections from the start. Otherwise this process takes over from another
+    /// one, and the command `Accept` follows.
+    pub(crate) accepts: bool,
     pub(crate) on_end: OnEnd,
     /// Channel to the gate; none: connections cannot pass unsplit, and wait while the worker is
     /// full.
@@ -140,16 +145,23 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Opens the worker's listeners and its bond. `waker` is the eventfd by which other threads
-    /// wake it.
+    /// Opens the worker's bond. `waker` is the eventfd by which other threads wake it.
     ///
     /// # Errors
-    /// When a listener or the bond cannot be opened, or epoll cannot be set up.
-    pub(crate) fn new(config: Arc<ProxyConfig>, waker: OwnedFd, context: WorkerContext) -> Result<Self, OpenError> {
-        let listeners = listeners::open(&config, context.number)?;
+    /// When the bond cannot be opened, or epoll cannot be set up.
+    pub(crate) fn new(
+        config: Arc<ProxyConfig>,
+        waker: OwnedFd,
+        listeners: Vec<WorkerListener>,
+        context: WorkerContext,
+    ) -> Result<Self, OpenError> {
         let mut worker = Self::watch(config, waker, listeners, context).map_err(OpenError::system("set up epoll for a worker"))?;
-        let context =
-            CarrierContext { reactor: worker.reactor.clone(), lookups: worker.context.lookups.clone(), worker: worker.context.number };
+        let context = CarrierContext {
+            reactor: worker.reactor.clone(),
+            lookups: worker.context.lookups.clone(),
+            worker: worker.context.number,
+            took_over: !worker.context.accepts,
+        };
         let carrier = (worker.context.open_carrier)(&worker.config, context);
         worker.carrier = carrier.map_err(|why| OpenError::system("set up the bond")(io::Error::other(why)))?;
         Ok(worker)
@@ -159,7 +171,8 @@ impl Worker {
         let reactor = Rc::new(Reactor::new()?);
         reactor.watch(&waker, Token::Waker, EventFlags::IN)?;
         for (index, listener) in listeners.iter().enumerate() {
-            reactor.watch(&listener.socket.socket, Token::Listener(index), EventFlags::IN)?;
+            let flags = if context.accepts { EventFlags::IN } else { EventFlags::empty() };
+            reactor.watch(&listener.socket.socket, Token::Listener(index), flags)?;
         }
         let (now, hard_limit) = (Instant::now(), config.hard_limit_of_a_worker());
         Ok(Worker {
@@ -218,6 +231,12 @@ impl Worker {
     /// # Errors
     /// When epoll fails: the event loop cannot go on.
     pub(crate) fn run(mut self) -> Result<(), Errno> {
+        self.run_turns()?;
+        *self.context.last_totals.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.totals());
+        Ok(())
+    }
+
+    fn run_turns(&mut self) -> Result<(), Errno> {
         let mut events = EventBatch::with_capacity(256);
         while !self.has_drained() {
             self.reactor.wait(&mut events, self.timeout())?;
@@ -283,7 +302,7 @@ impl Worker {
         while let Ok(command) = self.context.inbox.try_recv() {
             match command {
                 WorkerCommand::Flows(reply) => self.flow_reports.push(FlowReport { next: 0, reply }),
-                WorkerCommand::Totals(reply) => drop(reply.send(self.totals())),
+                WorkerCommand::Totals(reply) => drop(reply.send((self.context.number, self.totals()))),
                 WorkerCommand::Reload(config) => {
                     self.soft_limit = config.soft_limit_of_a_worker();
                     self.config = config;
@@ -304,6 +323,7 @@ impl Worker {
                         }
                     }
                 },
+                WorkerCommand::Accept => self.begin_accepting(),
                 WorkerCommand::Drain => {
                     self.draining = true;
                     if let Some(carrier) = &mut self.carrier {
@@ -313,6 +333,13 @@ impl Worker {
                         Some(_) => self.listeners_close_at = Some(self.scratch.now + DRAIN_GRACE),
                         None => self.listeners.clear(),
                     }
+                }
+                WorkerCommand::Leave => {
+                    self.draining = true;
+                    if let Some(carrier) = &mut self.carrier {
+                        carrier.leave();
+                    }
+                    self.listeners.clear();
                 }
                 WorkerCommand::Stop => {
                     for slot in 0..self.flows.bound() {
@@ -357,6 +384,8 @@ mod tests {
             number: 0,
             inbox: mpsc::channel().1,
             progress: Arc::default(),
+            last_totals: Arc::default(),
+            accepts: true,
             on_end,
             gate: None,
             log: None,
@@ -364,7 +393,7 @@ mod tests {
             lookups: mpsc::channel().0,
             open_carrier: |_, _| Ok(None),
         };
-        let mut worker = Worker::new(Arc::new(config), waker, context).unwrap();
+        let mut worker = Worker::new(Arc::new(config), waker, Vec::new(), context).unwrap();
         worker.draining = true;
         worker
     }

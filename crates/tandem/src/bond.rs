@@ -125,6 +125,10 @@ struct BondOptions {
     /// Name of this end for `tandem flows --name`
     #[arg(long, value_name = "NAME", default_value = "default")]
     name: String,
+    /// Take over from the process of this name that runs: it hands its listening sockets and
+    /// firewall rules over, and ends with its last stream. `tandem restart` starts such a process
+    #[arg(long)]
+    take_over: bool,
     /// Check whether this host meets the requirements of a start, and exit; "--check=config" checks
     /// the options alone
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
@@ -150,7 +154,7 @@ impl BondOptions {
             let tried = || try_start(&service.config, Some(&service.name), service.metrics);
             return check::run(how, tried);
         }
-        service::serve(service, || Ok(None))
+        service::serve(service, self.take_over, || Ok(None))
     }
 }
 

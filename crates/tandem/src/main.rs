@@ -39,6 +39,7 @@ mod paper;
 mod probe;
 mod proxy;
 mod reference;
+mod restart;
 mod run;
 mod runs;
 mod service;
@@ -71,6 +72,7 @@ enum Command {
     Flows(flows::FlowsCommand),
     Top(flows::TopCommand),
     Bypass(bypass::BypassCommand),
+    Restart(restart::RestartCommand),
     Cache(Box<cache::CacheCommand>),
     #[command(hide = true)]
     PictureWorker(cache::PictureWorkerCommand),
@@ -168,6 +170,7 @@ fn main() -> ExitCode {
         Command::Flows(command) => command.run(),
         Command::Top(command) => command.run(),
         Command::Bypass(command) => command.run(),
+        Command::Restart(command) => command.run(),
         Command::Cache(command) => command.run(),
         Command::PictureWorker(command) => command.run(),
         Command::Control(command) => command.run(),

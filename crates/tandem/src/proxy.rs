@@ -16,6 +16,7 @@ use units::{Bytes, Span};
 /// Splits each TCP connection that its listeners accept into two legs, relayed through a bounded
 /// buffer. On SIGTERM or Ctrl-C it accepts no new connections and waits for the existing ones to
 /// end; a second signal resets them. SIGHUP reloads the configuration file, for new connections.
+/// `tandem restart` has a new process take over without losing a connection.
 #[derive(Debug, Args)]
 pub(crate) struct ProxyCommand {
     /// Configuration file (TOML); options on the command line take precedence
@@ -73,6 +74,10 @@ pub(crate) struct ProxyCommand {
     /// first connection of a client to a server port passes unsplit) or ignore [default: heed]
     #[arg(long, value_name = "POLICY")]
     forward_policy: Option<ForwardPolicy>,
+    /// Take over from the proxy of this name that runs: it hands its listening sockets and firewall
+    /// rules over, and ends with its last connection. `tandem restart` starts such a process
+    #[arg(long)]
+    take_over: bool,
     /// Print the firewall rules and exit
     #[arg(long)]
     dry_run: bool,
@@ -97,7 +102,7 @@ impl ProxyCommand {
             }
             return Ok(());
         }
-        service::serve(&service, || if self.config.is_some() { self.service().map(Some) } else { Ok(None) })
+        service::serve(&service, self.take_over, || if self.config.is_some() { self.service().map(Some) } else { Ok(None) })
     }
 
     /// Merges the command line into the configuration file; the command line takes precedence.

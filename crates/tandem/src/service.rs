@@ -1,42 +1,78 @@
-//! The life of a proxy service: start, reload on SIGHUP, drain on SIGTERM or SIGINT.
+//! The life of a proxy service: start, or takeover from the one that runs; reload on SIGHUP; drain on
+//! SIGTERM or SIGINT, or after another process has taken over.
 
 use crate::{
     CommandError,
     signals::{ServiceEvent, ServiceEvents},
     watchdog,
 };
-use proxy::{Proxy, ProxyConfig, ProxyConfigError, ProxyFailure, ProxyStartError, Service, control, metrics};
+use proxy::{
+    Proxy, ProxyConfig, ProxyConfigError, ProxyFailure, ProxyStartError, Service, control, metrics,
+    takeover::{EarlierLink, Launch, StartedProxy, Takeover, TakeoverError, TakeoverEvent, Takeovers},
+};
 use sd_notify::NotifyState;
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 /// Interval at which a proxy that drains is checked for remaining flows.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a process that ends waits until the answer of `tandem restart` is sent.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Runs a proxy until a signal ends it. `read_again` returns the configuration for a reload;
-/// `None`: the configuration comes from the command line.
-pub(crate) fn serve(service: &Service, read_again: impl Fn() -> Result<Option<Service>, ProxyConfigError>) -> Result<(), CommandError> {
+/// Runs a proxy until a signal ends it, or another process takes over. `take_over`: it takes over
+/// from the one that runs. `read_again` returns the configuration for a reload; `None`: the
+/// configuration comes from the command line.
+pub(crate) fn serve(
+    service: &Service,
+    take_over: bool,
+    read_again: impl Fn() -> Result<Option<Service>, ProxyConfigError>,
+) -> Result<(), CommandError> {
+    // Early: see `Launch`.
+    let launch = Launch::of_this_process().ok();
     let events = ServiceEvents::start(true)?;
-    let proxy = Arc::new(Proxy::start(service.config.clone(), |_| {}).map_err(start_failure)?);
+    let (link, sender) = (Arc::new(OnceLock::new()), events.sender());
+    let (left, sender) = (link.clone(), Mutex::new(sender));
+    let on_takeover = move |event| {
+        let event = match event {
+            TakeoverEvent::Left(link) => {
+                let _ = left.set(link);
+                ServiceEvent::Left
+            }
+            TakeoverEvent::Stop => ServiceEvent::Stop,
+        };
+        let _ = sender.lock().unwrap_or_else(PoisonError::into_inner).send(event);
+    };
+    let running = if take_over { Running::take_over(service, launch, on_takeover) } else { Running::start(service, launch, on_takeover) };
+    let Running { proxy, control, metrics, takeovers } = running?;
     let failed = end_on_failure(&proxy, &events).map_err(no_thread)?;
-    // Held to the end: no other proxy can take the name while this one's rules are installed.
-    let _control = control::serve(&proxy, &service.name).map_err(start_failure)?;
-    let metrics =
-        service.metrics.map(|at| metrics::serve(&proxy, at).map_err(|error| CommandError::Failed(error.to_string()))).transpose()?;
     warn(&service.config);
     tracing::info!("splitting connections");
-    watchdog::start(proxy.liveness()).map_err(no_thread)?;
+    let watchdog = watchdog::start(proxy.liveness()).map_err(no_thread)?;
     tell_manager(&[NotifyState::Ready]);
-    while events.next() == ServiceEvent::Reload {
+    let mut event = events.next();
+    while event == ServiceEvent::Reload {
         reload(&proxy, service, &read_again);
+        event = events.next();
+    }
+    if event == ServiceEvent::Left || !takeovers.close() {
+        let link = link.wait();
+        if event == ServiceEvent::Stop {
+            // It came before the service manager knew the new main process.
+            stop_process(link.pid);
+        }
+        // It is the main process from now on, and only messages of that count.
+        tell_manager(&[NotifyState::MainPid(link.pid)]);
+        drop((watchdog, control, metrics));
+        return end_as_earlier(&proxy, &events, link, &takeovers);
     }
     tell_manager(&[NotifyState::Stopping]);
     if failed.get().is_none() {
         drain(&proxy, &events);
     }
+    // The name is held until here: no other proxy can take it while this one's rules are installed.
     drop(metrics);
     // Dropping the last reference resets the remaining flows and removes the rules. Control
     // requests may hold a reference for a moment.
@@ -47,10 +83,69 @@ pub(crate) fn serve(service: &Service, read_again: impl Fn() -> Result<Option<Se
         thread::sleep(Duration::from_millis(5));
         shared = still_shared;
     }
+    drop(control);
     if let Some(failure) = failed.get() {
         return Err(CommandError::Failed(failure.to_string()));
     }
     tracing::info!("done");
+    Ok(())
+}
+
+/// A proxy and what the service has beside it.
+struct Running {
+    proxy: Arc<Proxy>,
+    control: Option<control::ControlSocket>,
+    metrics: Option<metrics::Server>,
+    takeovers: Arc<Takeovers>,
+}
+
+impl Running {
+    fn start(
+        service: &Service,
+        launch: Option<Launch>,
+        on_takeover: impl Fn(TakeoverEvent) + Send + Sync + 'static,
+    ) -> Result<Self, CommandError> {
+        let proxy = Arc::new(Proxy::start(service.config.clone(), |_| {}).map_err(start_failure)?);
+        let listener = service.metrics.map(metrics::listen).transpose().map_err(start_failure);
+        let copy = listener.as_ref().ok().and_then(|listener| listener.as_ref()?.try_clone().ok());
+        let takeovers = Arc::new(Takeovers::new(launch, copy, on_takeover));
+        let control = control::serve(&proxy, &service.name, takeovers.clone()).map_err(start_failure)?;
+        let metrics = listener?.map(|listener| metrics::serve_on(&proxy, listener)).transpose().map_err(start_failure)?;
+        Ok(Running { proxy, control, metrics, takeovers })
+    }
+
+    fn take_over(
+        service: &Service,
+        launch: Option<Launch>,
+        on_takeover: impl Fn(TakeoverEvent) + Send + Sync + 'static,
+    ) -> Result<Self, CommandError> {
+        let failed = |error: TakeoverError| match error {
+            TakeoverError::Start(error) => start_failure(error),
+            other => CommandError::Failed(other.to_string()),
+        };
+        let takeover = Takeover::request(&service.name).map_err(failed)?;
+        let mut takeovers = None;
+        let context = |metrics| takeovers.insert(Arc::new(Takeovers::new(launch, metrics, on_takeover))).clone();
+        let StartedProxy { proxy, control, metrics } = takeover.start(service, |_| {}, context).map_err(failed)?;
+        let metrics = metrics.map(|listener| metrics::serve_on(&proxy, listener)).transpose().map_err(start_failure)?;
+        let takeovers = takeovers.expect("the context of a takeover that succeeded was made");
+        Ok(Running { proxy, control: Some(control), metrics, takeovers })
+    }
+}
+
+fn stop_process(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    let _ = pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::TERM));
+}
+
+/// Waits until all flows have ended, after another process has taken over.
+fn end_as_earlier(proxy: &Proxy, events: &ServiceEvents, link: &EarlierLink, takeovers: &Takeovers) -> Result<(), CommandError> {
+    let (pid, version) = (link.pid, &link.version);
+    tracing::info!("process {pid}, version {version}, has taken over; waiting for the existing flows to end (a signal resets them)");
+    while !proxy.is_idle() && !events.ends_within(DRAIN_INTERVAL) {}
+    link.end(proxy.end());
+    takeovers.wait_for_answer(ANSWER_PATIENCE);
+    tracing::info!("done: all flows that began before the takeover have ended");
     Ok(())
 }
 
@@ -123,8 +218,8 @@ fn no_thread(why: std::io::Error) -> CommandError {
     CommandError::Failed(format!("cannot start a thread: {why}"))
 }
 
-fn start_failure(error: ProxyStartError) -> CommandError {
-    match error {
+fn start_failure(error: impl Into<ProxyStartError>) -> CommandError {
+    match error.into() {
         ProxyStartError::Config(error) => usage(error),
         other => CommandError::Failed(other.to_string()),
     }

@@ -14,6 +14,8 @@ pub(crate) enum ServiceEvent {
     Stop,
     /// A part of the service has failed permanently.
     Failure,
+    /// Another process has taken over.
+    Left,
 }
 
 /// Receives [`ServiceEvent`]s.

@@ -1,5 +1,7 @@
 //! Installed rules: how they change while the proxy runs, how lost ones are installed again, and
-//! how they are removed.
+//! how they are removed. `handover` passes them to the next proxy.
+
+mod handover;
 
 use super::{
     DELIVERY, Firewall, ForwardPolicy, Hook, MARK, Rules, RulesError, SETTING, TABLE,
@@ -11,6 +13,8 @@ use super::{
     watch::TableWatch,
     zone,
 };
+pub use handover::RulesHandover;
+
 use crate::{
     kernel_setting::{ChangedSetting, KernelSetting},
     policy::{Prefix, Rule},
@@ -409,6 +413,9 @@ impl Installed {
 
 impl Drop for Installed {
     fn drop(&mut self) {
+        if !self.owner.is_mine() {
+            return;
+        }
         // First the nftables rules, which would otherwise mark packets for routes that are gone.
         // The table last: once it is gone, another proxy may start and install the same routes.
         if let Err(error) = self.owner.run(&[format!("flush table inet {TABLE}")]) {

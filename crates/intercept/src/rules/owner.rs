@@ -6,14 +6,22 @@
 //! table. If the shell is killed too, the table stays, but does no harm: without a listener
 //! `tproxy` lets connections pass, and the next start replaces the table. There a listening socket
 //! (`runtime_dir`) shows whether a table belongs to a running proxy.
+//!
+//! On a hot restart the process stays: the next proxy gets the two pipes to it, and its pidfd
+//! ([`Owner::hand_over`], [`Owner::take_over`]).
 
 use super::{RulesError, TABLE, nft};
 use crate::runtime_dir::{Access, ClaimError, ClaimedSocket, RuntimeDirs};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
 use std::{
     fmt,
-    io::{self, PipeReader, Read as _, Write as _},
-    os::unix::process::CommandExt as _,
+    fs::File,
+    io::{self, Read as _, Write as _},
+    os::{fd::OwnedFd, unix::process::CommandExt as _},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -31,15 +39,149 @@ const LOCK: &str = "table";
 /// then.
 #[derive(Debug)]
 pub(super) struct Owner {
-    process: Child,
-    answers: PipeReader,
+    process: OwnerProcess,
+    /// `None`: closed.
+    input: Option<File>,
+    answers: File,
     /// The socket that shows that this proxy runs, on kernels without owners.
     lock: Option<ClaimedSocket>,
     /// Why it cannot be used any more although its process may still run: it did not answer.
     failure: Option<String>,
+    /// Whether this process ends the owner when it drops this. Otherwise it belongs to another
+    /// proxy.
+    is_mine: bool,
+}
+
+#[derive(Debug)]
+enum OwnerProcess {
+    /// A child of this process.
+    Child(Child),
+    /// A child of an earlier proxy, known by its pidfd.
+    Inherited(OwnedFd),
+}
+
+impl OwnerProcess {
+    /// The exit status, as text, if it has ended.
+    fn ended(&mut self) -> Option<String> {
+        match self {
+            OwnerProcess::Child(child) => child.try_wait().ok().flatten().map(|status| status.to_string()),
+            OwnerProcess::Inherited(process) => {
+                let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+                ended.is_ok_and(|ended| ended > 0).then(|| "its status is unknown".into())
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        match self {
+            OwnerProcess::Child(child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            OwnerProcess::Inherited(process) => drop(pidfd_send_signal(process, Signal::KILL)),
+        }
+    }
+
+    /// A descriptor by which another process knows it.
+    fn pidfd(&self) -> io::Result<OwnedFd> {
+        match self {
+            OwnerProcess::Child(child) => {
+                let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+                Ok(pidfd_open(pid, PidfdFlags::empty())?)
+            }
+            OwnerProcess::Inherited(process) => process.try_clone(),
+        }
+    }
+}
+
+/// An owner on its way to another process.
+#[derive(Debug)]
+pub(super) struct OwnerParts {
+    /// Input, output, pidfd; and the socket and the lock of the claim, if there is one.
+    pub(super) descriptors: Vec<OwnedFd>,
+    /// The path of the claimed socket.
+    pub(super) lock: Option<PathBuf>,
 }
 
 impl Owner {
+    /// Copies of the descriptors by which another process can use the owner.
+    ///
+    /// # Errors
+    /// The owner has ended, or no descriptor is left.
+    pub(super) fn hand_over(&self) -> io::Result<OwnerParts> {
+        let input = self.input.as_ref().ok_or_else(|| io::Error::other("its input was closed"))?;
+        let mut descriptors = vec![input.try_clone()?.into(), self.answers.try_clone()?.into(), self.process.pidfd()?];
+        let lock = self.lock.as_ref().map(ClaimedSocket::parts).transpose()?;
+        let lock = lock.map(|(path, more)| {
+            descriptors.extend(more);
+            path
+        });
+        Ok(OwnerParts { descriptors, lock })
+    }
+
+    /// The owner that another process has handed over. Call [`resume`](Self::resume) before
+    /// anything else. It belongs to the other process until [`keep`](Self::keep).
+    ///
+    /// # Errors
+    /// Descriptors are missing.
+    pub(super) fn take_over(parts: OwnerParts) -> Result<Self, RulesError> {
+        let incomplete = |_| RulesError::OwnerLost { why: "it was handed over without its descriptors".into() };
+        let (owner, lock) = match parts.lock {
+            None => (parts.descriptors.try_into().map_err(incomplete)?, None),
+            Some(path) => {
+                let [input, answers, process, socket, lock] = parts.descriptors.try_into().map_err(incomplete)?;
+                ([input, answers, process], Some(ClaimedSocket::from_parts(path, [socket, lock])))
+            }
+        };
+        let [input, answers, process]: [OwnedFd; 3] = owner;
+        Ok(Owner {
+            process: OwnerProcess::Inherited(process),
+            input: Some(input.into()),
+            answers: answers.into(),
+            lock,
+            failure: None,
+            is_mine: false,
+        })
+    }
+
+    /// Makes the owner belong to this process: the one that handed it over has left it.
+    pub(super) fn keep(&mut self) {
+        self.is_mine = true;
+        if let Some(lock) = &self.lock {
+            lock.keep();
+        }
+    }
+
+    /// Whether it belongs to this process.
+    pub(super) fn is_mine(&self) -> bool {
+        self.is_mine
+    }
+
+    /// Makes input and output of the owner begin anew, after another process may have used them: it
+    /// may have been killed after half a command, or before it read the answer.
+    ///
+    /// # Errors
+    /// The owner does not answer.
+    pub(super) fn resume(&mut self) -> Result<(), RulesError> {
+        // An unknown command. The line end before it ends half a command, which cannot be valid:
+        // each line is written at once, and ends with a line end.
+        const BEGIN: &str = "begin-after-handover";
+        let answered = self.exchange_text(&format!("\n{BEGIN}\n"), BEGIN);
+        if let Err(RulesError::OwnerLost { why }) = &answered {
+            self.failure = Some(why.clone());
+        }
+        answered.map(drop)
+    }
+
+    /// Leaves the owner to the process to which it was handed over.
+    pub(super) fn leave(&mut self) {
+        self.is_mine = false;
+        self.input = None;
+        if let Some(lock) = self.lock.take() {
+            lock.leave();
+        }
+    }
+
     /// Starts the process, and creates the table, which is still empty. Only one proxy at a time
     /// can do so in a network namespace.
     ///
@@ -93,7 +235,7 @@ impl Owner {
     fn start(command: &mut Command, lock: Option<ClaimedSocket>) -> Result<Self, RulesError> {
         let (answers, end) = io::pipe().map_err(RulesError::RunNft)?;
         let errors = end.try_clone().map_err(RulesError::RunNft)?;
-        let process = command
+        let mut process = command
             // In a process group of its own, so that Ctrl-C in a terminal does not end it: flows
             // still need the rules.
             .process_group(0)
@@ -104,7 +246,15 @@ impl Owner {
             .stderr(errors)
             .spawn()
             .map_err(RulesError::RunNft)?;
-        Ok(Owner { process, answers, lock, failure: None })
+        let input = process.stdin.take().map(|input| OwnedFd::from(input).into());
+        Ok(Owner {
+            process: OwnerProcess::Child(process),
+            input,
+            answers: OwnedFd::from(answers).into(),
+            lock,
+            failure: None,
+            is_mine: true,
+        })
     }
 
     /// Runs `commands`, all or none, and returns the output.
@@ -123,22 +273,7 @@ impl Owner {
         // nft answers in order, so that its error message about this unknown command ends the
         // answer.
         const END: &str = "end-of-answer";
-        let lost = |why: &dyn fmt::Display| RulesError::OwnerLost { why: why.to_string() };
-        let text = format!("{}\n{END}\n", commands.join("; "));
-        let input = self.process.stdin.as_mut().ok_or_else(|| lost(&"its input was closed"))?;
-        input.write_all(text.as_bytes()).and_then(|()| input.flush()).map_err(|why| lost(&why))?;
-        let (begun, mut said) = (Instant::now(), String::new());
-        while !said.contains(&format!("\n{END}\n")) {
-            let left = ANSWER_TIMEOUT.saturating_sub(begun.elapsed());
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: 0 };
-            let ready = poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], Some(&timeout)).map_err(|why| lost(&why))?;
-            let mut part = [0; 4096];
-            match if ready == 0 { Ok(0) } else { self.answers.read(&mut part) } {
-                Ok(0) => return Err(lost(&if ready == 0 { "it has not answered in time" } else { "it has ended" })),
-                Ok(count) => said += &String::from_utf8_lossy(&part[..count]),
-                Err(why) => return Err(lost(&why)),
-            }
-        }
+        let said = self.exchange_text(&format!("{}\n{END}\n", commands.join("; ")), END)?;
         // The last error is about END itself.
         let answer = said.rfind("Error:").map_or(said.as_str(), |end| &said[..end]);
         match answer.find("Error:") {
@@ -150,12 +285,32 @@ impl Owner {
         }
     }
 
+    /// Writes `text`, and reads until the error message about its last line, `end`.
+    fn exchange_text(&mut self, text: &str, end: &str) -> Result<String, RulesError> {
+        let lost = |why: &dyn fmt::Display| RulesError::OwnerLost { why: why.to_string() };
+        let input = self.input.as_mut().ok_or_else(|| lost(&"its input was closed"))?;
+        input.write_all(text.as_bytes()).and_then(|()| input.flush()).map_err(|why| lost(&why))?;
+        let (begun, mut said) = (Instant::now(), String::new());
+        while !said.contains(&format!("\n{end}\n")) {
+            let left = ANSWER_TIMEOUT.saturating_sub(begun.elapsed());
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: 0 };
+            let ready = poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], Some(&timeout)).map_err(|why| lost(&why))?;
+            let mut part = [0; 4096];
+            match if ready == 0 { Ok(0) } else { self.answers.read(&mut part) } {
+                Ok(0) => return Err(lost(&if ready == 0 { "it has not answered in time" } else { "it has ended" })),
+                Ok(count) => said += &String::from_utf8_lossy(&part[..count]),
+                Err(why) => return Err(lost(&why)),
+            }
+        }
+        Ok(said)
+    }
+
     /// Why the owner cannot be used any more: it has ended, and the table is gone, or it does not
     /// answer, and the table cannot be changed. `None` if it works.
     pub(super) fn ended(&mut self) -> Option<String> {
-        match self.process.try_wait() {
-            Ok(Some(status)) => Some(format!("the nft process that owns the table inet {TABLE} has ended ({status})")),
-            _ => self.failure.as_ref().map(|why| format!("the nft process that owns the table inet {TABLE} failed: {why}")),
+        match self.process.ended() {
+            Some(status) => Some(format!("the nft process that owns the table inet {TABLE} has ended ({status})")),
+            None => self.failure.as_ref().map(|why| format!("the nft process that owns the table inet {TABLE} failed: {why}")),
         }
     }
 
@@ -167,13 +322,15 @@ impl Owner {
 
     /// Stops the process. Returns when the table is removed.
     pub(super) fn stop(&mut self) {
-        drop(self.process.stdin.take());
+        drop(self.input.take());
+        if !self.is_mine {
+            return;
+        }
         // Its input is closed, which ends it. If it does not end in time, it is killed.
         let begun = Instant::now();
-        while matches!(self.process.try_wait(), Ok(None)) {
+        while self.process.ended().is_none() {
             if begun.elapsed() > Duration::from_secs(2) {
-                let _ = self.process.kill();
-                let _ = self.process.wait();
+                self.process.kill();
                 break;
             }
             thread::sleep(Duration::from_millis(1));

@@ -198,6 +198,10 @@ impl Bonds {
         let (index, time) = (member.entry, self.time());
         let slot = match self.by_id.get(&id) {
             Some(slot) => *slot,
+            None if known && self.host.took_over() && !self.past.contains(&id) => {
+                self.entries.release(index);
+                return;
+            }
             None if known || self.draining || self.past.contains(&id) => {
                 let why = if self.draining { bond::ResetReason::Stopped } else { bond::ResetReason::Reset };
                 return self.linger(member, Frame::Reset(why as u8).header().to_vec());

@@ -16,12 +16,15 @@ use intercept::{
     sys,
 };
 use relay::{Ending, FlowRecord, PlainLeg, Readiness, Scratch, Token, UNKNOWN_ADDRESS, dial_first};
-use std::{cmp::Reverse, io, mem, net::SocketAddr};
+use std::{cmp::Reverse, io, mem, net::SocketAddr, time::Duration};
 use units::Span;
 
 /// Number of ended streams that are remembered: a connection that arrives late for one of them must
 /// not begin a new stream.
 const REMEMBERED: usize = 8192;
+/// A connection that the other end closes within this time, without any payload, was not wanted. It
+/// is not replaced while its stream has others: the next one would be closed too.
+const REJECTED: Duration = Duration::from_secs(5);
 
 impl Bonds {
     /// Begins a stream for a client.
@@ -91,6 +94,7 @@ impl Bonds {
         let (tier, time, bound) = (self.networks.tier(network), self.time(), self.host.bond().connection_window);
         let Some(bonded) = self.streams.get_mut(slot) else { return };
         let mut member = Member::new(channel, network as u8, index, bound);
+        member.joined = Some(self.now);
         member.say(&Frame::Join { stream: bonded.id, known: bonded.known, network: network as u8, tier });
         // The new connection replaces a silent one over the same network.
         let old = bonded.stream.lose_over(network as u8);
@@ -165,13 +169,18 @@ impl Bonds {
 
     /// Handles the loss of a connection of a stream.
     pub(crate) fn on_lost(&mut self, slot: usize, member: Member, why: Lost) {
-        let network = usize::from(member.network);
+        let (network, now) = (usize::from(member.network), self.now);
+        // A process that took over from another one does not know the streams of that one, and
+        // closes connections that join them.
+        let rejected = why == Lost::Closed && member.received == 0 && member.joined.is_some_and(|at| now - at < REJECTED);
         self.drop_entry(member.entry);
         drop(member);
-        let now = self.now;
         let Some(bonded) = self.streams.get_mut(slot) else { return };
         bonded.note_loss(why, now);
-        if let (Role::Connect { .. }, false) = (bonded.role, self.draining && bonded.stream.outbound.is_delivered()) {
+        let has_others = bonded.alone.is_none();
+        if let (Role::Connect { .. }, false) = (bonded.role, self.draining && bonded.stream.outbound.is_delivered())
+            && !(rejected && has_others)
+        {
             tracing::debug!(network = self.networks.name(network), "a connection of a stream is lost: {why}");
             self.want(network, slot);
         }

@@ -175,7 +175,7 @@ impl ProxyConfig {
     }
 
     /// The buffer, if it is so small that listeners set it on their sockets.
-    fn small_buffer(&self) -> Option<Bytes> {
+    pub(crate) fn small_buffer(&self) -> Option<Bytes> {
         self.buffer.filter(|bytes| leg::Shares::of(bytes.0 as usize).pipe == 0)
     }
 }

@@ -4,6 +4,7 @@ use crate::{
     flow_records::RecordCounts,
     meter::Totals,
     running::{Proxy, ProxyLimits},
+    takeover::Hello,
 };
 use intercept::{Counted, LinkView, Prefix, ReceiveCounters, ZeroWindows};
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,10 @@ pub(super) enum Request {
     BypassAdd(Vec<Prefix>),
     /// Removes from the prefixes that bypass.
     BypassRemove(Vec<Prefix>),
+    /// Take over from the proxy: what follows are the messages of `takeover`.
+    TakeOver(Hello),
+    /// Start a process that takes over.
+    Restart,
 }
 
 /// Counts of all flows, of the firewall and of the host.
@@ -49,9 +54,16 @@ pub struct ProxyStatus {
     /// Receive buffer overruns of the proxy's network namespace; none if they cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receive: Option<ReceiveCounters>,
+    /// Processes that drain since this one took over from them. Their flows are counted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub draining_processes: usize,
     /// What only metrics show.
     #[serde(default)]
     pub details: StatusDetails,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// Counts and limits that only metrics show.
@@ -77,6 +89,7 @@ impl Proxy {
             counted: self.counted().and_then(Result::ok),
             links: self.links(),
             receive: ReceiveCounters::read().ok(),
+            draining_processes: self.draining_processes(),
             details: StatusDetails {
                 limits: Some(self.limits()),
                 zero_windows: ZeroWindows::read().ok(),
@@ -140,7 +153,7 @@ pub(super) fn read_line(mut stream: &UnixStream, longest: usize, deadline: Insta
 ///
 /// # Errors
 /// [`ErrorKind::TimedOut`] at the deadline, or an error of the socket.
-pub(super) fn write_line(mut stream: &UnixStream, value: &impl Serialize, deadline: Instant) -> io::Result<()> {
+pub(crate) fn write_line(mut stream: &UnixStream, value: &impl Serialize, deadline: Instant) -> io::Result<()> {
     let mut text = serde_json::to_vec(value)?;
     text.push(b'\n');
     let mut rest = &text[..];

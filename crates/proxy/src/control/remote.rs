@@ -4,7 +4,11 @@ use super::{
     printable::{printable, printable_value},
     protocol::{DENIED, LONGEST_ANSWER, ProxyStatus, Request, is_name, read_line, socket_name, write_line},
 };
-use crate::{gate::BypassChange, meter::FlowView};
+use crate::{
+    gate::BypassChange,
+    meter::FlowView,
+    takeover::{Hello, RestartReport},
+};
 use intercept::{
     Prefix,
     runtime_dir::{FindError, RuntimeDirs},
@@ -13,12 +17,15 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::{
     io,
+    os::unix::net::UnixStream,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
 /// Time limit for the answer of the proxy.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time limit for a restart: longer than the proxy's own.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Why a request to a running proxy failed.
 #[derive(Debug, thiserror::Error)]
@@ -64,18 +71,34 @@ impl Remote {
     }
 
     fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ControlError> {
+        self.ask_within(request, ANSWER_TIMEOUT)
+    }
+
+    /// Connects to the proxy.
+    fn connect(&self) -> Result<UnixStream, ControlError> {
         let not_found = || ControlError::NotFound(self.name.clone());
         if !is_name(&self.name) {
             return Err(not_found());
         }
         let places = RuntimeDirs::of_thread().map_err(ControlError::Io)?;
-        let stream = places.connect(&socket_name(&self.name)).map_err(|error| match error {
+        places.connect(&socket_name(&self.name)).map_err(|error| match error {
             FindError::Absent => not_found(),
             FindError::Denied => ControlError::Denied,
             FindError::Impostor(socket, user) => ControlError::Impostor { socket, user: user.as_raw() },
-        })?;
+        })
+    }
+
+    /// Begins a takeover, and returns the connection for its messages.
+    pub(crate) fn begin_takeover(&self, hello: Hello) -> Result<UnixStream, ControlError> {
+        let stream = self.connect()?;
+        write_line(&stream, &Request::TakeOver(hello), Instant::now() + ANSWER_TIMEOUT).map_err(ControlError::Io)?;
+        Ok(stream)
+    }
+
+    fn ask_within<T: DeserializeOwned>(&self, request: &Request, timeout: Duration) -> Result<T, ControlError> {
+        let stream = self.connect()?;
         let exchange = || {
-            let deadline = Instant::now() + ANSWER_TIMEOUT;
+            let deadline = Instant::now() + timeout;
             // The proxy answers a user that it refuses without reading the request.
             let sent = write_line(&stream, request, deadline);
             let line = read_line(&stream, LONGEST_ANSWER, deadline);
@@ -106,6 +129,15 @@ impl Remote {
     /// [`ControlError`] when the proxy cannot be reached or rejects the request.
     pub fn status(&self) -> Result<ProxyStatus, ControlError> {
         self.ask(&Request::Status)
+    }
+
+    /// Has the proxy start a process that takes over from it, and waits until that is in charge.
+    ///
+    /// # Errors
+    /// [`ControlError::Refused`] with the reason why the proxy that runs is still in charge, or
+    /// [`ControlError`] when it cannot be reached.
+    pub fn restart(&self) -> Result<RestartReport, ControlError> {
+        self.ask_within(&Request::Restart, RESTART_TIMEOUT)
     }
 
     /// Changes the prefixes that bypass; returns the resulting list.

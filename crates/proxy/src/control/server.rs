@@ -4,8 +4,8 @@ use super::protocol::{DENIED, LONGEST_REQUEST, Request, is_name, read_line, sock
 use crate::{
     error::{ChangeError, ProxyStartError},
     gate::BypassChange,
-    meter::FlowView,
     running::Proxy,
+    takeover::Takeovers,
     worker::sys,
 };
 use intercept::{
@@ -41,7 +41,22 @@ pub struct ControlSocket {
     waker: Arc<OwnedFd>,
     thread: Option<thread::JoinHandle<()>>,
     /// Dropped after the thread has ended, which frees the name.
-    _claim: Arc<ClaimedSocket>,
+    claim: Arc<ClaimedSocket>,
+}
+
+impl ControlSocket {
+    /// Makes the name of a socket that was taken over belong to this process.
+    pub(crate) fn keep(&self) {
+        self.claim.keep();
+    }
+}
+
+/// What the threads of clients need.
+#[derive(Debug, Clone)]
+struct Served {
+    proxy: Weak<Proxy>,
+    takeovers: Arc<Takeovers>,
+    claim: Weak<ClaimedSocket>,
 }
 
 impl Drop for ControlSocket {
@@ -54,13 +69,13 @@ impl Drop for ControlSocket {
 }
 
 /// Serves the control socket of `proxy` under this name, in the network namespace of the calling
-/// thread, until the result is dropped. None: the socket's directory cannot be made, which is
+/// thread, until the result is dropped. Other processes may take over by it. None: the socket's directory cannot be made, which is
 /// logged; the proxy works without a control socket.
 ///
 /// # Errors
 /// [`ProxyStartError::Open`] when the name is invalid or taken, or the socket cannot be opened;
 /// [`OpenError::System`] when its thread cannot be started.
-pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, ProxyStartError> {
+pub fn serve(proxy: &Arc<Proxy>, name: &str, takeovers: Arc<Takeovers>) -> Result<Option<ControlSocket>, ProxyStartError> {
     let refused =
         |why: io::Error, cure| ProxyStartError::Open(OpenError::Listen { address: format!("the control socket {name:?}"), cure, why });
     if !is_name(name) {
@@ -82,17 +97,31 @@ pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, Pr
         }
         Err(ClaimError::System(why)) => return Err(refused(why, system_cure)),
     };
+    start(proxy, claim, takeovers).map(Some).map_err(ProxyStartError::from)
+}
+
+/// Serves a control socket that was taken over. Its name belongs to the other process until
+/// [`ControlSocket::keep`].
+///
+/// # Errors
+/// [`OpenError::System`] when its thread cannot be started.
+pub(crate) fn take_over_control(proxy: &Arc<Proxy>, claim: ClaimedSocket, takeovers: Arc<Takeovers>) -> Result<ControlSocket, OpenError> {
+    start(proxy, Arc::new(claim), takeovers)
+}
+
+fn start(proxy: &Arc<Proxy>, claim: Arc<ClaimedSocket>, takeovers: Arc<Takeovers>) -> Result<ControlSocket, OpenError> {
     let failed = OpenError::system;
     let waker = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| failed("make an eventfd")(errno.into()))?);
     claim.listener.set_nonblocking(true).map_err(failed("watch the control socket"))?;
-    let (proxy, socket, stop) = (Arc::downgrade(proxy), claim.clone(), waker.clone());
-    let work = move || accept(&socket.listener, &stop, &proxy);
+    let served = Served { proxy: Arc::downgrade(proxy), takeovers, claim: Arc::downgrade(&claim) };
+    let (socket, stop) = (claim.clone(), waker.clone());
+    let work = move || accept(&socket.listener, &stop, &served);
     let thread = thread::Builder::new().name("tandem-control".into()).spawn(work).map_err(failed("start the control socket's thread"))?;
-    Ok(Some(ControlSocket { waker, thread: Some(thread), _claim: claim }))
+    Ok(ControlSocket { waker, thread: Some(thread), claim })
 }
 
 /// Accepts until `stop` becomes readable.
-fn accept(listener: &UnixListener, stop: &OwnedFd, proxy: &Weak<Proxy>) {
+fn accept(listener: &UnixListener, stop: &OwnedFd, served: &Served) {
     let mut clients: Vec<thread::JoinHandle<()>> = Vec::new();
     // Returns whether `stop` became readable.
     let wait = |on: Option<&UnixListener>, timeout: Option<&Timespec>| {
@@ -110,7 +139,7 @@ fn accept(listener: &UnixListener, stop: &OwnedFd, proxy: &Weak<Proxy>) {
         if clients.len() >= MAX_CLIENTS {
             continue;
         }
-        let begun = listener.accept().and_then(|(client, _)| begin(client, proxy));
+        let begun = listener.accept().and_then(|(client, _)| begin(client, served));
         match begun {
             Ok(client) => clients.extend(client),
             Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
@@ -125,7 +154,7 @@ fn accept(listener: &UnixListener, stop: &OwnedFd, proxy: &Weak<Proxy>) {
 }
 
 /// Starts the thread of a client, if its user is permitted.
-fn begin(client: UnixStream, proxy: &Weak<Proxy>) -> io::Result<Option<thread::JoinHandle<()>>> {
+fn begin(client: UnixStream, served: &Served) -> io::Result<Option<thread::JoinHandle<()>>> {
     let user = socket_peercred(&client)?.uid;
     if !user.is_root() && user != geteuid() {
         // Its request is not read. The answer fits into the buffer of a new connection.
@@ -134,38 +163,49 @@ fn begin(client: UnixStream, proxy: &Weak<Proxy>) -> io::Result<Option<thread::J
         return Ok(None);
     }
     client.set_nonblocking(false)?;
-    let proxy = proxy.clone();
+    let served = served.clone();
     let work = move || {
-        if let Err(why) = answer(&proxy, &client) {
+        if let Err(why) = answer(&served, client) {
             tracing::debug!("control socket: {why}");
         }
     };
     thread::Builder::new().name("tandem-asker".into()).spawn(work).map(Some)
 }
 
-fn answer(proxy: &Weak<Proxy>, client: &UnixStream) -> io::Result<()> {
-    let request = read_line(client, LONGEST_REQUEST, Instant::now() + REQUEST_TIMEOUT);
+fn answer(served: &Served, client: UnixStream) -> io::Result<()> {
+    let request = read_line(&client, LONGEST_REQUEST, Instant::now() + REQUEST_TIMEOUT);
     let request = match request {
         Ok(line) => serde_json::from_slice::<Request>(&line).map_err(|error| error.to_string()),
         Err(why) if why.kind() == io::ErrorKind::InvalidData => Err(why.to_string()),
         Err(why) => return Err(why),
     };
+    if let Ok(Request::TakeOver(hello)) = &request {
+        if let (Some(proxy), Some(claim)) = (served.proxy.upgrade(), served.claim.upgrade()) {
+            served.takeovers.give(proxy, claim, client, hello);
+        }
+        return Ok(());
+    }
+    let _answering = matches!(request, Ok(Request::Restart)).then(|| served.takeovers.answering());
     // The reference to the proxy is kept only while the answer is made: the proxy ends when its
     // last reference is dropped.
     let answer = request.map_err(|error| format!("cannot understand the request: {error}")).and_then(|request| {
-        let proxy = proxy.upgrade().ok_or("the proxy is stopping")?;
+        if request == Request::Restart {
+            return Ok(serde_json::to_value(served.takeovers.restart()?).unwrap_or_default());
+        }
+        let proxy = served.proxy.upgrade().ok_or("the proxy is stopping")?;
         carry_out(&proxy, request).map_err(|error| error.to_string())
     });
-    write_line(client, &answer, Instant::now() + ANSWER_TIMEOUT)
+    write_line(&client, &answer, Instant::now() + ANSWER_TIMEOUT)
 }
 
 fn carry_out(proxy: &Proxy, request: Request) -> Result<serde_json::Value, ChangeError> {
     let json = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
     Ok(match request {
-        Request::Flows => json(serde_json::to_value(proxy.flows().iter().map(FlowView::of).collect::<Vec<_>>())),
+        Request::Flows => json(serde_json::to_value(proxy.flow_views())),
         Request::Status => json(serde_json::to_value(proxy.status())),
         Request::Bypass => json(serde_json::to_value(proxy.bypass(BypassChange::Nothing)?)),
         Request::BypassAdd(prefixes) => json(serde_json::to_value(proxy.bypass(BypassChange::Add(prefixes))?)),
         Request::BypassRemove(prefixes) => json(serde_json::to_value(proxy.bypass(BypassChange::Remove(prefixes))?)),
+        Request::TakeOver(_) | Request::Restart => serde_json::Value::Null,
     })
 }

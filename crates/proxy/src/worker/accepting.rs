@@ -51,6 +51,15 @@ impl Worker {
         self.update_full();
     }
 
+    /// Begins to accept from listeners that were inherited: the proxy that had them may have limited
+    /// them.
+    pub(super) fn begin_accepting(&mut self) {
+        // Not an error: most have no filter that could be detached.
+        self.listeners.iter().for_each(|listener| drop(listener.socket.set_accepting(true)));
+        self.change_listeners(|listener| listener.set_backlog(self.backlog));
+        self.pause_listeners(false);
+    }
+
     /// Closes the listeners of a draining worker, or resumes paused ones, when that is due.
     pub(super) fn check_listeners(&mut self) {
         if self.listeners_close_at.is_some_and(|at| self.scratch.now >= at) {

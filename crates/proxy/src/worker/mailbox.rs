@@ -11,14 +11,18 @@ use std::sync::{Arc, mpsc};
 pub(crate) enum WorkerCommand {
     /// Report every flow, in several messages.
     Flows(mpsc::Sender<Vec<FlowStats>>),
-    /// Report the totals of all flows, open ones too.
-    Totals(mpsc::Sender<Totals>),
+    /// Report the totals of all flows, open ones too, with the worker's number.
+    Totals(mpsc::Sender<(usize, Totals)>),
     /// Apply this configuration to new flows.
     Reload(Arc<ProxyConfig>),
     /// Take the result of a name lookup.
     Resolved(LookupResult),
+    /// Accept connections from now on.
+    Accept,
     /// Accept no new connections; end with the last one.
     Drain,
+    /// As `Drain`, and close the listeners at once: another process accepts from them.
+    Leave,
     /// Reset every connection and end.
     Stop,
 }

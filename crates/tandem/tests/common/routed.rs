@@ -316,7 +316,7 @@ pub(crate) fn netstat(host: &Host, name: &str) -> u64 {
 /// because it has more rules for a while after other programs' rules have changed, and so are
 /// elements of sets, because traffic adds them.
 pub(crate) fn rules(routed: &Routed) -> String {
-    let listed = routed.router.command("nft").args(["-s", "list", "table", "inet", "tandem"]).output().unwrap();
+    let listed = routed.router.command("nft").args(["-s", "-t", "list", "table", "inet", "tandem"]).output().unwrap();
     let text = String::from_utf8(listed.stdout).unwrap();
     let (mut lines, mut ours) = (Vec::new(), false);
     for line in text.lines() {

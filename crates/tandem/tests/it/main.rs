@@ -37,5 +37,6 @@ mod reference;
 mod routed;
 mod router;
 mod service;
+mod takeover;
 mod tutorials;
 mod watchdog;

@@ -150,10 +150,15 @@ impl Service {
 
     /// Waits for a message to the service manager.
     fn expect_notification(&self, wanted: &str) {
-        let mut said = [0; 4096];
-        let count = self.manager.recv(&mut said).unwrap_or_else(|why| panic!("waiting for {wanted}: {why}"));
-        let text = String::from_utf8_lossy(&said[..count]).into_owned();
+        let text = self.notification();
         assert!(text.contains(wanted), "{text:?} instead of {wanted}");
+    }
+
+    /// Returns the next message to the service manager.
+    fn notification(&self) -> String {
+        let mut said = [0; 4096];
+        let count = self.manager.recv(&mut said).unwrap_or_else(|why| panic!("waiting for a message: {why}"));
+        String::from_utf8_lossy(&said[..count]).into_owned()
     }
 
     /// Returns the rule set of the host.
@@ -176,11 +181,22 @@ fn serve(units: &[&str], flags: &[&str]) {
     proxy.signal("HUP");
     service.expect_notification("RELOADING=1");
     service.expect_notification("READY=1");
-    proxy.signal("TERM");
-    service.expect_notification("STOPPING=1");
-    wait_until("it ends", || proxy.0.try_wait().unwrap().is_some());
+    // A reload has another process take over.
+    let reload = directive(units[0], "ExecReload");
+    let reload: Vec<&str> = reload.strip_prefix("/usr/bin/tandem ").unwrap().split(' ').collect();
+    let reloaded = service.command(&reload).output().unwrap();
+    assert!(reloaded.status.success(), "{reloaded:?}");
+    let notified = [service.notification(), service.notification()];
+    let main = notified.iter().find_map(|text| text.trim().strip_prefix("MAINPID=")).unwrap_or_else(|| panic!("{notified:?}"));
+    assert!(notified.iter().any(|text| text.trim() == "READY=1"), "{notified:?}");
+    wait_until("the earlier process ends", || proxy.0.try_wait().unwrap().is_some());
     assert!(proxy.0.wait().unwrap().success());
-    assert_eq!(service.table(), "");
+    assert_eq!(service.table().matches("tproxy").count(), 4);
+    assert!(Command::new("kill").arg(main).status().unwrap().success());
+    service.expect_notification("STOPPING=1");
+    wait_until("the last process removes its rules and its socket", || {
+        service.table().is_empty() && fs::read_dir(service.runtime.path()).unwrap().count() == 0
+    });
     assert_eq!(fs::read_dir(service.runtime.path()).unwrap().count(), 0, "its socket is gone");
     let rules = String::from_utf8(service.host.command("ip").arg("rule").output().unwrap().stdout).unwrap();
     assert!(!rules.contains("0x5444"), "{rules}");

@@ -5,4 +5,5 @@ mod bench;
 mod failures;
 mod memory;
 mod strangers;
+mod takeover;
 mod through;

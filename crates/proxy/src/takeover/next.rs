@@ -1,0 +1,171 @@
+//! The side of the proxy that starts: it takes over from the one that runs.
+
+use super::{
+    generations::Generations,
+    messages::{Charge, FromNext, FromPresent, Hello, Offer},
+    present::Takeovers,
+    wire,
+};
+use crate::{
+    config::Service,
+    control::{ControlError, ControlSocket, Remote, take_over_control},
+    error::ProxyStartError,
+    listeners::InheritedListeners,
+    running::{PreparedProxy, Proxy},
+};
+use intercept::{OpenError, runtime_dir::ClaimedSocket};
+use relay::FlowRecord;
+use rustix::fd::OwnedFd;
+use std::{
+    io::{self, ErrorKind},
+    net::TcpListener,
+    os::unix::net::UnixStream,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Time limit for each answer of the present proxy.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a process could not take over. The proxy that runs goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeoverError {
+    /// No proxy runs that could be asked.
+    #[error("cannot take over: {0}")]
+    Control(#[from] ControlError),
+    /// The proxy that runs refuses.
+    #[error("cannot take over: the proxy that runs refuses: {0}")]
+    Refused(String),
+    /// The proxy that runs is of a version without takeovers.
+    #[error("cannot take over: the proxy that runs does not know takeovers (an earlier version): stop it and start this one")]
+    Unknown,
+    /// The exchange failed.
+    #[error("cannot take over: the exchange with the proxy that runs failed: {0}")]
+    Lost(io::Error),
+    /// This proxy cannot be started beside the one that runs.
+    #[error("{0} cannot be changed by a takeover: stop the proxy that runs and start this one")]
+    Fixed(&'static str),
+    /// This proxy could not be started.
+    #[error(transparent)]
+    Start(#[from] ProxyStartError),
+}
+
+impl From<OpenError> for TakeoverError {
+    fn from(error: OpenError) -> Self {
+        TakeoverError::Start(error.into())
+    }
+}
+
+/// A takeover in progress. Call [`request`](Self::request), then [`start`](Self::start).
+#[derive(Debug)]
+pub struct Takeover {
+    stream: UnixStream,
+    offer: Offer,
+    sockets: Vec<OwnedFd>,
+}
+
+/// A proxy that has taken over.
+#[derive(Debug)]
+pub struct StartedProxy {
+    /// The proxy.
+    pub proxy: Arc<Proxy>,
+    /// Its control socket.
+    pub control: ControlSocket,
+    /// The listening socket for metrics, on which [`crate::metrics::serve_on`] serves them.
+    pub metrics: Option<TcpListener>,
+}
+
+impl Takeover {
+    /// Asks the proxy of this name for its listening sockets.
+    ///
+    /// # Errors
+    /// [`TakeoverError`] when no proxy runs, or it refuses.
+    pub fn request(name: &str) -> Result<Self, TakeoverError> {
+        intercept::leg::raise_open_files();
+        let stream = Remote::named(name).begin_takeover(Hello::of_this_process())?;
+        match wire::receive(&stream, Instant::now() + ANSWER_TIMEOUT) {
+            Ok((FromPresent::Offer(offer), sockets)) => {
+                tracing::info!("taking over from process {}, version {}", offer.pid, offer.version);
+                Ok(Takeover { stream, offer, sockets })
+            }
+            Ok((FromPresent::Refused(why), _)) => Err(TakeoverError::Refused(why)),
+            Ok((FromPresent::Yours(_), _)) => Err(TakeoverError::Lost(ErrorKind::InvalidData.into())),
+            Err(why) if why.kind() == ErrorKind::InvalidData => Err(TakeoverError::Unknown),
+            Err(why) => Err(TakeoverError::Lost(why)),
+        }
+    }
+
+    /// Starts a proxy in the network namespace of the calling thread, which takes over from the one
+    /// that runs. `takeovers` makes what the next takeover needs, of the listening socket for
+    /// metrics.
+    ///
+    /// # Errors
+    /// [`TakeoverError`]: the proxy that runs goes on, and knows why.
+    pub fn start(
+        self,
+        service: &Service,
+        on_end: impl Fn(FlowRecord) + Send + Sync + 'static,
+        takeovers: impl FnOnce(Option<TcpListener>) -> Arc<Takeovers>,
+    ) -> Result<StartedProxy, TakeoverError> {
+        let Takeover { stream, offer, sockets } = self;
+        let started = start(&stream, offer, sockets, service, on_end, takeovers);
+        if let Err(error) = &started {
+            let _ = wire::send(&stream, &FromNext::Failed(error.to_string()), &[], SEND_TIMEOUT);
+        }
+        let started = started?;
+        // If the present proxy has ended, this one is in charge all the same.
+        if let Err(why) = wire::send(&stream, &FromNext::Taken, &[], SEND_TIMEOUT) {
+            tracing::warn!("the proxy that this one took over from has ended: {why}");
+        }
+        started.proxy.keep_rules();
+        started.control.keep();
+        started.proxy.add_earlier(stream);
+        Ok(started)
+    }
+}
+
+/// Does all of a takeover but the last message.
+fn start(
+    stream: &UnixStream,
+    offer: Offer,
+    sockets: Vec<OwnedFd>,
+    service: &Service,
+    on_end: impl Fn(FlowRecord) + Send + Sync + 'static,
+    takeovers: impl FnOnce(Option<TcpListener>) -> Arc<Takeovers>,
+) -> Result<StartedProxy, TakeoverError> {
+    let inherits_metrics = service.metrics.is_some() && service.metrics == offer.metrics;
+    let mut metrics = match service.metrics {
+        Some(at) if !inherits_metrics => Some(TcpListener::bind(at).map_err(|why| OpenError::metrics(at, why))?),
+        _ => None,
+    };
+    let inherited = InheritedListeners::new(offer.listeners.into_iter().zip(sockets));
+    let prepared = PreparedProxy::prepare(service.config.clone(), on_end, Some((inherited, offer.rules)))?;
+    wire::send(stream, &FromNext::Ready, &[], SEND_TIMEOUT).map_err(TakeoverError::Lost)?;
+
+    let (charge, mut descriptors) = match wire::receive(stream, Instant::now() + ANSWER_TIMEOUT) {
+        Ok((FromPresent::Yours(charge), descriptors)) => (*charge, descriptors.into_iter()),
+        Ok((FromPresent::Refused(why), _)) => return Err(TakeoverError::Refused(why)),
+        Ok((FromPresent::Offer(_), _)) => return Err(TakeoverError::Lost(ErrorKind::InvalidData.into())),
+        Err(why) => return Err(TakeoverError::Lost(why)),
+    };
+    let Charge { rules, control, metrics: has_metrics, earlier, past } = charge;
+    let rules = rules.map(|state| {
+        let count = state.descriptors();
+        (state, descriptors.by_ref().take(count).collect())
+    });
+    let missing = || TakeoverError::Lost(ErrorKind::UnexpectedEof.into());
+    let of_control = [descriptors.next().ok_or_else(missing)?, descriptors.next().ok_or_else(missing)?];
+    let claim = ClaimedSocket::from_parts(control, of_control);
+    if has_metrics {
+        let inherited = descriptors.next().ok_or_else(missing)?;
+        if inherits_metrics {
+            metrics = Some(inherited.into());
+        }
+    }
+    let generations = Generations::new(descriptors.take(earlier).map(UnixStream::from), past);
+    let proxy = Arc::new(prepared.begin(rules, generations)?);
+    let copy = metrics.as_ref().map(TcpListener::try_clone).transpose().map_err(OpenError::system("copy the socket for metrics"))?;
+    let control = take_over_control(&proxy, claim, takeovers(copy))?;
+    Ok(StartedProxy { proxy, control, metrics })
+}

@@ -1,0 +1,44 @@
+//! `tandem restart`: has a new process take over from a running proxy.
+
+use crate::{CommandError, flows::failed};
+use clap::Args;
+use proxy::control::{ControlError, Remote};
+
+/// Replace the running proxy or bond by a new process, without losing a connection
+///
+/// The proxy starts its own program again, with the arguments that it was started with: after an
+/// upgrade that is the new program, and the configuration file is read again. Once the new process
+/// is ready, it accepts new connections with the same listening sockets and firewall rules. The
+/// earlier process ends with its last connection; `tandem flows` shows its flows until then. If the
+/// new process cannot start, the one that runs goes on, and the reason is printed.
+#[derive(Debug, Args)]
+pub(crate) struct RestartCommand {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Name of the proxy, if several run
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    name: String,
+}
+
+impl RestartCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        let report = Remote::named(&self.name).restart().map_err(|error| match error {
+            ControlError::Refused(why) => CommandError::Failed(format!("the proxy that runs is still in charge: {why}")),
+            other => failed(other),
+        })?;
+        if self.json {
+            outln!("{}", serde_json::to_string(&report).unwrap_or_default());
+        } else {
+            outln!(
+                "process {} (version {}) has taken over from process {} (version {}), which ends with its {} flows",
+                report.pid,
+                report.version,
+                report.earlier_pid,
+                report.earlier_version,
+                report.flows
+            );
+        }
+        Ok(())
+    }
+}
