@@ -32,6 +32,7 @@
 //! `tests/it/life.rs` has a test for each cell.
 
 use crate::{
+    brief::{FlowBrief, FlowId},
     config::ProxyConfig,
     greeting::{socks_code, socks_reply},
 };
@@ -474,6 +475,18 @@ impl Connection {
         stats.drops =
             [queues(&mut stats.up, self.near.as_fd(), self.far.as_fd()), queues(&mut stats.down, self.far.as_fd(), self.near.as_fd())];
         stats
+    }
+
+    /// The flow in brief. `worker` and `slot` are where it is.
+    pub(crate) fn brief(&self, worker: usize, slot: usize) -> FlowBrief {
+        let id = FlowId::new(worker, false, slot, self.born);
+        let (up, down) = self.carried();
+        FlowBrief { id, client: self.client, server: self.server, up, down }
+    }
+
+    /// When it was accepted.
+    pub(crate) fn born(&self) -> Instant {
+        self.born
     }
 
     /// Bytes carried so far, up and down.

@@ -6,8 +6,7 @@ use crate::{
     meter::{NetworkTotals, Totals},
     running::Proxy,
 };
-use intercept::{Counted, OpenError, ReceiveCounters};
-use metrics_server::Server;
+use intercept::{Counted, ReceiveCounters};
 use prometheus_client::{
     encoding::text::encode,
     metrics::{
@@ -21,22 +20,18 @@ use prometheus_client::{
 use relay::Ending;
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
     sync::{Arc, atomic::AtomicU64},
 };
 
 /// The label of a counter; its values are few and fixed.
 type Labels = [(&'static str, &'static str); 1];
 
-/// Serves metrics at `http://AT/metrics` until the returned server is dropped.
-///
-/// # Errors
-/// [`OpenError::Listen`] when the address cannot be used.
-pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, OpenError> {
+/// Renders the metrics of a proxy, for a [`web_server::Site`]; none while the proxy ends.
+pub fn render(proxy: &Arc<Proxy>) -> impl Fn() -> Option<String> + Send + Sync + use<> {
     let proxy = Arc::downgrade(proxy);
     // The reference to the proxy is kept only while the page is made: the proxy ends when its last
     // reference is dropped.
-    Server::start(at, move || Some(text(&proxy.upgrade()?.status()))).map_err(|why| OpenError::metrics(at, why))
+    move || Some(text(&proxy.upgrade()?.status()))
 }
 
 /// The metrics page of an idle proxy with a bond, for the reference documentation.

@@ -3,9 +3,9 @@
 use crate::{
     CommandError,
     signals::{ServiceEvent, ServiceEvents},
-    watchdog,
+    watchdog, web,
 };
-use proxy::{Proxy, ProxyConfig, ProxyConfigError, ProxyFailure, ProxyStartError, Service, control, metrics};
+use proxy::{Proxy, ProxyConfig, ProxyConfigError, ProxyFailure, ProxyStartError, Service, control};
 use sd_notify::NotifyState;
 use std::{
     sync::{Arc, OnceLock},
@@ -24,8 +24,7 @@ pub(crate) fn serve(service: &Service, read_again: impl Fn() -> Result<Option<Se
     let failed = end_on_failure(&proxy, &events).map_err(no_thread)?;
     // Held to the end: no other proxy can take the name while this one's rules are installed.
     let _control = control::serve(&proxy, &service.name).map_err(start_failure)?;
-    let metrics =
-        service.metrics.map(|at| metrics::serve(&proxy, at).map_err(|error| CommandError::Failed(error.to_string()))).transpose()?;
+    let web = web::serve(&proxy, service).map_err(|error| CommandError::Failed(error.to_string()))?;
     warn(&service.config);
     tracing::info!("splitting connections");
     watchdog::start(proxy.liveness()).map_err(no_thread)?;
@@ -37,7 +36,7 @@ pub(crate) fn serve(service: &Service, read_again: impl Fn() -> Result<Option<Se
     if failed.get().is_none() {
         drain(&proxy, &events);
     }
-    drop(metrics);
+    drop(web);
     // Dropping the last reference resets the remaining flows and removes the rules. Control
     // requests may hold a reference for a moment.
     let (begun, mut shared) = (Instant::now(), proxy);
