@@ -2,13 +2,13 @@
 
 use crate::{Cache, Stats};
 use intercept::OpenError;
-use metrics_server::Server;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{counter::Counter, family::Family, gauge::ConstGauge, info::Info},
     registry::{Registry, Unit},
 };
 use std::{net::SocketAddr, sync::Arc};
+use web_server::{Server, Site};
 
 type MetricLabels = [(&'static str, &'static str); 1];
 
@@ -19,7 +19,8 @@ type MetricLabels = [(&'static str, &'static str); 1];
 pub fn serve(cache: &Arc<Cache>, at: SocketAddr) -> Result<Server, OpenError> {
     let cache = Arc::downgrade(cache);
     // A weak reference: the cache must end when its owner drops it.
-    Server::start(at, move || Some(text(&cache.upgrade()?.stats()))).map_err(|why| OpenError::metrics(at, why))
+    Server::start(at, Site::default().with_metrics(move || Some(text(&cache.upgrade()?.stats()))))
+        .map_err(|why| OpenError::metrics(at, why))
 }
 
 /// The page of a cache without traffic, for the reference of its metrics.

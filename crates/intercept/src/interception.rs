@@ -134,6 +134,15 @@ impl OpenError {
         };
         OpenError::Listen { address: format!("{at} for metrics"), cure, why }
     }
+
+    /// For `map_err`: the live page cannot be served at this address.
+    pub fn page(at: SocketAddr, why: io::Error) -> Self {
+        let cure = match why.kind() {
+            io::ErrorKind::AddrInUse => "another program listens there: stop it or choose another port (--page)",
+            _ => "choose an address that this machine has, such as 127.0.0.1:9155",
+        };
+        OpenError::Listen { address: format!("{at} for the page"), cure, why }
+    }
 }
 
 impl Interception {

@@ -44,6 +44,12 @@ impl FlowFilter {
         self.conditions.is_empty()
     }
 
+    /// Whether a condition is about more than addresses: it needs a flow's full statistics.
+    pub fn asks_for_state(&self) -> bool {
+        let is_state = |condition: &Condition| matches!(condition, Condition::LimitedBy(_) | Condition::Phase(_) | Condition::Control(_));
+        self.conditions.iter().any(is_state)
+    }
+
     /// Whether a flow meets every condition.
     pub fn accepts(&self, flow: &FlowView) -> bool {
         self.conditions.iter().all(|condition| condition.accepts(flow))
@@ -122,6 +128,8 @@ mod tests {
             assert!(!accepts(filter), "{filter}");
         }
         assert!(accepts("192.0.2.0/24 :443 control=cubic"));
+        let asks = |filter: &str| filter.parse::<FlowFilter>().unwrap().asks_for_state();
+        assert!(asks(":443 phase=free") && asks("control=bbr") && !asks("192.0.2.0/24 :443 example"));
     }
 
     #[test]

@@ -55,7 +55,8 @@ impl FlowOrder {
         flows.sort_by(|one, other| self.compare(one, other).then_with(|| addresses(one).cmp(&addresses(other))));
     }
 
-    fn compare(self, one: &WatchedFlow, other: &WatchedFlow) -> Ordering {
+    /// Which of two flows comes first.
+    pub fn compare(self, one: &WatchedFlow, other: &WatchedFlow) -> Ordering {
         let [first, second] = [one, other].map(|watched| &watched.flow);
         let descending = |of: fn(&WatchedFlow) -> u64| Reverse(of(one)).cmp(&Reverse(of(other)));
         match self {

@@ -33,6 +33,7 @@ use std::{
     time::{Duration, Instant},
 };
 use units::Span;
+pub use view::StreamBrief;
 
 /// Interval of checking timeouts.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);

@@ -34,7 +34,7 @@ mod trial;
 mod zero_copy;
 
 pub use bond::Target;
-pub use bonds::Bonds;
+pub use bonds::{Bonds, StreamBrief};
 pub use host::{BondHost, ClientReply, Preface, StreamStart};
 pub use settings::{BondConfig, BondDescriptors, BondError, BondKeys, BondNetwork, NetworkSpec};
 pub use trial::try_network;

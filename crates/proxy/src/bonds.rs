@@ -2,6 +2,7 @@
 //! [`ProxyHost`] is what a bond asks of the proxy.
 
 use crate::{
+    brief::{FlowBrief, FlowId},
     carrier::{CarrierContext, StreamCarrier},
     config::{ListenerConfig, ProxyConfig, ProxyVersion},
     connection::{ConnectionStart, refuse_socks},
@@ -176,6 +177,21 @@ impl StreamCarrier for BondCarrier {
 
     fn stats(&self) -> Vec<FlowStats> {
         self.bonds.stats()
+    }
+
+    fn briefs(&self, worker: usize) -> Vec<FlowBrief> {
+        let briefs = self.bonds.briefs().map(|stream| FlowBrief {
+            id: FlowId::new(worker, true, stream.index, stream.born),
+            client: stream.client,
+            server: stream.server,
+            up: stream.up,
+            down: stream.down,
+        });
+        briefs.collect()
+    }
+
+    fn stats_of(&self, id: &FlowId) -> Option<FlowStats> {
+        self.bonds.stats_at(id.slot, id.born)
     }
 
     fn add_to(&self, totals: &mut Totals) {

@@ -2,6 +2,7 @@
 //! several TCP connections.
 
 use crate::{
+    brief::{FlowBrief, FlowId},
     config::{ListenerConfig, ProxyConfig},
     connection::ConnectionStart,
     greeting::RequestedServer,
@@ -73,6 +74,12 @@ pub(crate) trait StreamCarrier: fmt::Debug {
 
     /// The present state of every connection.
     fn stats(&self) -> Vec<FlowStats>;
+
+    /// Every connection in brief, with `worker` as the number of the worker.
+    fn briefs(&self, worker: usize) -> Vec<FlowBrief>;
+
+    /// The present state of one connection; none: it has ended.
+    fn stats_of(&self, id: &FlowId) -> Option<FlowStats>;
 
     /// Adds the counts of its connections, open ones too.
     fn add_to(&self, totals: &mut Totals);

@@ -22,11 +22,11 @@ const DIAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Tries everything that a proxy with this configuration would need, in the network namespace of
 /// the calling thread. `name` is the name of the proxy, if it has one: when a proxy of this name
-/// runs, ports and firewall tables that it holds count as free. `metrics` is the address of the
-/// metrics.
+/// runs, ports and firewall tables that it holds count as free. `web` are the addresses of
+/// [`Service::web_addresses`](crate::Service::web_addresses).
 ///
 /// Takes up to ten seconds if a network of a bond does not answer.
-pub fn try_start(config: &ProxyConfig, name: Option<&str>, metrics: Option<SocketAddr>) -> Vec<Trial> {
+pub fn try_start(config: &ProxyConfig, name: Option<&str>, web: &[(&'static str, SocketAddr)]) -> Vec<Trial> {
     let mut config = config.clone();
     config.without_absent_families();
     let running = name.filter(|name| Remote::named(name).status().is_ok());
@@ -35,7 +35,7 @@ pub fn try_start(config: &ProxyConfig, name: Option<&str>, metrics: Option<Socke
     trials.extend([try_files(&config), try_controllers(config.profiles())]);
     trials.extend(try_routed(&interception, config.max_flows.map(|flows| flows as u64), running));
     trials.extend(interception.rules().map_or(Vec::new(), |rules| try_firewall(&rules)));
-    trials.extend(try_listeners(&config, metrics, running));
+    trials.extend(try_listeners(&config, web, running));
     trials.extend(try_networks(&config));
     trials.extend(try_records(&config));
     trials
@@ -64,13 +64,13 @@ pub fn try_host() -> Vec<Trial> {
 }
 
 /// Whether ports are free, and whether a listener is open to every host.
-fn try_listeners(config: &ProxyConfig, metrics: Option<SocketAddr>, running: Option<&str>) -> Vec<Trial> {
+fn try_listeners(config: &ProxyConfig, web: &[(&'static str, SocketAddr)], running: Option<&str>) -> Vec<Trial> {
     let listeners = config
         .listen
         .iter()
         .map(ListenerConfig::at)
         .flat_map(|listen| listen.sockets().into_iter().map(move |at| (at, listen.is_transparent(), "listen at")));
-    let all = listeners.chain(metrics.map(|at| (at, false, "serve metrics at")));
+    let all = listeners.chain(web.iter().map(|(attempt, at)| (*at, false, *attempt)));
     let mut trials: Vec<Trial> = all.map(|(at, transparent, attempt)| try_port(attempt, at, transparent, running)).collect();
     trials.extend(
         config

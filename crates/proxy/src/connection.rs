@@ -34,6 +34,7 @@
 mod stats;
 
 use crate::{
+    brief::{FlowBrief, FlowId},
     config::ProxyConfig,
     greeting::{socks_code, socks_reply},
     measure::{FlowSamples, ProfileNumbers},
@@ -458,6 +459,18 @@ impl Connection {
         if self.socks && self.state == ConnectionState::Dialling {
             refuse_socks(self.near.socket(), ending);
         }
+    }
+
+    /// The flow in brief. `worker` and `slot` are where it is.
+    pub(crate) fn brief(&self, worker: usize, slot: usize) -> FlowBrief {
+        let id = FlowId::new(worker, false, slot, self.born);
+        let (up, down) = self.carried();
+        FlowBrief { id, client: self.client, server: self.server, up, down }
+    }
+
+    /// When it was accepted.
+    pub(crate) fn born(&self) -> Instant {
+        self.born
     }
 }
 

@@ -18,6 +18,7 @@
 //! file, and watches [`Proxy::failures`]. Other processes use [`control::Remote`].
 
 mod bonds;
+mod brief;
 mod carrier;
 pub mod check;
 mod config;
@@ -42,7 +43,10 @@ mod running;
 pub mod takeover;
 mod worker;
 
-pub use config::{BufferSetting, ListenMode, ListenerConfig, ProxyConfig, ProxyConfigError, ProxyVersion, Service, config_schema};
+pub use brief::{FlowBrief, FlowId};
+pub use config::{
+    BufferSetting, ListenMode, ListenerConfig, PageConfig, PageError, ProxyConfig, ProxyConfigError, ProxyVersion, Service, config_schema,
+};
 pub use error::{ChangeError, ProxyStartError};
 pub use failure::ProxyFailure;
 pub use flow_records::{FlowRecordsConfig, RecordCounts};

@@ -11,8 +11,7 @@ use crate::{
     meter::{NetworkTotals, Totals},
     running::{Proxy, ProxyLimits},
 };
-use intercept::{Counted, OpenError, ReceiveCounters, ZeroWindows};
-pub use metrics_server::Server;
+use intercept::{Counted, ReceiveCounters, ZeroWindows};
 use prometheus_client::{
     encoding::text::encode,
     metrics::{
@@ -26,7 +25,6 @@ use prometheus_client::{
 use relay::Ending;
 use std::{
     collections::BTreeMap,
-    net::{SocketAddr, TcpListener},
     sync::{Arc, OnceLock, atomic::AtomicU64},
     time::SystemTime,
 };
@@ -34,33 +32,13 @@ use std::{
 /// The label of a counter; its values are few and fixed.
 type Labels = [(&'static str, &'static str); 1];
 
-/// Serves metrics at `http://AT/metrics` until the returned server is dropped.
-///
-/// # Errors
-/// [`OpenError::Listen`] when the address cannot be used.
-pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, OpenError> {
-    serve_on(proxy, listen(at)?)
-}
-
-/// Opens the listening socket for metrics.
-///
-/// # Errors
-/// [`OpenError::Listen`] when the address cannot be used.
-pub fn listen(at: SocketAddr) -> Result<TcpListener, OpenError> {
-    TcpListener::bind(at).map_err(|why| OpenError::metrics(at, why))
-}
-
-/// As [`serve`], on a socket that listens already.
-///
-/// # Errors
-/// [`OpenError::System`] when the server cannot be started.
-pub fn serve_on(proxy: &Arc<Proxy>, listener: TcpListener) -> Result<Server, OpenError> {
+/// Renders the metrics of a proxy, for a [`web_server::Site`]; none while the proxy ends.
+pub fn render(proxy: &Arc<Proxy>) -> impl Fn() -> Option<String> + Send + Sync + use<> {
     started_s();
     let proxy = Arc::downgrade(proxy);
     // The reference to the proxy is kept only while the page is made: the proxy ends when its last
     // reference is dropped.
-    let page = move || Some(text(&proxy.upgrade()?.status()));
-    Server::start_on(listener, page).map_err(OpenError::system("serve metrics"))
+    move || Some(text(&proxy.upgrade()?.status()))
 }
 
 /// When metrics were first served, seconds since the Unix epoch: a moment after the process started.

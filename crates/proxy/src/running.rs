@@ -6,6 +6,7 @@ mod handover;
 pub(crate) use crate::gate::HandedRules;
 use crate::{
     bonds,
+    brief::{FlowBrief, FlowId},
     config::{ListenMode, ProxyConfig},
     error::{ChangeError, ProxyStartError},
     failure::ProxyFailure,
@@ -17,7 +18,7 @@ use crate::{
     meter::{FlowView, Totals},
     resolver,
     takeover::{Generations, TakeoverError},
-    worker::{Mailbox, OnEnd, Worker, WorkerCommand, WorkerContext, sys},
+    worker::{FlowRequest, Mailbox, OnEnd, Worker, WorkerCommand, WorkerContext, sys},
 };
 use intercept::{
     Controllers, Counted, Egress, LinkView, ListenAt, Listener, OpenError, Prefix, Rules,
@@ -331,7 +332,21 @@ impl Proxy {
     /// The present state of every flow.
     pub fn flows(&self) -> Vec<FlowStats> {
         let mut flows = Vec::new();
-        self.collect(WorkerCommand::Flows, |part| flows.extend(part));
+        self.collect(|reply| WorkerCommand::Flows(FlowRequest::All(reply)), |part: Vec<_>| flows.extend(part));
+        flows
+    }
+
+    /// Every flow in brief, which costs no system call for a flow.
+    pub fn brief_flows(&self) -> Vec<FlowBrief> {
+        let mut flows = Vec::new();
+        self.collect(|reply| WorkerCommand::Flows(FlowRequest::Brief(reply)), |part: Vec<_>| flows.extend(part));
+        flows
+    }
+
+    /// The present state of these flows, in any order; those that have ended are left out.
+    pub fn flows_of(&self, ids: &[FlowId]) -> Vec<(FlowId, FlowStats)> {
+        let (ids, mut flows): (Arc<[FlowId]>, _) = (ids.into(), Vec::new());
+        self.collect(|reply| WorkerCommand::Flows(FlowRequest::Of(ids.clone(), reply)), |part: Vec<_>| flows.extend(part));
         flows
     }
 

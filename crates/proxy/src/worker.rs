@@ -31,10 +31,12 @@ use crate::{
     meter::Totals,
     resolver::{LookupOrigin, LookupResult, NameLookup},
 };
+use flow_reports::FlowReport;
+pub(crate) use flow_reports::FlowRequest;
 use intercept::{OpenError, Routes, listener::BACKLOG};
 pub(crate) use mailbox::{Mailbox, WorkerCommand};
 use pending_clients::PendingQueue;
-use relay::{Ending, EventBatch, FlowRecord, FlowStats, Reactor, Scratch, Slab, Token};
+use relay::{Ending, EventBatch, FlowRecord, Reactor, Scratch, Slab, Token};
 use rustix::{event::epoll::EventFlags, fd::OwnedFd, io::Errno};
 use slot::WorkerSlot;
 use std::{
@@ -67,12 +69,6 @@ pub(crate) struct WorkerContext {
     /// Channel for name lookups.
     pub(crate) lookups: mpsc::Sender<NameLookup>,
     pub(crate) open_carrier: OpenCarrier,
-}
-
-/// A report of all flows in progress: it continues from slot `next`.
-struct FlowReport {
-    next: usize,
-    reply: mpsc::Sender<Vec<FlowStats>>,
 }
 
 /// How long a draining worker with a gate keeps its listeners open, for handshakes that began
@@ -301,7 +297,7 @@ impl Worker {
         let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
         while let Ok(command) = self.context.inbox.try_recv() {
             match command {
-                WorkerCommand::Flows(reply) => self.flow_reports.push(FlowReport { next: 0, reply }),
+                WorkerCommand::Flows(request) => self.flow_reports.push(FlowReport { next: 0, request }),
                 WorkerCommand::Totals(reply) => drop(reply.send((self.context.number, self.totals()))),
                 WorkerCommand::Reload(config) => {
                     self.soft_limit = config.soft_limit_of_a_worker();

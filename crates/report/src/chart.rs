@@ -63,7 +63,12 @@ fn polyline(line: &CurveLine, end: f64, top: f64) -> String {
     for (t, v) in &line.points {
         let _ = write!(points, "{:.0},{:.0} ", t / end * WIDTH, HEIGHT - v / top * HEIGHT);
     }
-    format!("<polyline class=\"{class}\" data-name=\"{}\" points=\"{}\"/>\n", escape(&line.name), points.trim_end())
+    format!(
+        "<polyline class=\"{class}\" data-group=\"{}\" data-name=\"{}\" points=\"{}\"/>\n",
+        line.group,
+        escape(&line.name),
+        points.trim_end()
+    )
 }
 
 fn caption(figure: &Figure) -> String {
@@ -83,7 +88,7 @@ fn legend(figure: &Figure, groups: &[OutcomeGroup<'_>]) -> String {
     let mut out = String::from("<ul class=\"legend\">");
     for (index, group) in groups.iter().enumerate() {
         if figure.lines.iter().any(|line| line.group == index) {
-            let _ = write!(out, "<li><i class=\"{}\"></i>{}</li>", colour(index), escape(&group.label));
+            let _ = write!(out, "<li data-group=\"{index}\"><i class=\"{}\"></i>{}</li>", colour(index), escape(&group.label));
         }
     }
     out + "</ul>\n"

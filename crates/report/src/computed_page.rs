@@ -60,7 +60,7 @@ fn draw(plot: &ComputedPlot) -> String {
     let mut out = format!("<figure>\n<figcaption><strong>{}</strong>, {}</figcaption>\n", escape(&plot.title), escape(&plot.y));
     out.push_str("<ul class=\"legend\">");
     for line in plot.lines.iter().filter(|line| !line.dashed) {
-        let _ = write!(out, "<li><i class=\"{}\"></i>{}</li>", colour(line.colour), escape(&line.name));
+        let _ = write!(out, "<li data-group=\"{}\"><i class=\"{}\"></i>{}</li>", line.colour, colour(line.colour), escape(&line.name));
     }
     let spoken = format!("{}: {} over {}, {:.3} to {:.3}.", plot.title, plot.y, plot.x, across.from, across.to);
     let _ = writeln!(
@@ -90,7 +90,8 @@ fn draw(plot: &ComputedPlot) -> String {
         let at = |(x, y): &(f64, f64)| format!("{:.0},{:.0}", across.share(*x) * WIDTH, (1.0 - up.share(*y)) * HEIGHT);
         let points: Vec<String> = line.points.iter().filter(|(x, y)| x.is_finite() && y.is_finite()).map(at).collect();
         let class = if line.dashed { format!("{} thin dashed", colour(line.colour)) } else { colour(line.colour) };
-        let _ = writeln!(out, "<polyline class=\"{class}\" data-name=\"{}\" points=\"{}\"/>", escape(&line.name), points.join(" "));
+        let (group, name) = (line.colour, escape(&line.name));
+        let _ = writeln!(out, "<polyline class=\"{class}\" data-group=\"{group}\" data-name=\"{name}\" points=\"{}\"/>", points.join(" "));
     }
     out + "</svg>\n</div>\n</figure>\n"
 }

@@ -41,7 +41,7 @@ pub use demo::demo_findings;
 pub use json::json;
 pub use number_format::duration;
 pub use outcome_numbers::NumberFormat;
-pub use page::{WordsTable, page, page_of_words};
+pub use page::{PAGE_SCRIPT, PAGE_STYLE, WordsTable, page, page_of_words};
 pub use paper_document::{DocumentError, fill_document, render_document};
 pub use paper_results::{PaperAnswer, PaperResult, circumstances, claims_counts, claims_summary, paper_results_json, papers_page};
 pub use paper_tables::{

@@ -13,8 +13,10 @@ use outcome::Outcome;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-const STYLE: &str = include_str!("page.css");
-const HOVER: &str = include_str!("page.js");
+/// The style of all pages.
+pub const PAGE_STYLE: &str = include_str!("page.css");
+/// The script of all pages: values under the pointer, and legends that switch curves on and off.
+pub const PAGE_SCRIPT: &str = include_str!("page.js");
 
 /// A page with `title`, `about` (paragraphs separated by empty lines), `notes` as the findings, then
 /// everything in `outcomes`. It loads nothing, and is complete without its script, which only shows
@@ -68,7 +70,7 @@ pub(crate) fn whole(title: &str, about: &str, notes: &[String], body: &str) -> S
     out.push_str(&findings(notes));
     out.push_str(body);
     let _ = write!(out, "</main>\n<footer>made by Tandem {}</footer>\n", env!("CARGO_PKG_VERSION"));
-    let _ = write!(out, "<script>//<![CDATA[\n{HOVER}//]]></script>\n</body>\n</html>\n");
+    let _ = write!(out, "<script>//<![CDATA[\n{PAGE_SCRIPT}//]]></script>\n</body>\n</html>\n");
     out
 }
 
@@ -78,7 +80,7 @@ fn head(title: &str) -> String {
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<meta name=\"color-scheme\" content=\"light dark\"/>\n\
-         <title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
+         <title>{}</title>\n<style>\n{PAGE_STYLE}</style>\n</head>\n<body>\n",
         escape(title)
     )
 }

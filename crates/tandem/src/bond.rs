@@ -4,6 +4,7 @@ use crate::{
     CommandError,
     check::{self, CheckScope},
     service::{self, usage},
+    web::PageArguments,
 };
 use clap::{Args, Subcommand};
 use intercept::{Destinations, LegProfile, Prefix, parse_address};
@@ -122,6 +123,8 @@ struct BondOptions {
     /// Serve Prometheus metrics at http://ADDRESS:PORT/metrics
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    page: PageArguments,
     /// Name of this end for `tandem flows --name`
     #[arg(long, value_name = "NAME", default_value = "default")]
     name: String,
@@ -145,13 +148,13 @@ impl BondOptions {
         config.buffer = self.buffer.map_or(config.buffer, BufferSetting::limit);
         config.connect_timeout = self.connect_timeout.duration();
         config.idle_timeout = self.idle_timeout.map(Span::duration);
-        Ok(Service { config, name: self.name.clone(), metrics: self.metrics })
+        Ok(Service { config, name: self.name.clone(), metrics: self.metrics, page: self.page.merge(None)? })
     }
 
     fn run(&self, service: &Service) -> Result<(), CommandError> {
         service.config.check().map_err(usage)?;
         if let Some(how) = self.check {
-            let tried = || try_start(&service.config, Some(&service.name), service.metrics);
+            let tried = || try_start(&service.config, Some(&service.name), &service.web_addresses());
             return check::run(how, tried);
         }
         service::serve(service, self.take_over, || Ok(None))

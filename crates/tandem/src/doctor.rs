@@ -113,9 +113,9 @@ impl DoctorCommand {
         let Some(file) = &self.config else {
             return Ok(check::try_host().into_iter().map(|trial| need_of(trial, true)).collect());
         };
-        let Service { config, name, metrics } = Service::read(file).map_err(usage)?;
-        config.check().map_err(usage)?;
-        let trials = check::try_start(&config, Some(&name), metrics);
+        let service = Service::read(file).map_err(usage)?;
+        service.config.check().map_err(usage)?;
+        let trials = check::try_start(&service.config, Some(&service.name), &service.web_addresses());
         Ok(trials.into_iter().map(|trial| need_of(trial, false)).collect())
     }
 

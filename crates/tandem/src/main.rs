@@ -45,6 +45,7 @@ mod runs;
 mod service;
 mod signals;
 mod watchdog;
+mod web;
 
 use clap::{Parser, Subcommand};
 use std::{fmt, process::ExitCode};

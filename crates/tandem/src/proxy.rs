@@ -4,6 +4,7 @@ use crate::{
     CommandError,
     check::{self, CheckScope},
     service::{self, usage},
+    web::PageArguments,
 };
 use clap::Args;
 use intercept::{Action, ForwardPolicy, LegProfile, Prefix, Rule, parse_address};
@@ -64,6 +65,8 @@ pub(crate) struct ProxyCommand {
     /// Serve Prometheus metrics at http://ADDRESS:PORT/metrics
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    page: PageArguments,
     /// Name of this proxy for `tandem flows --name` [default: default]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -92,7 +95,7 @@ impl ProxyCommand {
         let service = self.service().map_err(usage)?;
         service.config.check().map_err(usage)?;
         if let Some(how) = self.check {
-            let tried = || try_start(&service.config, Some(&service.name), service.metrics);
+            let tried = || try_start(&service.config, Some(&service.name), &service.web_addresses());
             return check::run(how, tried);
         }
         if self.dry_run {
@@ -128,6 +131,7 @@ impl ProxyCommand {
         config.install_rules &= !self.no_rules;
         config.forward_policy = self.forward_policy.unwrap_or(config.forward_policy);
         service.metrics = self.metrics.or(service.metrics);
+        service.page = self.page.merge(service.page)?;
         service.name = self.name.clone().unwrap_or(service.name);
         Ok(service)
     }

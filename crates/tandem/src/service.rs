@@ -5,13 +5,15 @@ use crate::{
     CommandError,
     signals::{ServiceEvent, ServiceEvents},
     watchdog,
+    web::{self, WebServers},
 };
 use proxy::{
-    Proxy, ProxyConfig, ProxyConfigError, ProxyFailure, ProxyStartError, Service, control, metrics,
+    Proxy, ProxyConfig, ProxyConfigError, ProxyFailure, ProxyStartError, Service, control,
     takeover::{EarlierLink, Launch, StartedProxy, Takeover, TakeoverError, TakeoverEvent, Takeovers},
 };
 use sd_notify::NotifyState;
 use std::{
+    net::TcpListener,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -46,7 +48,7 @@ pub(crate) fn serve(
         let _ = sender.lock().unwrap_or_else(PoisonError::into_inner).send(event);
     };
     let running = if take_over { Running::take_over(service, launch, on_takeover) } else { Running::start(service, launch, on_takeover) };
-    let Running { proxy, control, metrics, takeovers } = running?;
+    let Running { proxy, control, web, takeovers } = running?;
     let failed = end_on_failure(&proxy, &events).map_err(no_thread)?;
     warn(&service.config);
     tracing::info!("splitting connections");
@@ -65,7 +67,7 @@ pub(crate) fn serve(
         }
         // It is the main process from now on, and only messages of that count.
         tell_manager(&[NotifyState::MainPid(link.pid)]);
-        drop((watchdog, control, metrics));
+        drop((watchdog, control, web));
         return end_as_earlier(&proxy, &events, link, &takeovers);
     }
     tell_manager(&[NotifyState::Stopping]);
@@ -73,7 +75,7 @@ pub(crate) fn serve(
         drain(&proxy, &events);
     }
     // The name is held until here: no other proxy can take it while this one's rules are installed.
-    drop(metrics);
+    drop(web);
     // Dropping the last reference resets the remaining flows and removes the rules. Control
     // requests may hold a reference for a moment.
     let (begun, mut shared) = (Instant::now(), proxy);
@@ -95,7 +97,7 @@ pub(crate) fn serve(
 struct Running {
     proxy: Arc<Proxy>,
     control: Option<control::ControlSocket>,
-    metrics: Option<metrics::Server>,
+    web: WebServers,
     takeovers: Arc<Takeovers>,
 }
 
@@ -106,12 +108,12 @@ impl Running {
         on_takeover: impl Fn(TakeoverEvent) + Send + Sync + 'static,
     ) -> Result<Self, CommandError> {
         let proxy = Arc::new(Proxy::start(service.config.clone(), |_| {}).map_err(start_failure)?);
-        let listener = service.metrics.map(metrics::listen).transpose().map_err(start_failure);
-        let copy = listener.as_ref().ok().and_then(|listener| listener.as_ref()?.try_clone().ok());
-        let takeovers = Arc::new(Takeovers::new(launch, copy, on_takeover));
+        let listeners = web::listen(service);
+        let copies = listeners.iter().flatten().flat_map(TcpListener::try_clone).collect();
+        let takeovers = Arc::new(Takeovers::new(launch, copies, on_takeover));
         let control = control::serve(&proxy, &service.name, takeovers.clone()).map_err(start_failure)?;
-        let metrics = listener?.map(|listener| metrics::serve_on(&proxy, listener)).transpose().map_err(start_failure)?;
-        Ok(Running { proxy, control, metrics, takeovers })
+        let web = listeners.and_then(|listeners| web::serve(&proxy, service, listeners)).map_err(start_failure)?;
+        Ok(Running { proxy, control, web, takeovers })
     }
 
     fn take_over(
@@ -125,11 +127,11 @@ impl Running {
         };
         let takeover = Takeover::request(&service.name).map_err(failed)?;
         let mut takeovers = None;
-        let context = |metrics| takeovers.insert(Arc::new(Takeovers::new(launch, metrics, on_takeover))).clone();
-        let StartedProxy { proxy, control, metrics } = takeover.start(service, |_| {}, context).map_err(failed)?;
-        let metrics = metrics.map(|listener| metrics::serve_on(&proxy, listener)).transpose().map_err(start_failure)?;
+        let context = |listeners| takeovers.insert(Arc::new(Takeovers::new(launch, listeners, on_takeover))).clone();
+        let StartedProxy { proxy, control, web } = takeover.start(service, |_| {}, context).map_err(failed)?;
+        let web = web::serve(&proxy, service, web).map_err(start_failure)?;
         let takeovers = takeovers.expect("the context of a takeover that succeeded was made");
-        Ok(Running { proxy, control: Some(control), metrics, takeovers })
+        Ok(Running { proxy, control: Some(control), web, takeovers })
     }
 }
 

@@ -5,8 +5,48 @@ use super::Bonds;
 use crate::life::{BondedConnection, Role};
 use intercept::{leg, sys::TcpInfo};
 use relay::{DirectionStats, FlowMeasurements, FlowStats, MultipathView, PathView, ProfileId};
+use std::{net::SocketAddr, time::Instant};
+
+/// A stream, in brief.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamBrief {
+    /// Its index. Another stream may have it after the end of this one.
+    pub index: usize,
+    /// When it began.
+    pub born: Instant,
+    /// Address of the client.
+    pub client: SocketAddr,
+    /// Address of the server.
+    pub server: SocketAddr,
+    /// Payload carried from client to server, bytes.
+    pub up: u64,
+    /// Payload carried from server to client, bytes.
+    pub down: u64,
+}
+
+/// Bytes that a stream has carried, up and down.
+fn carried(bonded: &BondedConnection) -> (u64, u64) {
+    match bonded.role {
+        Role::Connect { .. } => (bonded.taken, bonded.given),
+        Role::Serve { .. } => (bonded.given, bonded.taken),
+    }
+}
 
 impl Bonds {
+    /// Every stream in brief, without a system call.
+    pub fn briefs(&self) -> impl Iterator<Item = StreamBrief> {
+        self.streams.iter().map(|(index, bonded)| {
+            let (up, down) = carried(bonded);
+            StreamBrief { index, born: bonded.born, client: bonded.client, server: bonded.server, up, down }
+        })
+    }
+
+    /// Statistics of the stream with this index that began at this time; none: it has ended.
+    pub fn stats_at(&self, index: usize, born: Instant) -> Option<FlowStats> {
+        let bonded = self.streams.get(index).filter(|bonded| bonded.born == born)?;
+        Some(self.stats_of(bonded, true))
+    }
+
     /// Statistics of every stream.
     pub fn stats(&self) -> Vec<FlowStats> {
         self.streams.iter().map(|(_, bonded)| self.stats_of(bonded, true)).collect()
@@ -25,10 +65,7 @@ impl Bonds {
 
     /// Bytes carried by open streams, up and down.
     pub fn carried(&self) -> (u64, u64) {
-        let both = self.streams.iter().map(|(_, bonded)| match bonded.role {
-            Role::Connect { .. } => (bonded.taken, bonded.given),
-            Role::Serve { .. } => (bonded.given, bonded.taken),
-        });
+        let both = self.streams.iter().map(|(_, bonded)| carried(bonded));
         both.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
     }
 

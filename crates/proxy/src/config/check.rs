@@ -1,6 +1,9 @@
 //! Checks of a configuration: values that cannot work, and changes that need a restart.
 
-use super::types::{ListenMode, ListenerConfig, ProxyConfig};
+use super::{
+    page::PageError,
+    types::{ListenMode, ListenerConfig, ProxyConfig},
+};
 use intercept::{Controllers, InterceptionError, ListenerAccess, Users, UsersError, leg};
 use multipath::{BondConfig, BondError};
 use std::{io, net::SocketAddr};
@@ -33,6 +36,9 @@ pub enum ProxyConfigError {
     /// The bond cannot work with this configuration.
     #[error(transparent)]
     Bond(#[from] BondError),
+    /// The live page cannot be served.
+    #[error(transparent)]
+    Page(#[from] PageError),
     /// A value that must be more than 0 is 0.
     #[error("{0} is 0, which would let nothing through: set it to more than 0, or leave it out")]
     Zero(&'static str),

@@ -2,17 +2,18 @@
 
 use super::{
     check::ProxyConfigError,
+    page::PageConfig,
     types::{BufferSetting, ListenerConfig, ProxyConfig, ProxyVersion},
 };
 use crate::flow_records::FlowRecordsConfig;
 use intercept::{
-    Action, AddressSchema, Destinations, ForwardPolicy, LegProfile, LegRule, OneOrList, Policy, Prefix, Rule, Users, check_secrecy, list,
-    optional_address,
+    Action, AddressSchema, Destinations, ForwardPolicy, LegProfile, LegRule, OneOrList, OpenError, Policy, Prefix, Rule, Users,
+    check_secrecy, list, optional_address,
 };
 use multipath::BondKeys;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
-use std::{fs, net::SocketAddr};
+use std::{fs, io, net::SocketAddr, path::PathBuf};
 use toml_file::{Fault, FileError};
 use units::{Bytes, Span};
 
@@ -53,6 +54,8 @@ struct ConfigFile {
     #[serde(deserialize_with = "optional_address")]
     #[schemars(with = "Option<AddressSchema>")]
     metrics: Option<SocketAddr>,
+    /// The live page, for a browser. Absent: there is none.
+    page: Option<PageKeys>,
     /// Listeners, at least one.
     listen: Vec<ListenerConfig>,
     /// Profile of accepted legs that no `[[leg]]` matches.
@@ -71,6 +74,20 @@ struct ConfigFile {
     flow_records: Option<FlowRecordsConfig>,
 }
 
+/// The live page.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct PageKeys {
+    /// Address at which the page is served; that of `metrics` is possible too. Other hosts reach an
+    /// address off the loopback, which therefore needs a token.
+    #[serde(default, deserialize_with = "optional_address")]
+    #[schemars(with = "AddressSchema")]
+    listen: Option<SocketAddr>,
+    /// File whose first line is the token that a browser must have, not readable by others. Absent:
+    /// every local user can see the page.
+    token_file: Option<PathBuf>,
+}
+
 /// The JSON Schema of a configuration file.
 pub fn config_schema() -> schemars::Schema {
     let mut schema = schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<ConfigFile>();
@@ -87,11 +104,13 @@ pub struct Service {
     pub name: String,
     /// Address at which metrics are served; none: nowhere.
     pub metrics: Option<SocketAddr>,
+    /// The live page; none: there is none.
+    pub page: Option<PageConfig>,
 }
 
 impl Default for Service {
     fn default() -> Self {
-        Service { config: ProxyConfig { log_flows: true, ..ProxyConfig::default() }, name: "default".into(), metrics: None }
+        Service { config: ProxyConfig { log_flows: true, ..ProxyConfig::default() }, name: "default".into(), metrics: None, page: None }
     }
 }
 
@@ -112,13 +131,29 @@ impl Service {
             check_secrecy(path)?;
         }
         service.config.read_users()?;
+        if let Some(page) = &mut service.page {
+            page.read()?;
+        }
         Ok(service)
+    }
+
+    /// The addresses of the program's web servers, and what each serves.
+    pub fn web_addresses(&self) -> Vec<(&'static str, SocketAddr)> {
+        let page = self.page.as_ref().map(|page| page.listen).filter(|at| Some(*at) != self.metrics);
+        let metrics = self.metrics.map(|at| ("serve metrics at", at));
+        metrics.into_iter().chain(page.map(|at| ("serve the page at", at))).collect()
+    }
+
+    /// For `map_err`: the web server at this address, one of [`web_addresses`](Self::web_addresses),
+    /// cannot be opened.
+    pub fn web_failure(&self, at: SocketAddr, why: io::Error) -> OpenError {
+        if self.metrics == Some(at) { OpenError::metrics(at, why) } else { OpenError::page(at, why) }
     }
 
     /// The first key, besides those of the configuration, that differs from `other` and cannot be
     /// changed while the proxy runs.
     pub fn needs_restart(&self, other: &Service) -> Option<&'static str> {
-        let differs = [("name", self.name != other.name), ("metrics", self.metrics != other.metrics)];
+        let differs = [("name", self.name != other.name), ("metrics", self.metrics != other.metrics), ("page", self.page != other.page)];
         differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
     }
 
@@ -148,6 +183,7 @@ impl Service {
         config.flow_records = file.flow_records;
         service.name = file.name.unwrap_or(service.name);
         service.metrics = file.metrics;
+        service.page = file.page.and_then(|page| Some(PageConfig::new(page.listen?, page.token_file)));
         Ok(service)
     }
 }
@@ -170,6 +206,8 @@ impl ConfigFile {
     fn check(&self) -> Result<(), Fault> {
         let need = |ok: bool, path: String, message: &str| if ok { Ok(()) } else { Err(Fault::new(path, message)) };
         need(self.threads != Some(0), "threads".into(), "is 0: give at least 1")?;
+        let has_address = self.page.as_ref().is_none_or(|page| page.listen.is_some());
+        need(has_address, "page".into(), "has no address: add listen = \"127.0.0.1:9155\"")?;
         let networks = self.bond.as_ref().map_or(Ok(Vec::new()), |keys| keys.read().map(|(_, networks)| networks));
         let networks = networks.map_err(|(path, why)| Fault::new(path, &why))?;
         let listens = self.listen.iter().position(ListenerConfig::takes_streams);
@@ -308,8 +346,12 @@ mod tests {
 
     #[test]
     fn every_key_is_read() {
-        let Service { config, name, metrics } = Service::parse(FILE, "proxy.toml").unwrap();
-        assert_eq!((name.as_str(), metrics), ("gateway", Some("127.0.0.1:9155".parse().unwrap())));
+        let service = Service::parse(FILE, "proxy.toml").unwrap();
+        let at = "127.0.0.1:9155".parse().unwrap();
+        assert_eq!((service.name.as_str(), service.metrics), ("gateway", Some(at)));
+        assert_eq!(service.web_addresses(), [("serve metrics at", at)]);
+        assert_eq!(service.page, Some(PageConfig::new(at, Some("/etc/tandem/page.token".into()))));
+        let config = service.config;
         assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(4 << 20)), Some(9000)));
         assert_eq!(config.listen.len(), 4);
         assert_eq!((config.listen[3].mode, config.networks.len()), (ListenMode::Bond, 2));
@@ -334,6 +376,7 @@ mod tests {
             ("\"af21\"", "\"af51\"", "leg[1].dscp: cannot parse DSCP \"af51\": write "),
             ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\": expected one of gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: cannot be \"bipass\": did you mean \"bypass\"?"),
+            ("listen     = \"127.0.0.1:9155\"", "", "page: has no address: add listen"),
             ("\"score\"", "\"scor\"", "bond.scheduler: unknown scheduler \"scor\""),
             ("interface = \"wlan0\"", "", "bond.network[1]: has neither an interface nor a source address"),
             ("key_file  = \"/etc/tandem/bond.key\"", "", "bond: has no key_file"),

@@ -58,8 +58,8 @@ pub(crate) struct Offer {
     pub(crate) version: String,
     pub(crate) pid: u32,
     pub(crate) listeners: Vec<OfferedListener>,
-    /// Where metrics are served.
-    pub(crate) metrics: Option<SocketAddr>,
+    /// Where the web servers listen.
+    pub(crate) web: Vec<SocketAddr>,
     /// Whether firewall rules are installed.
     pub(crate) rules: bool,
 }
@@ -91,8 +91,9 @@ pub(crate) struct Charge {
     pub(crate) rules: Option<RulesHandover>,
     /// The path of the control socket. With two descriptors.
     pub(crate) control: PathBuf,
-    /// Whether the listening socket for metrics is among the descriptors.
-    pub(crate) metrics: bool,
+    /// The number of listening sockets of web servers, in the order of the offer. With a descriptor
+    /// for each.
+    pub(crate) web: usize,
     /// The number of earlier proxies that still drain. With a descriptor for each.
     pub(crate) earlier: usize,
     /// Totals of earlier proxies that have ended.
@@ -139,10 +140,9 @@ mod tests {
     fn examples() -> String {
         let fixed = FixedOptions { buffer: Some(Bytes(4096)), window: None, mss: Some(1400) };
         let listener = OfferedListener { at: "[::]:5000".parse().unwrap(), transparent: true, fixed };
-        let metrics = "127.0.0.1:9155".parse().ok();
+        let web = vec!["127.0.0.1:9155".parse().unwrap()];
         let rules = RulesHandover::example();
-        let charge =
-            Charge { rules: Some(rules), control: "/run/tandem/root/7.x".into(), metrics: true, earlier: 1, past: Totals::default() };
+        let charge = Charge { rules: Some(rules), control: "/run/tandem/root/7.x".into(), web: 1, earlier: 1, past: Totals::default() };
         let json = |value: serde_json::Result<String>| value.unwrap();
         [
             json(serde_json::to_string(&Hello { protocol: PROTOCOL, version: "1.0".into(), pid: 7 })),
@@ -150,7 +150,7 @@ mod tests {
                 version: "1.0".into(),
                 pid: 7,
                 listeners: vec![listener],
-                metrics,
+                web,
                 rules: true,
             }))),
             json(serde_json::to_string(&FromPresent::Yours(charge.into()))),

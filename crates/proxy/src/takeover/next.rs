@@ -18,7 +18,7 @@ use relay::FlowRecord;
 use rustix::fd::OwnedFd;
 use std::{
     io::{self, ErrorKind},
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     os::unix::net::UnixStream,
     sync::Arc,
     time::{Duration, Instant},
@@ -72,8 +72,8 @@ pub struct StartedProxy {
     pub proxy: Arc<Proxy>,
     /// Its control socket.
     pub control: ControlSocket,
-    /// The listening socket for metrics, on which [`crate::metrics::serve_on`] serves them.
-    pub metrics: Option<TcpListener>,
+    /// The listening sockets of its web servers, in the order of [`Service::web_addresses`].
+    pub web: Vec<TcpListener>,
 }
 
 impl Takeover {
@@ -97,8 +97,8 @@ impl Takeover {
     }
 
     /// Starts a proxy in the network namespace of the calling thread, which takes over from the one
-    /// that runs. `takeovers` makes what the next takeover needs, of the listening socket for
-    /// metrics.
+    /// that runs. `takeovers` makes what the next takeover needs, of the listening sockets of the
+    /// web servers.
     ///
     /// # Errors
     /// [`TakeoverError`]: the proxy that runs goes on, and knows why.
@@ -106,7 +106,7 @@ impl Takeover {
         self,
         service: &Service,
         on_end: impl Fn(FlowRecord) + Send + Sync + 'static,
-        takeovers: impl FnOnce(Option<TcpListener>) -> Arc<Takeovers>,
+        takeovers: impl FnOnce(Vec<TcpListener>) -> Arc<Takeovers>,
     ) -> Result<StartedProxy, TakeoverError> {
         let Takeover { stream, offer, sockets } = self;
         let started = start(&stream, offer, sockets, service, on_end, takeovers);
@@ -132,13 +132,9 @@ fn start(
     sockets: Vec<OwnedFd>,
     service: &Service,
     on_end: impl Fn(FlowRecord) + Send + Sync + 'static,
-    takeovers: impl FnOnce(Option<TcpListener>) -> Arc<Takeovers>,
+    takeovers: impl FnOnce(Vec<TcpListener>) -> Arc<Takeovers>,
 ) -> Result<StartedProxy, TakeoverError> {
-    let inherits_metrics = service.metrics.is_some() && service.metrics == offer.metrics;
-    let mut metrics = match service.metrics {
-        Some(at) if !inherits_metrics => Some(TcpListener::bind(at).map_err(|why| OpenError::metrics(at, why))?),
-        _ => None,
-    };
+    let web = OpenedWeb::open(service, &offer.web)?;
     let inherited = InheritedListeners::new(offer.listeners.into_iter().zip(sockets));
     let prepared = PreparedProxy::prepare(service.config.clone(), on_end, Some((inherited, offer.rules)))?;
     wire::send(stream, &FromNext::Ready, &[], SEND_TIMEOUT).map_err(TakeoverError::Lost)?;
@@ -149,7 +145,7 @@ fn start(
         Ok((FromPresent::Offer(_), _)) => return Err(TakeoverError::Lost(ErrorKind::InvalidData.into())),
         Err(why) => return Err(TakeoverError::Lost(why)),
     };
-    let Charge { rules, control, metrics: has_metrics, earlier, past } = charge;
+    let Charge { rules, control, web: inherited_web, earlier, past } = charge;
     let rules = rules.map(|state| {
         let count = state.descriptors();
         (state, descriptors.by_ref().take(count).collect())
@@ -157,15 +153,36 @@ fn start(
     let missing = || TakeoverError::Lost(ErrorKind::UnexpectedEof.into());
     let of_control = [descriptors.next().ok_or_else(missing)?, descriptors.next().ok_or_else(missing)?];
     let claim = ClaimedSocket::from_parts(control, of_control);
-    if has_metrics {
-        let inherited = descriptors.next().ok_or_else(missing)?;
-        if inherits_metrics {
-            metrics = Some(inherited.into());
-        }
-    }
+    let inherited = descriptors.by_ref().take(inherited_web).map(TcpListener::from).collect();
+    let web = web.join(inherited).ok_or_else(missing)?;
     let generations = Generations::new(descriptors.take(earlier).map(UnixStream::from), past);
     let proxy = Arc::new(prepared.begin(rules, generations)?);
-    let copy = metrics.as_ref().map(TcpListener::try_clone).transpose().map_err(OpenError::system("copy the socket for metrics"))?;
-    let control = take_over_control(&proxy, claim, takeovers(copy))?;
-    Ok(StartedProxy { proxy, control, metrics })
+    let copies = web.iter().map(TcpListener::try_clone).collect::<Result<_, _>>();
+    let control = take_over_control(&proxy, claim, takeovers(copies.map_err(OpenError::system("copy the sockets of web servers"))?))?;
+    Ok(StartedProxy { proxy, control, web })
+}
+
+/// The web servers' listening sockets during a takeover: those that are open, and for the others
+/// their index among those that the present proxy hands over.
+struct OpenedWeb(Vec<Result<TcpListener, usize>>);
+
+impl OpenedWeb {
+    /// Opens those that are not offered.
+    fn open(service: &Service, offered: &[SocketAddr]) -> Result<Self, OpenError> {
+        let open = |(_, at): (&'static str, SocketAddr)| match offered.iter().position(|offered| *offered == at) {
+            Some(index) => Ok(Err(index)),
+            None => TcpListener::bind(at).map(Ok).map_err(|why| service.web_failure(at, why)),
+        };
+        service.web_addresses().into_iter().map(open).collect::<Result<_, _>>().map(OpenedWeb)
+    }
+
+    /// All of them, with those that were handed over; none if one of these is missing.
+    fn join(self, inherited: Vec<TcpListener>) -> Option<Vec<TcpListener>> {
+        let mut inherited: Vec<_> = inherited.into_iter().map(Some).collect();
+        let all = self.0.into_iter().map(|listener| match listener {
+            Ok(opened) => Some(opened),
+            Err(index) => inherited.get_mut(index)?.take(),
+        });
+        all.collect()
+    }
 }

@@ -55,8 +55,8 @@ pub(super) enum Phase {
 /// Takeovers from this process: at most one succeeds.
 pub struct Takeovers {
     pub(super) launch: Option<Launch>,
-    /// A copy of the listening socket for metrics.
-    metrics: Option<TcpListener>,
+    /// Copies of the listening sockets of the web servers.
+    web: Vec<TcpListener>,
     on_event: Box<dyn Fn(TakeoverEvent) + Send + Sync>,
     phase: Mutex<Phase>,
     /// Why the last takeover failed.
@@ -78,13 +78,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Takeovers {
-    /// `launch`: how the next proxy is started; none: it cannot be started by this one. `metrics`:
-    /// the listening socket for metrics, which the next proxy gets. `on_event` is called on a
+    /// `launch`: how the next proxy is started; none: it cannot be started by this one. `web`: the
+    /// listening sockets of the web servers, which the next proxy gets. `on_event` is called on a
     /// thread of the control socket.
-    pub fn new(launch: Option<Launch>, metrics: Option<TcpListener>, on_event: impl Fn(TakeoverEvent) + Send + Sync + 'static) -> Self {
+    pub fn new(launch: Option<Launch>, web: Vec<TcpListener>, on_event: impl Fn(TakeoverEvent) + Send + Sync + 'static) -> Self {
         Takeovers {
             launch,
-            metrics,
+            web,
             on_event: Box::new(on_event),
             phase: Mutex::new(Phase::Open),
             failure: Mutex::default(),
@@ -202,7 +202,7 @@ impl Takeovers {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             listeners,
-            metrics: self.metrics.as_ref().and_then(|listener| listener.local_addr().ok()),
+            web: self.web.iter().map(TcpListener::local_addr).collect::<Result<_, _>>().map_err(|why| why.to_string())?,
             rules: proxy.has_rules(),
         };
         let borrowed: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
@@ -241,11 +241,11 @@ impl Takeovers {
         let (rules, mut descriptors) = rules.map_or((None, Vec::new()), |(state, descriptors)| (Some(state), descriptors));
         let (control, of_control) = claim.parts()?;
         descriptors.extend(of_control);
-        if let Some(metrics) = &self.metrics {
-            descriptors.push(metrics.try_clone()?.into());
+        for listener in &self.web {
+            descriptors.push(listener.try_clone()?.into());
         }
         let (earlier, past) = proxy.earlier_connections()?;
-        let charge = Charge { rules, control, metrics: self.metrics.is_some(), earlier: earlier.len(), past };
+        let charge = Charge { rules, control, web: self.web.len(), earlier: earlier.len(), past };
         descriptors.extend(earlier);
         let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(OwnedFd::as_fd).collect();
         wire::send(stream, &FromPresent::Yours(charge.into()), &borrowed, SEND_TIMEOUT)

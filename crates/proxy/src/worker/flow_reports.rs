@@ -1,12 +1,38 @@
 //! Reports of a worker's flows and totals.
 
 use super::Worker;
-use crate::meter::Totals;
-use std::mem;
+use crate::{
+    brief::{FlowBrief, FlowId},
+    meter::Totals,
+};
+use relay::FlowStats;
+use std::{
+    mem,
+    sync::{Arc, mpsc},
+};
 
-/// Number of slots that a report covers in a turn of the event loop, so that traffic is not
-/// delayed.
-const SLOTS_PER_TURN: usize = 128;
+/// Number of flows whose statistics a report reads in a turn of the event loop, so that traffic is
+/// not delayed: each takes a dozen system calls.
+const FLOWS_PER_TURN: usize = 128;
+/// Number of slots that a list in brief covers in a turn.
+const SLOTS_PER_TURN: usize = 1024;
+
+/// Which flows to report, and to whom.
+#[derive(Debug)]
+pub(crate) enum FlowRequest {
+    /// All statistics of every flow.
+    All(mpsc::Sender<Vec<FlowStats>>),
+    /// What is known of every flow without a system call.
+    Brief(mpsc::Sender<Vec<FlowBrief>>),
+    /// All statistics of these flows, if they are this worker's and still open.
+    Of(Arc<[FlowId]>, mpsc::Sender<Vec<(FlowId, FlowStats)>>),
+}
+
+/// A report in progress: it continues from slot, or flow, `next`.
+pub(super) struct FlowReport {
+    pub(super) next: usize,
+    pub(super) request: FlowRequest,
+}
 
 impl Worker {
     /// The totals of all flows, open ones too.
@@ -25,20 +51,56 @@ impl Worker {
         totals
     }
 
-    /// Continues the requested reports of all flows.
+    /// Continues the requested reports.
     pub(super) fn continue_flow_reports(&mut self) {
         for mut report in mem::take(&mut self.flow_reports) {
-            if let Some(carrier) = self.carrier.as_ref().filter(|_| report.next == 0) {
-                // Fails if the requesting thread has given up.
-                let _ = report.reply.send(carrier.stats());
-            }
-            let end = self.flows.bound().min(report.next + SLOTS_PER_TURN);
-            let connections = (report.next..end).filter_map(|slot| self.flows.get(slot)?.split());
-            let flows = connections.map(|connection| connection.stats(self.scratch.now)).collect();
+            // Sending fails if the requesting thread has given up.
+            let (end, bound, sent) = match &report.request {
+                FlowRequest::All(reply) => {
+                    if let Some(carrier) = self.carrier.as_ref().filter(|_| report.next == 0) {
+                        let _ = reply.send(carrier.stats());
+                    }
+                    let end = self.flows.bound().min(report.next + FLOWS_PER_TURN);
+                    let connections = (report.next..end).filter_map(|slot| self.flows.get(slot)?.split());
+                    let flows = connections.map(|connection| connection.stats(self.scratch.now)).collect();
+                    (end, self.flows.bound(), reply.send(flows).is_ok())
+                }
+                FlowRequest::Brief(reply) => {
+                    if let Some(carrier) = self.carrier.as_ref().filter(|_| report.next == 0) {
+                        let _ = reply.send(carrier.briefs(self.context.number));
+                    }
+                    let end = self.flows.bound().min(report.next + SLOTS_PER_TURN);
+                    (end, self.flows.bound(), reply.send(self.briefs(report.next, end)).is_ok())
+                }
+                FlowRequest::Of(ids, reply) => {
+                    let end = ids.len().min(report.next + FLOWS_PER_TURN);
+                    let flows = ids[report.next..end].iter().filter_map(|id| Some((*id, self.stats_of(id)?))).collect();
+                    (end, ids.len(), reply.send(flows).is_ok())
+                }
+            };
             report.next = end;
-            if report.reply.send(flows).is_ok() && end < self.flows.bound() {
+            if sent && end < bound {
                 self.flow_reports.push(report);
             }
         }
+    }
+
+    /// The flows in these slots, in brief.
+    fn briefs(&self, from: usize, to: usize) -> Vec<FlowBrief> {
+        let worker = self.context.number;
+        let connections = (from..to).filter_map(|slot| Some((slot, self.flows.get(slot)?.split()?)));
+        connections.map(|(slot, connection)| connection.brief(worker, slot)).collect()
+    }
+
+    /// The statistics of a flow of this worker; none: it has ended, or is another worker's.
+    fn stats_of(&self, id: &FlowId) -> Option<FlowStats> {
+        if id.worker != self.context.number {
+            return None;
+        }
+        if id.is_carried {
+            return self.carrier.as_ref()?.stats_of(id);
+        }
+        let connection = self.flows.get(id.slot)?.split()?;
+        (connection.born() == id.born).then(|| connection.stats(self.scratch.now))
     }
 }

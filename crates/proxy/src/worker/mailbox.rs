@@ -1,16 +1,15 @@
 //! Commands from other threads to a worker.
 
-use super::sys;
+use super::{flow_reports::FlowRequest, sys};
 use crate::{config::ProxyConfig, meter::Totals, resolver::LookupResult};
-use relay::FlowStats;
 use rustix::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
 /// A command to a worker.
 #[derive(Debug)]
 pub(crate) enum WorkerCommand {
-    /// Report every flow, in several messages.
-    Flows(mpsc::Sender<Vec<FlowStats>>),
+    /// Report flows, in several messages.
+    Flows(FlowRequest),
     /// Report the totals of all flows, open ones too, with the worker's number.
     Totals(mpsc::Sender<(usize, Totals)>),
     /// Apply this configuration to new flows.

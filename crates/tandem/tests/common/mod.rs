@@ -1,6 +1,7 @@
 //! Helpers of the binary's tests.
 #![allow(dead_code)]
 
+pub(crate) mod browser;
 pub(crate) mod middle;
 pub(crate) mod routed;
 

@@ -21,6 +21,7 @@ mod events;
 mod forward;
 mod hazards;
 mod legs;
+mod live_page;
 mod mistakes;
 mod modes;
 mod nat;

@@ -1,7 +1,6 @@
 //! The server in a process without free descriptors. A test program of its own, because the limit
 //! applies to the whole process.
 
-use metrics_server::Server;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     fs::File,
@@ -9,10 +8,11 @@ use std::{
     net::TcpStream,
     time::Duration,
 };
+use web_server::{Server, Site};
 
 #[test]
 fn the_server_accepts_again_when_descriptors_are_free() {
-    let server = Server::start("127.0.0.1:0".parse().unwrap(), || Some("# EOF\n".into())).unwrap();
+    let server = Server::start("127.0.0.1:0".parse().unwrap(), Site::default().with_metrics(|| Some("# EOF\n".into()))).unwrap();
     let before = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum: before.maximum }).unwrap();
     let client = TcpStream::connect(server.address()).unwrap();

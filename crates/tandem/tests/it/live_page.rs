@@ -1,0 +1,162 @@
+//! The live page of a running proxy, in a real browser.
+
+use crate::common::{
+    Daemon, TANDEM,
+    browser::{Browser, CHROMIUM},
+    routed::{dial, echo},
+    skip, wait_for_port, wait_until,
+};
+use lab::Host;
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::Instant,
+};
+
+const PAGE: &str = "127.0.0.1:9155";
+
+/// A host with an echo server, and a proxy in front of it.
+struct Watched {
+    host: Host,
+    proxy: Daemon,
+}
+
+fn start(host: &Host) -> Daemon {
+    // The same address as the metrics.
+    let arguments = ["proxy", "--listen", "forward=127.0.0.1:7000=127.0.0.1:9000", "--metrics", PAGE, "--page", PAGE];
+    let proxy = Daemon::start(host.command(TANDEM).args(arguments));
+    wait_for_port(host, [127, 0, 0, 1].into(), 9155);
+    proxy
+}
+
+impl Watched {
+    fn new() -> Self {
+        let host = Host::new("watched").unwrap();
+        echo(&host, 9000);
+        let proxy = start(&host);
+        Watched { host, proxy }
+    }
+
+    /// Opens a flow that carries `bytes` in each direction, and stays open.
+    fn flow(&self, bytes: usize) -> TcpStream {
+        let mut stream = dial(&self.host, "127.0.0.1", 7000, |_| Ok(())).unwrap();
+        let mut echoed = vec![0; bytes];
+        let mut writer = stream.try_clone().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || writer.write_all(&vec![7; bytes]).unwrap());
+            stream.read_exact(&mut echoed).unwrap();
+        });
+        stream
+    }
+}
+
+/// An expression: the clients in the rows of the table.
+const CLIENTS: &str = "[...document.querySelectorAll('#flows tr[data-id]')].map(row => row.cells[0].textContent)";
+
+/// An expression: the table has exactly these clients, in this order.
+fn shows(streams: &[&TcpStream]) -> String {
+    let clients: Vec<String> = streams.iter().map(|stream| stream.local_addr().unwrap().to_string()).collect();
+    format!("JSON.stringify({CLIENTS}) === {:?}", serde_json::to_string(&clients).unwrap())
+}
+
+fn type_filter(browser: &Browser, text: &str) {
+    browser.eval(&format!(
+        "{{ const box = document.getElementById('filter'); box.value = {text:?}; box.dispatchEvent(new Event('input')); }}"
+    ));
+}
+
+fn sort_by(browser: &Browser, order: &str) {
+    browser.eval(&format!("document.querySelector('#flows-head button[data-sort={order}]').click()"));
+}
+
+#[test]
+fn the_page_follows_flows_in_a_browser() {
+    if skip("the_page_follows_flows_in_a_browser", &[CHROMIUM]) {
+        return;
+    }
+    let watched = Watched::new();
+    let browser = Browser::open(&watched.host, &format!("http://{PAGE}/"));
+    browser.wait_for("the page is live", "document.querySelector('#status.live') && document.querySelector('#flows .none')");
+
+    let large = watched.flow(500_000);
+    let opened = Instant::now();
+    browser.wait_for("a new flow is shown", &shows(&[&large]));
+    println!("a new flow was shown after {:?}", opened.elapsed());
+    let small = watched.flow(1000);
+    sort_by(&browser, "bytes");
+    browser.wait_for("flows are sorted by bytes", &shows(&[&large, &small]));
+    sort_by(&browser, "bytes");
+    browser.wait_for("the order is reversed", &shows(&[&small, &large]));
+
+    type_filter(&browser, &format!(":{}", large.local_addr().unwrap().port()));
+    browser.wait_for("one flow meets the filter", &shows(&[&large]));
+    type_filter(&browser, "phase=moon");
+    browser.wait_for("a wrong filter is explained", "document.getElementById('filter-error').textContent.includes('phase=moon')");
+    type_filter(&browser, "");
+    browser.wait_for("all flows are shown again", &shows(&[&small, &large]));
+    browser.wait_for("both legs are in the row", "document.querySelector('#flows tr[data-id]').cells[12].textContent.length > 1");
+
+    let row = format!(
+        "[...document.querySelectorAll('#flows tr[data-id]')].find(row => row.cells[0].textContent === '{}')",
+        large.local_addr().unwrap()
+    );
+    browser.eval(&format!("{row}.click()"));
+    let curves =
+        "[...document.querySelectorAll('#open-plots polyline')].filter(line => (line.getAttribute('points') || '').includes(' ')).length";
+    browser.wait_for("the flow's curves are drawn", &format!("{curves} === 10"));
+    browser.eval("document.querySelector('#open-plots .legend button').click()");
+    browser.wait_for("a curve is switched off", "document.querySelector('#open-plots polyline').classList.contains('off')");
+    drop(large);
+    browser.wait_for("the flow's end is shown", "document.getElementById('open-state').textContent.includes('has ended')");
+    browser.wait_for("the other flow is still listed", &shows(&[&small]));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn the_page_survives_a_restart_of_the_proxy() {
+    if skip("the_page_survives_a_restart_of_the_proxy", &[CHROMIUM]) {
+        return;
+    }
+    let mut watched = Watched::new();
+    let browser = Browser::open(&watched.host, &format!("http://{PAGE}/"));
+    let flow = watched.flow(1000);
+    browser.wait_for("the flow is shown", &shows(&[&flow]));
+    browser.eval("document.querySelector('#flows tr[data-id]').click()");
+    browser.wait_for("the flow is open", "document.querySelector('#open-plots polyline')");
+    watched.proxy.signal("KILL");
+    wait_until("the proxy is dead", || watched.proxy.0.try_wait().unwrap().is_some());
+    browser.wait_for("the loss is shown", "document.querySelector('#status.lost')");
+    watched.proxy = start(&watched.host);
+    browser.wait_for("the page is live again", "document.querySelector('#status.live')");
+    let other = watched.flow(1000);
+    browser.wait_for("the new proxy's flow is shown", &shows(&[&other]));
+    browser.wait_for("the old flow has ended", "document.getElementById('open-state').textContent.includes('has ended')");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_page_for_other_hosts_needs_a_token() {
+    if skip("a_page_for_other_hosts_needs_a_token", &[CHROMIUM]) {
+        return;
+    }
+    let host = Host::new("watched").unwrap();
+    let listen = ["proxy", "--listen", "forward=127.0.0.1:7000=127.0.0.1:9000"];
+    let refused = host.command(TANDEM).args(listen).args(["--page", "0.0.0.0:9155"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.contains("--page-token"), "{said}");
+    let token = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(token.path(), "0123456789abcdef\n").unwrap();
+    let path = token.path().to_str().unwrap();
+    let _proxy = Daemon::start(host.command(TANDEM).args(listen).args(["--page", "0.0.0.0:9155", "--page-token", path]));
+    wait_for_port(&host, [127, 0, 0, 1].into(), 9155);
+    let browser = Browser::open(&host, &format!("http://{PAGE}/"));
+    browser.wait_for("the token is asked for", "document.querySelector('input[type=password]')");
+    let log_in = |token: &str| {
+        browser.eval(&format!("{{ document.querySelector('input').value = '{token}'; document.querySelector('form').submit(); }}"));
+    };
+    log_in("0123456789abcdeF");
+    browser.wait_for("a wrong token is refused", "document.querySelector('[role=alert]')");
+    log_in("0123456789abcdef");
+    browser.wait_for("the page is live", "document.querySelector('#status.live')");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
