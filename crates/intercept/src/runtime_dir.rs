@@ -427,8 +427,8 @@ mod tests {
         // The kernel releases the lock of a process that is killed, and leaves the files.
         for name in ["a", "b"] {
             let claim = dirs.claim(name, Access::Owner).unwrap();
-            let ClaimedSocket { listener, _lock, .. } = &claim;
-            flock(_lock, FlockOperation::Unlock).unwrap();
+            let ClaimedSocket { listener, lock, .. } = &claim;
+            flock(lock, FlockOperation::Unlock).unwrap();
             rustix::net::shutdown(listener, rustix::net::Shutdown::Both).unwrap();
             std::mem::forget(claim);
         }
