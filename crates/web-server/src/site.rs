@@ -160,7 +160,7 @@ where
         return only("POST", "a token is sent with POST\n");
     }
     let body = Limited::new(request.into_body(), LONGEST_FORM).collect().await;
-    let Ok(body) = body.map(|body| body.to_bytes()) else { return plain(StatusCode::BAD_REQUEST, "cannot read the form\n") };
+    let Ok(body) = body.map(http_body_util::Collected::to_bytes) else { return plain(StatusCode::BAD_REQUEST, "cannot read the form\n") };
     // A token has no character that a form encodes.
     let said = body.split(|byte| *byte == b'&').find_map(|field| field.strip_prefix(b"token=")).unwrap_or_default();
     let cookie = token.is(said).then(|| [format!("{COOKIE}=").as_bytes(), said, b"; Path=/; HttpOnly; SameSite=Strict"].concat());

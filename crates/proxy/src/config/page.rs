@@ -1,6 +1,5 @@
 //! Where the live page is served, and to whom.
 
-use super::check::ProxyConfigError;
 use std::{net::SocketAddr, path::PathBuf};
 use web_server::{Token, TokenError};
 
@@ -41,11 +40,11 @@ impl PageConfig {
     /// Reads the token, and checks that only those that have it see the page from other hosts.
     ///
     /// # Errors
-    /// [`ProxyConfigError::Page`] when the token cannot be used, or is missing.
-    pub fn read(&mut self) -> Result<(), ProxyConfigError> {
-        self.token = self.token_file.as_deref().map(Token::read).transpose().map_err(PageError::Token)?;
+    /// [`PageError`] when the token cannot be used, or is missing.
+    pub fn read(&mut self) -> Result<(), PageError> {
+        self.token = self.token_file.as_deref().map(Token::read).transpose()?;
         if self.token.is_none() && !self.listen.ip().to_canonical().is_loopback() {
-            return Err(PageError::Open(self.listen).into());
+            return Err(PageError::Open(self.listen));
         }
         Ok(())
     }
