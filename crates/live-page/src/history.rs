@@ -123,7 +123,7 @@ mod tests {
     use std::time::Duration;
 
     fn totals(up: u64, down: u64, sent: u64) -> Totals {
-        let network = NetworkTotals { connections: 1, sent, received: 0, waited_s: sent as f64 / 1000.0 };
+        let network = NetworkTotals { connections: 1, sent, received: 0, waited_s: sent as f64 / 1000.0, up: None };
         Totals { flows: 3, up, down, networks: [("wlan0".to_owned(), network)].into(), ..Totals::default() }
     }
 

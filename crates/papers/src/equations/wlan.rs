@@ -4,7 +4,7 @@
 
 use super::table::{ComputedRow, ComputedTable, exact};
 use crate::error::PaperError;
-use link::{DirectionSpec, LinkDirection, LinkPacket, LinkStage as _, LinkStreams, Time};
+use link::{DirectionSpec, LinkDirection, LinkPacket, LinkStage, LinkStreams, Time};
 use outcome::half_width;
 use scenario::Medium;
 use theory::{BackoffModel, Mean, Wlan};
@@ -83,7 +83,7 @@ impl Download {
     fn carry(&mut self, segments: u32) {
         let mut left = segments;
         while left > 0 {
-            let next = self.directions.iter().filter_map(|direction| direction.next_wakeup()).min();
+            let next = self.directions.iter().filter_map(LinkStage::next_wakeup).min();
             self.now = next.expect("a window of segments circulates");
             while let Some((at, _)) = self.directions[0].ready(self.now) {
                 left = left.saturating_sub(1);

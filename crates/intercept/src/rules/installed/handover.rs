@@ -159,6 +159,7 @@ mod tests {
             careful: false,
             bypass: Vec::new(),
             has_zone: false,
+            restored: 0,
             lock: lock.map(PathBuf::from),
         };
         assert_eq!((with(None).descriptors(), with(Some("/run/x")).descriptors()), (3, 5));
