@@ -5,12 +5,13 @@
 //! client talks only to a process of the directory's owner. Both sides bound what they read, in
 //! length and time.
 
+mod line;
 mod printable;
 mod protocol;
 mod remote;
 mod server;
 
-pub(crate) use protocol::write_line;
+pub(crate) use line::write_line;
 pub use protocol::{ProxyStatus, StatusDetails};
 pub use remote::{ControlError, Remote};
 pub(crate) use server::take_over_control;

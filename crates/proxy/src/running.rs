@@ -17,7 +17,7 @@ use crate::{
     liveness::{Liveness, LoopProgress},
     meter::{FlowView, Totals},
     resolver,
-    takeover::{Generations, TakeoverError},
+    takeover::Generations,
     worker::{FlowRequest, Mailbox, OnEnd, Worker, WorkerCommand, WorkerContext, sys},
 };
 use intercept::{
@@ -166,28 +166,31 @@ pub(crate) struct PreparedProxy {
 }
 
 impl PreparedProxy {
+    /// What of a configuration a takeover cannot change: a key, or several. `inherited`: the
+    /// listeners of the other process; `has_rules`: whether it has firewall rules.
+    pub(crate) fn fixed_in_takeover(config: &ProxyConfig, inherited: &InheritedListeners, has_rules: bool) -> Option<&'static str> {
+        let mut config = config.clone();
+        config.without_absent_families();
+        let drops_rules = has_rules && config.rules().is_none();
+        let rules = drops_rules.then_some("whether there are firewall rules (install_rules, a transparent listener)");
+        inherited.needs_restart(&config).or(rules)
+    }
+
     /// Starts all but what a takeover must not touch before the other process leaves it: firewall
-    /// rules and links. `inherited`: the listeners of that process, and whether it has rules.
+    /// rules and links. `inherited`: the listeners of that process.
     ///
     /// # Errors
-    /// [`TakeoverError`]: [`TakeoverError::Start`] as for [`Proxy::start`], or a part of the
-    /// configuration cannot be changed by a takeover.
+    /// As for [`Proxy::start`].
     pub(crate) fn prepare(
         mut config: ProxyConfig,
         on_end: impl Fn(FlowRecord) + Send + Sync + 'static,
-        inherited: Option<(InheritedListeners, bool)>,
-    ) -> Result<Self, TakeoverError> {
+        inherited: Option<InheritedListeners>,
+    ) -> Result<Self, ProxyStartError> {
         leg::raise_open_files();
         config.without_absent_families();
         let takes_over = inherited.is_some();
-        let (inherited, has_rules) = inherited.unwrap_or_default();
-        if let Some(key) = inherited.needs_restart(&config) {
-            return Err(TakeoverError::Fixed(key));
-        }
+        let inherited = inherited.unwrap_or_default();
         let rules = config.rules();
-        if has_rules && rules.is_none() {
-            return Err(TakeoverError::Fixed("whether there are firewall rules (install_rules, a transparent listener)"));
-        }
         let controllers = config.prepare().map_err(ProxyStartError::from)?;
         let egress = if takes_over {
             if let Some(rules) = &rules {
@@ -291,11 +294,7 @@ impl Proxy {
     /// [`ProxyStartError`] when the configuration cannot be used, or a listener, a rule, a link or
     /// a thread cannot be set up. Everything that was set up before is removed again.
     pub fn start(config: ProxyConfig, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, ProxyStartError> {
-        let prepared = PreparedProxy::prepare(config, on_end, None).map_err(|error| match error {
-            TakeoverError::Start(error) => error,
-            other => ProxyStartError::Open(OpenError::system("start")(std::io::Error::other(other.to_string()))),
-        })?;
-        prepared.begin(None, Generations::default())
+        PreparedProxy::prepare(config, on_end, None)?.begin(None, Generations::default())
     }
 
     fn config(&self) -> Arc<ProxyConfig> {

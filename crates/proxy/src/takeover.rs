@@ -10,6 +10,7 @@
 //! of the two.
 
 mod generations;
+mod launch;
 mod link;
 mod messages;
 mod next;
@@ -18,8 +19,9 @@ mod restart;
 mod wire;
 
 pub(crate) use generations::Generations;
+pub use launch::Launch;
 pub use link::EarlierLink;
+pub use messages::RestartReport;
 pub(crate) use messages::{FixedOptions, Hello, OfferedListener};
 pub use next::{StartedProxy, Takeover, TakeoverError};
 pub use present::{TakeoverEvent, Takeovers};
-pub use restart::{Launch, RestartReport};

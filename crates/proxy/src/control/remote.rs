@@ -1,8 +1,9 @@
 //! The client side of the control socket.
 
 use super::{
+    line::{read_line, write_line},
     printable::{printable, printable_value},
-    protocol::{DENIED, LONGEST_ANSWER, ProxyStatus, Request, is_name, read_line, socket_name, write_line},
+    protocol::{DENIED, LONGEST_ANSWER, ProxyStatus, Request, is_name, socket_name},
 };
 use crate::{
     gate::BypassChange,

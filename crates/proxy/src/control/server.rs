@@ -1,6 +1,9 @@
 //! The server side of the control socket: a thread that accepts, and one for each client.
 
-use super::protocol::{DENIED, LONGEST_REQUEST, Request, is_name, read_line, socket_name, write_line};
+use super::{
+    line::{read_line, write_line},
+    protocol::{DENIED, LONGEST_REQUEST, Request, is_name, socket_name},
+};
 use crate::{
     error::{ChangeError, ProxyStartError},
     gate::BypassChange,

@@ -132,6 +132,21 @@ pub(crate) enum FromEarlier {
     Ended(Totals),
 }
 
+/// What a restart has done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestartReport {
+    /// The process that is in charge.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// The process that drains.
+    pub earlier_pid: u32,
+    /// Its version.
+    pub earlier_version: String,
+    /// Flows that end at the earlier process.
+    pub flows: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -136,7 +136,10 @@ fn start(
 ) -> Result<StartedProxy, TakeoverError> {
     let web = OpenedWeb::open(service, &offer.web)?;
     let inherited = InheritedListeners::new(offer.listeners.into_iter().zip(sockets));
-    let prepared = PreparedProxy::prepare(service.config.clone(), on_end, Some((inherited, offer.rules)))?;
+    if let Some(key) = PreparedProxy::fixed_in_takeover(&service.config, &inherited, offer.rules) {
+        return Err(TakeoverError::Fixed(key));
+    }
+    let prepared = PreparedProxy::prepare(service.config.clone(), on_end, Some(inherited))?;
     wire::send(stream, &FromNext::Ready, &[], SEND_TIMEOUT).map_err(TakeoverError::Lost)?;
 
     let (charge, mut descriptors) = match wire::receive(stream, Instant::now() + ANSWER_TIMEOUT) {

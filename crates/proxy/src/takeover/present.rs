@@ -1,9 +1,9 @@
 //! The side of the proxy that runs: it gives its sockets and rules to the next one.
 
 use super::{
+    launch::Launch,
     link::EarlierLink,
-    messages::{Charge, FromNext, FromPresent, Hello, Offer, PROTOCOL},
-    restart::{Launch, RestartReport},
+    messages::{Charge, FromNext, FromPresent, Hello, Offer, PROTOCOL, RestartReport},
     wire,
 };
 use crate::{
