@@ -12,6 +12,7 @@ mod aqm;
 mod contention;
 mod delay;
 mod delay_histogram;
+mod direction_spec;
 mod disorder;
 mod link_direction;
 mod loss_process;
@@ -29,8 +30,9 @@ mod transmitter;
 
 pub use delay::Delay;
 pub use delay_histogram::DelayHistogram;
+pub use direction_spec::DirectionSpec;
 pub use disorder::DisorderSpec;
-pub use link_direction::{DirectionSpec, LinkCounts, LinkDirection};
+pub use link_direction::{LinkCounts, LinkDirection};
 pub use loss_process::{LossProcess, asked_loss, mean_loss};
 pub use random::LinkStreams;
 pub use shaper::Shaper;

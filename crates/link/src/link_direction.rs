@@ -5,12 +5,12 @@ use crate::{
     contention::Contention,
     delay::Delay,
     delay_histogram::DelayHistogram,
-    disorder::{Disorder, DisorderSpec, ExtraDelay},
+    direction_spec::DirectionSpec,
+    disorder::{Disorder, ExtraDelay},
     loss_process::LossProcess,
     managed_queue::ManagedQueue,
     outages::OutageProcess,
     own_transmitter::OwnTransmitter,
-    random::LinkStreams,
     shaper::Shaper,
     shared_medium::{self, MediumAccess},
     stage::{LinkPacket, LinkStage, QueueTap},
@@ -19,9 +19,9 @@ use crate::{
 };
 use rand::RngExt as _;
 use rand_pcg::Pcg64;
-use scenario::{Link, Loss, Medium, Outages, Purpose, QueueKind, QueueParameters, Scenario};
+use scenario::{Loss, Medium, Purpose};
 use std::fmt;
-use units::{Bytes, QueueSize, Rate, Span};
+use units::{Bytes, Rate, Span};
 
 /// One direction of a link. A lost packet occupies the transmitter like any other and is discarded
 /// when its transmission ends. A tap may observe the queue; `()` is no tap.
@@ -120,82 +120,6 @@ struct QueueCounts {
     departed: (u64, Bytes),
     taken: (u64, Bytes),
     max_queued: Bytes,
-}
-
-/// What one direction of a link does to packets.
-#[derive(Debug, Clone)]
-pub struct DirectionSpec {
-    /// When packets leave.
-    pub transmission: Transmission,
-    /// The limit of the queue.
-    pub limit: QueueSize,
-    /// The discipline of the queue, and its parameters.
-    pub discipline: (QueueKind, QueueParameters),
-    /// Whether the direction shares a medium with the opposite one. Only [`LinkDirection::pair`]
-    /// connects them.
-    pub medium: Medium,
-    /// Propagation delay.
-    pub delay: Span,
-    /// Random losses after the transmission.
-    pub loss: Option<Loss>,
-    /// Probability that a bit is received wrongly; a packet with a wrong bit is lost.
-    pub bit_errors: f64,
-    /// Times in which everything is lost.
-    pub outages: Option<Outages>,
-    /// Jitter, reordering and duplicates.
-    pub disorder: DisorderSpec,
-    /// Whether the delay changes during a run ([`LinkDirection::set_delay`]).
-    pub varies_delay: bool,
-    /// The random streams of all these.
-    pub streams: LinkStreams,
-}
-
-impl DirectionSpec {
-    /// A direction of link `index` of a scenario: that of the data, or the reverse.
-    pub fn of_series(scenario: &Scenario, index: usize, seed: u64, is_reverse: bool) -> Self {
-        let base_rtt = scenario.base_rtt(scenario.leg_of_link(index));
-        DirectionSpec::of_link(&scenario.links[index], base_rtt, LinkStreams { seed, link: index as u64, is_reverse })
-    }
-
-    /// A direction of a link with rates in IP bits a second, on a leg of this base RTT: that of the
-    /// data, or the reverse, as `streams` tells.
-    pub fn of_link(link: &Link, base_rtt: Span, streams: LinkStreams) -> Self {
-        let is_reverse = streams.is_reverse;
-        let transmission = match &link.trace {
-            None => Transmission::Rate(link.rate),
-            Some(trace) => Transmission::Trace(if is_reverse { &trace.up } else { &trace.down }.trace().clone()),
-        };
-        DirectionSpec {
-            transmission,
-            limit: link.queue.size_for(link.rate, base_rtt),
-            discipline: (link.queue.kind, link.queue.parameters_for(link.rate, base_rtt)),
-            medium: link.medium,
-            delay: link.delay,
-            loss: if is_reverse { link.loss.reverse } else { link.loss.forward },
-            bit_errors: link.bit_errors.map_or(0.0, |probability| probability.0),
-            outages: link.outages,
-            disorder: DisorderSpec::of_link(link),
-            varies_delay: link.changes.iter().any(|change| change.delay.is_some()),
-            streams,
-        }
-    }
-
-    /// A link of this rate that does nothing but delay.
-    pub fn lossless(rate: Rate, limit: QueueSize, delay: Span) -> Self {
-        DirectionSpec {
-            transmission: Transmission::Rate(rate),
-            limit,
-            discipline: (QueueKind::Droptail, QueueParameters::default()),
-            medium: Medium::FullDuplex,
-            delay,
-            loss: None,
-            bit_errors: 0.0,
-            outages: None,
-            disorder: DisorderSpec::default(),
-            varies_delay: false,
-            streams: LinkStreams::default(),
-        }
-    }
 }
 
 fn discipline_of<P: LinkPacket + fmt::Debug + 'static>(spec: &DirectionSpec) -> Box<dyn aqm::Discipline<P>> {

@@ -5,7 +5,6 @@
 
 mod codel;
 mod codel_queue;
-mod droptail;
 mod dualpi2;
 mod fq_codel;
 mod pie;
@@ -67,7 +66,9 @@ pub(crate) fn discipline<P: LinkPacket + fmt::Debug + 'static>(
         QueueKind::FqCodel => Box::new(fq_codel::FqCodelQueue::new(limit, parameters)),
         QueueKind::Pie => Box::new(pie::PieQueue::new(limit, parameters, rng)),
         QueueKind::Dualpi2 => Box::new(dualpi2::DualPi2Queue::new(limit, parameters, rng)),
-        QueueKind::Droptail | QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp => Box::new(droptail::DropTailQueue::new(limit)),
+        QueueKind::Droptail | QueueKind::Xcp | QueueKind::Vcp | QueueKind::Mpcp => {
+            Box::new(threshold::ThresholdQueue::without_marks(limit))
+        }
     }
 }
 

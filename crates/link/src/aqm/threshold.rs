@@ -13,12 +13,13 @@ use units::{PKT, QueueSize};
 const MARK_DIVISOR: u64 = 5;
 const LEAST_PACKETS: u64 = 3;
 
-/// Marks an arriving packet if more than the threshold waits before it.
+/// A drop-tail queue. Marks an arriving packet if more than the threshold waits before it.
 #[derive(Debug)]
 pub(super) struct ThresholdQueue<P> {
     fifo: Fifo<P>,
     limit: Limit,
-    mark_above: QueueSize,
+    /// The threshold; none: it marks nothing.
+    mark_above: Option<Limit>,
 }
 
 impl<P: LinkPacket> ThresholdQueue<P> {
@@ -27,7 +28,12 @@ impl<P: LinkPacket> ThresholdQueue<P> {
             QueueSize::Bytes(bytes) => QueueSize::Bytes((bytes / MARK_DIVISOR).max(PKT * LEAST_PACKETS)),
             QueueSize::Packets(count) => QueueSize::Bytes(PKT * (count / MARK_DIVISOR).max(LEAST_PACKETS)),
         };
-        ThresholdQueue { fifo: Fifo::new(), limit, mark_above: parameters.mark_above.unwrap_or(default) }
+        ThresholdQueue { fifo: Fifo::new(), limit, mark_above: Some(Limit(parameters.mark_above.unwrap_or(default))) }
+    }
+
+    /// Without a threshold: a plain drop-tail queue.
+    pub(super) fn without_marks(limit: Limit) -> Self {
+        ThresholdQueue { fifo: Fifo::new(), limit, mark_above: None }
     }
 }
 
@@ -37,7 +43,7 @@ impl<P: LinkPacket + fmt::Debug> Discipline<P> for ThresholdQueue<P> {
         if !self.limit.has_room(backlog, packet.wire_bytes()) {
             return Err(packet);
         }
-        if Limit(self.mark_above).is_exceeded_by(backlog) {
+        if self.mark_above.is_some_and(|threshold| threshold.is_exceeded_by(backlog)) {
             mark(&mut packet, true);
         }
         self.fifo.push(now, packet);

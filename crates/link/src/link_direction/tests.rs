@@ -1,9 +1,11 @@
 //! Tests of a link from arrival to delivery.
 
 use super::*;
+use crate::{disorder::DisorderSpec, random::LinkStreams};
 use proptest::prelude::*;
-use scenario::{Fraction, Gilbert, Jitter, Law, LinkReordering, Shape};
+use scenario::{Fraction, Gilbert, Jitter, Law, LinkReordering, Outages, Shape};
 use std::rc::Rc;
+use units::QueueSize;
 
 /// A packet with a number, a size in bytes and an extra delay. The reference count of its
 /// buffer shows whether the packet still exists.
