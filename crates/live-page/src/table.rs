@@ -26,7 +26,7 @@ const LIMITERS: [Limiter; 5] = [Limiter::Sender, Limiter::NearLeg, Limiter::Prox
 /// The flows.
 #[derive(Debug, Default)]
 pub(crate) struct FlowTable {
-    flows: HashMap<FlowId, Entry>,
+    flows: HashMap<FlowId, Entry, foldhash::fast::RandomState>,
     /// The flows in the order of the last list.
     listed: Vec<FlowId>,
     listed_at: Option<Instant>,
