@@ -2,9 +2,9 @@
 //! and networks, and its flows.
 //!
 //! The page is a few static files, and a stream of events, one a second, that a script draws. The
-//! browser tells in the query of the stream which flows it shows ([`view`]); the server sorts,
-//! filters, and sends these alone. A thread samples the proxy ([`sampler`]): the totals always, for
-//! the [`history`] of the last hour; the [`table`] of flows only while a browser is connected. What
+//! browser tells in the query of the stream which flows it shows (`view`); the server sorts,
+//! filters, and sends these alone. A thread samples the proxy (`sampler`): the totals always, for
+//! the `history` of the last hour; the `table` of flows only while a browser is connected. What
 //! costs system calls is read for the flows that are shown, and for a few others in turn.
 
 mod files;

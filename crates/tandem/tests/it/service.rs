@@ -49,7 +49,9 @@ fn check_reports_errors_of_a_configuration_file() {
     let users = keys.path().join("users");
     fs::write(&users, "alice:secret\n").unwrap();
     fs::set_permissions(&users, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    // Any file with a line that others cannot read is a token, too.
     let text = text.replace("/etc/tandem/bond.key", key.to_str().unwrap()).replace("/etc/tandem/users", users.to_str().unwrap());
+    let text = text.replace("/etc/tandem/page.token", key.to_str().unwrap());
     let (_directory, path) = file(&text);
     assert_eq!(check(&path, &[]), (0, "the configuration can be used\n".into(), String::new()));
 
