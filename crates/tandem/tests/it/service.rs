@@ -49,9 +49,10 @@ fn check_reports_errors_of_a_configuration_file() {
     let users = keys.path().join("users");
     fs::write(&users, "alice:secret\n").unwrap();
     fs::set_permissions(&users, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    // Any file with a line that others cannot read is a token, too.
-    let text = text.replace("/etc/tandem/bond.key", key.to_str().unwrap()).replace("/etc/tandem/users", users.to_str().unwrap());
-    let text = text.replace("/etc/tandem/page.token", key.to_str().unwrap());
+    let token = keys.path().join("page.token");
+    fs::write(&token, "0123456789abcdef0123456789abcdef\n").unwrap();
+    fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let text = text.replace("/etc/tandem/", &format!("{}/", keys.path().display()));
     let (_directory, path) = file(&text);
     assert_eq!(check(&path, &[]), (0, "the configuration can be used\n".into(), String::new()));
 
