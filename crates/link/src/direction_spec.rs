@@ -13,8 +13,8 @@ pub struct DirectionSpec {
     pub limit: QueueSize,
     /// The discipline of the queue, and its parameters.
     pub discipline: (QueueKind, QueueParameters),
-    /// Whether the direction shares a medium with the opposite one. Only [`LinkDirection::pair`]
-    /// connects them.
+    /// Whether the direction shares a medium with the opposite one. Only
+    /// [`LinkDirection::pair`](crate::LinkDirection::pair) connects them.
     pub medium: Medium,
     /// Propagation delay.
     pub delay: Span,
@@ -26,7 +26,7 @@ pub struct DirectionSpec {
     pub outages: Option<Outages>,
     /// Jitter, reordering and duplicates.
     pub disorder: DisorderSpec,
-    /// Whether the delay changes during a run ([`LinkDirection::set_delay`]).
+    /// Whether the delay changes during a run ([`set_delay`](crate::LinkDirection::set_delay)).
     pub varies_delay: bool,
     /// The random streams of all these.
     pub streams: LinkStreams,

@@ -103,7 +103,7 @@ pub struct LegMeasurements {
     pub retransmitted_bytes: u64,
     /// Flows in which this leg waited for the window of its receiver.
     pub window_limited: u64,
-    /// Connections that could not be made, by [`FAILURES`].
+    /// Connections that could not be made, by kind, in the order of the metric.
     pub failures: [u64; FAILURES.len()],
 }
 

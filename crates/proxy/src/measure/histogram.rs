@@ -37,7 +37,7 @@ impl std::fmt::Display for FlowId {
     }
 }
 
-/// A histogram. The upper bounds of its buckets are an argument of [`observe`](Self::observe): they
+/// A histogram. The upper bounds of its buckets are an argument of `observe`: they
 /// are the same for all histograms of a kind. It allocates nothing before its first observation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
