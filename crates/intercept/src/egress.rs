@@ -1,5 +1,6 @@
 //! Egress links with a capacity: a shaper, and a monitor. The monitor writes records, which the
-//! congestion controllers read. The capacity is configured, read from a file, or estimated by the controller `share`.
+//! congestion controllers read. The capacity is configured, read from a file, or estimated by the
+//! controller `share`.
 //!
 //! The shaper is an htb class for the proxy's own packets, which carry its priority; all other
 //! packets bypass it. So a shaper that a killed proxy leaves behind does not slow other traffic,

@@ -3,10 +3,10 @@
 //! A stage is a queue: a caller enqueues packets, and each leaves at its own time ([`LinkStage`]).
 //! Stages compose. [`LinkDirection`] is one direction of a scenario's link: a [`Shaper`] (drop-tail
 //! queue, and a transmitter that follows a rate or a trace), then a [`LossProcess`], then a
-//! [`Delay`]. Both directions may share a medium ([`LinkDirection::pair`]). Time and randomness are arguments, so the simulator (virtual time) and the lab's
-//! emulator (real time) use the same stages. A stage reports the exact time at which each packet
-//! left it, so a caller that polls late loses neither rate nor order. The caller chooses the packet
-//! type ([`LinkPacket`]).
+//! [`Delay`]. Both directions may share a medium ([`LinkDirection::pair`]). Time and randomness are
+//! arguments, so the simulator (virtual time) and the lab's emulator (real time) use the same
+//! stages. A stage reports the exact time at which each packet left it, so a caller that polls late
+//! loses neither rate nor order. The caller chooses the packet type ([`LinkPacket`]).
 
 mod aqm;
 mod contention;

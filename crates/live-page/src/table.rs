@@ -32,7 +32,7 @@ pub(crate) struct FlowTable {
     listed_at: Option<Instant>,
     /// Serial number of the flow that was listed last.
     serial: u64,
-    /// Whose turn it is, an index of `listed`.
+    /// Index in `listed` of the next flow whose full statistics are read.
     turn: usize,
 }
 
@@ -122,7 +122,7 @@ impl FlowTable {
         }
     }
 
-    /// The flows whose turn it is to have their full statistics read.
+    /// The next flows, in rotation, whose full statistics are to be read.
     pub(crate) fn in_turn(&mut self) -> Vec<FlowId> {
         let count = IN_TURN.min(self.listed.len());
         let chosen = (0..count).map(|offset| self.listed[(self.turn + offset) % self.listed.len()]).collect();

@@ -1,8 +1,8 @@
 //! The configuration of a proxy.
 //!
 //! `types` has the configuration itself; `file` and `text` read it from a file and from flags;
-//! `page` is the live page, `check` finds values that cannot work; `capacity` computes for how many connections there are
-//! descriptors.
+//! `page` is the live page, `check` finds values that cannot work; `capacity` computes for how many
+//! connections there are descriptors.
 
 mod capacity;
 mod check;

@@ -72,8 +72,8 @@ impl Drop for ControlSocket {
 }
 
 /// Serves the control socket of `proxy` under this name, in the network namespace of the calling
-/// thread, until the result is dropped. Other processes may take over by it. None: the socket's directory cannot be made, which is
-/// logged; the proxy works without a control socket.
+/// thread, until the result is dropped. Other processes may take over by it. None: the socket's
+/// directory cannot be made, which is logged; the proxy works without a control socket.
 ///
 /// # Errors
 /// [`ProxyStartError::Open`] when the name is invalid or taken, or the socket cannot be opened;

@@ -178,8 +178,8 @@ mod tests {
             + "\n"
     }
 
-    /// If this fails, a message has changed: increase [`PROTOCOL`], and replace the file by the text
-    /// that the failure shows.
+    /// If this fails, a message has changed: increase [`PROTOCOL`], and replace the file by the
+    /// text that the failure shows.
     #[test]
     fn a_change_of_a_message_changes_the_version() {
         let expected = include_str!("protocol-1.txt");
