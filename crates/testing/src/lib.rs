@@ -1,7 +1,15 @@
-//! Shared by the tests of all crates: looking for programs that a test needs, and reporting skipped
-//! tests. Not installed.
+//! Shared by the tests of all crates: looking for programs that a test needs, reporting skipped
+//! tests, and programs that a test makes. Not installed.
 
-use std::{env, fmt::Display, fs::OpenOptions, io::Write as _, path::Path};
+use std::{
+    env,
+    fmt::Display,
+    fs::{self, OpenOptions, Permissions},
+    io::Write as _,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::Command,
+};
 
 /// Reports that a test, or a part of it, was skipped: on stderr, and in the file that the variable
 /// `TANDEM_SKIPS` names, which `make test` prints at its end.
@@ -26,6 +34,33 @@ fn is_installed(program: &str) -> bool {
         path if path.is_absolute() => path.exists(),
         name => directories.split(':').any(|directory| Path::new(directory).join(name).exists()),
     }
+}
+
+/// Copies a program that is run afterwards. This process must not have the copy open for writing: a
+/// program that another test starts meanwhile would inherit the descriptor for a moment, and the
+/// kernel does not execute a file that is open for writing (ETXTBSY).
+///
+/// # Panics
+///
+/// If it cannot be copied.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let status = Command::new("cp").arg(from).arg(to).status().unwrap();
+    assert!(status.success(), "cp {} {}", from.display(), to.display());
+}
+
+/// Writes a shell script with these commands, to be run afterwards (see [`copy_program`]).
+///
+/// # Panics
+///
+/// If it cannot be written.
+pub fn write_script(path: impl AsRef<Path>, commands: &str) {
+    let path = path.as_ref();
+    let draft = path.with_extension("draft");
+    fs::write(&draft, format!("#!/bin/sh\n{commands}\n")).unwrap();
+    fs::set_permissions(&draft, Permissions::from_mode(0o755)).unwrap();
+    copy_program(&draft, path);
+    fs::remove_file(draft).unwrap();
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use crate::{
 use cache::{Cache, WorkerProgram};
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -15,8 +14,7 @@ use std::{
 /// A shell script with these commands. Their standard input is the socket.
 fn program(directory: &Path, commands: &str) -> PathBuf {
     let path = directory.join("worker");
-    fs::write(&path, format!("#!/bin/sh\n{commands}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    testing::write_script(&path, commands);
     path
 }
 

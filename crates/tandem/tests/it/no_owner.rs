@@ -11,10 +11,7 @@ use std::{
     env, fs,
     os::{
         linux::net::SocketAddrExt as _,
-        unix::{
-            fs::PermissionsExt as _,
-            net::{SocketAddr, UnixListener},
-        },
+        unix::net::{SocketAddr, UnixListener},
     },
     process::Command,
     time::Instant,
@@ -24,11 +21,10 @@ use std::{
 fn path_without_owners(routed: &Routed) -> String {
     let directory = routed.path("bin");
     fs::create_dir(&directory).unwrap();
-    let nft = directory.join("nft");
-    let script =
-        "#!/bin/sh\nPATH=$REAL_PATH\ncase $1 in\n-i) sed -u 's/flags owner/flags none/' | nft -i ;;\n*) exec nft \"$@\" ;;\nesac\n";
-    fs::write(&nft, script).unwrap();
-    fs::set_permissions(&nft, fs::Permissions::from_mode(0o755)).unwrap();
+    testing::write_script(
+        directory.join("nft"),
+        "PATH=$REAL_PATH\ncase $1 in\n-i) sed -u 's/flags owner/flags none/' | nft -i ;;\n*) exec nft \"$@\" ;;\nesac",
+    );
     format!("{}:{}", directory.display(), env::var("PATH").unwrap())
 }
 

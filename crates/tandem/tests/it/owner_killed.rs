@@ -6,7 +6,7 @@ use crate::common::{
     routed::{Routed, SERVER, echoes, rules},
     skip, wait_until,
 };
-use std::{env, fs, os::unix::fs::PermissionsExt as _, process::Command, time::Instant};
+use std::{env, fs, process::Command, time::Instant};
 
 /// Kills the `nft` child of a proxy.
 fn kill_owner(proxy: &Daemon) {
@@ -83,9 +83,7 @@ fn a_proxy_that_cannot_reinstall_its_rules_exits_with_an_error() {
     routed.echo(80);
     let nft = routed.path("nft");
     let broken = routed.path("broken");
-    let script = format!("#!/bin/sh\nPATH=$REAL_PATH\ntest -e {} && exit 1\nexec nft \"$@\"\n", broken.display());
-    fs::write(&nft, script).unwrap();
-    fs::set_permissions(&nft, fs::Permissions::from_mode(0o755)).unwrap();
+    testing::write_script(&nft, &format!("PATH=$REAL_PATH\ntest -e {} && exit 1\nexec nft \"$@\"", broken.display()));
     let path = env::var("PATH").unwrap();
     let mut command = routed.router.command(TANDEM);
     command.args(["proxy", "--listen", "transparent=[::]:5000"]);

@@ -114,7 +114,7 @@ impl Service {
         let host = Host::new("router").unwrap();
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
-        fs::copy(TANDEM, at("tandem")).unwrap();
+        testing::copy_program(TANDEM, at("tandem"));
         fs::copy(packaged("proxy.toml"), at("proxy.toml")).unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let manager = UnixDatagram::bind(at("notify")).unwrap();

@@ -287,7 +287,7 @@ fn only_root_and_the_own_user_can_query_a_proxy() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("tandem");
-    fs::copy(TANDEM, &program).unwrap();
+    testing::copy_program(TANDEM, &program);
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     for question in [&["flows"][..], &["bypass", "add", "10.0.0.0/8"]] {
         let output = routed.router.command("setpriv").args(nobody).arg(&program).args(question).output().unwrap();

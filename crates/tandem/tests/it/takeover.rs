@@ -226,14 +226,14 @@ fn the_program_that_was_installed_last_is_started() {
     let routed = Routed::new();
     routed.echo(80);
     let program = routed.path("tandem");
-    fs::copy(TANDEM, &program).unwrap();
+    testing::copy_program(TANDEM, &program);
     let mut command = routed.router.command(program.to_str().unwrap());
     command.args(["proxy", "--listen", "transparent=[::]:5000"]);
     let mut first = Daemon::logging(&mut command, &routed.path("log"));
     wait_until("the proxy is up", || routed.try_status().is_some());
     // An upgrade: the file of the program that runs is replaced.
     let next = routed.path("next");
-    fs::copy(TANDEM, &next).unwrap();
+    testing::copy_program(TANDEM, &next);
     fs::rename(&next, &program).unwrap();
     let (second, _) = restart(&routed);
     ends(&mut first);
@@ -241,8 +241,7 @@ fn the_program_that_was_installed_last_is_started() {
     connect(&routed, SERVER[0]);
     // An upgrade to a program that does not start.
     fs::remove_file(&program).unwrap();
-    fs::write(&program, "#!/bin/sh\necho 'tandem: a broken program' >&2\nexit 1\n").unwrap();
-    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    testing::write_script(&program, "echo 'tandem: a broken program' >&2\nexit 1");
     let said = refused(&routed);
     assert!(said.contains("a broken program"), "{said}");
     fs::remove_file(&program).unwrap();

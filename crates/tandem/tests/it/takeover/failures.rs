@@ -196,7 +196,7 @@ fn a_process_that_cannot_start_says_why() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("tandem");
-    fs::copy(TANDEM, &program).unwrap();
+    testing::copy_program(TANDEM, &program);
     for arguments in [&["proxy", "--listen", "transparent=[::]:5000", "--take-over"][..], &["restart"]] {
         let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
         let output = routed.router.command("setpriv").args(nobody).arg(&program).args(arguments).output().unwrap();
