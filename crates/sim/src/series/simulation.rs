@@ -21,8 +21,9 @@ use crate::{
 use outcome::Progress;
 use scenario::{FlowSpec, Opens, Scenario, SplitMode};
 
-/// How long to wait, after the last byte has arrived, for the senders to learn of it, ns.
-const CONFIRMATION_LIMIT: u64 = 600_000_000_000;
+/// How long to wait, after the last byte has arrived, for the senders to learn of it, ns: as long
+/// as Linux retransmits at most, 15 times (`tcp_retries2`) with timeouts of at most 120 s.
+const CONFIRMATION_LIMIT: u64 = 15 * 120_000_000_000;
 
 /// Takes samples of a run at regular intervals of simulated time.
 pub(crate) trait RunObserver {

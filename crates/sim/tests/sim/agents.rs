@@ -92,6 +92,18 @@ fn lost_acknowledgements_are_lost_against_the_direction_of_the_data() {
     assert!(lost.flows[0].end_s > none.flows[0].end_s && lost.goodput_bps > 0.5 * none.goodput_bps);
 }
 
+#[test]
+fn a_sender_learns_of_its_last_byte_after_a_long_loss_burst() {
+    // The last acknowledgement is lost, and then ten retransmissions, which are 120 s apart in the
+    // end: they are the only packets that take the link out of its lossy state.
+    let text = "duration = \"24h\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"20ms\"\nqueue = \"10pkt\"\n\
+                [[link]]\nrate = \"8Mbit\"\ndelay = \"1ms\"\nqueue.limit = \"10pkt\"\nqueue.kind = \"ecn\"\n\
+                loss.gilbert = { good_to_bad = 0.01, bad_to_good = 0.2 }\nloss.reverse = { per_packet = 0.0191 }\n\
+                [[agent]]\nafter = 1\nkind = \"loss-notice\"\n[control]\nsender = \"reno\"\n[[flow]]\nbytes = \"37649B\"\n";
+    let flow = play(text, 1_707_349_420_273_949_507, TcpSettings::default()).0.flows.remove(0);
+    assert!(flow.acked_s > Some(600.0) && flow.end_s < Some(1.0), "{flow:?}");
+}
+
 /// A lossy wireless link and an agent: the keys of the link, the cache in packets, the controller.
 fn any_agent() -> impl Strategy<Value = (String, u64)> {
     let loss = prop_oneof![
