@@ -186,6 +186,8 @@ pub(crate) fn outcome(
     if recorder.short_of_memory {
         warnings.push(SHORT_OF_MEMORY.into());
     }
+    let seen = recorder.seen.flows.iter().map(|flow| flow.start_s);
+    warnings.extend(late_start(flows.iter().map(|flow| flow.spec.start.secs()).zip(seen)));
     let valid = warnings.is_empty();
     let failed = recorder.seen.flows.iter().enumerate().filter_map(|(id, flow)| Some((id, flow.error.as_ref()?)));
     warnings.extend(failed.map(|(id, error)| format!("flow {id} failed: {error}")));
@@ -198,6 +200,14 @@ pub(crate) fn outcome(
     let mut outcome = recorder.seen.outcome("lab", scenario, seed);
     outcome.warnings.extend(warnings);
     Outcome { valid, ..outcome }
+}
+
+/// A warning if a flow started late, from when each was to start and did, s. A flow's thread can
+/// get a processor late although the links, whose thread is a real-time one, are on time.
+fn late_start(starts: impl Iterator<Item = (f64, f64)>) -> Option<String> {
+    let late = starts.map(|(asked, started)| started - asked).enumerate().filter(|(_, late)| *late > MAX_STALL_S);
+    let (flow, most) = late.max_by(|(_, one), (_, other)| one.total_cmp(other))?;
+    Some(format!("flow {flow} started {:.0} ms late (up to {:.0} ms is fine)", most * 1e3, MAX_STALL_S * 1e3))
 }
 
 /// Warnings about all links; empty if the machine kept up.
@@ -260,5 +270,17 @@ fn link_outcome(scenario: &Scenario, index: usize, report: &LinkReport) -> LinkO
             losses: report.reverse_counts.losses,
             queue_max_bytes: report.reverse_counts.max_queued.0,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_that_starts_late_is_named() {
+        assert_eq!(late_start([(1.0, 1.001), (2.0, 2.2)].into_iter()), None);
+        let late = [(0.0, 0.0), (1.0, 1.3), (2.0, 2.5)];
+        assert_eq!(late_start(late.into_iter()).as_deref(), Some("flow 2 started 500 ms late (up to 200 ms is fine)"));
     }
 }
