@@ -77,7 +77,7 @@ impl Advisor {
     fn end_to_end(&self, control: &str, case: String) -> (Candidate, Variant) {
         let mut scenario = self.base.clone();
         scenario.control.sender = control.into();
-        (Candidate { after: None, control: control.into(), capacity: None }, Variant { case, scenario })
+        (Candidate { after: None, control: control.into(), capacity: None }, Variant::new(case, scenario))
     }
 
     fn split(&self, proxy: &Split, controller: Controller) -> (Candidate, Variant) {
@@ -92,7 +92,7 @@ impl Advisor {
         }
         let capacity = controller.needs_capacity().then_some(next_link);
         let candidate = Candidate { after: Some(proxy.after), control: controller.name().into(), capacity };
-        (candidate, Variant { case: format!("split after link {}, {}", proxy.after, controller.name()), scenario })
+        (candidate, Variant::new(format!("split after link {}, {}", proxy.after, controller.name()), scenario))
     }
 
     /// The advice that follows from the outcomes of the candidates. `equations` are the outcomes of
@@ -139,7 +139,7 @@ impl Advisor {
             let found = self.variants().into_iter().find(|(other, _)| other == candidate);
             found.map(|(_, mut variant)| {
                 variant.scenario.splits[0].buffer = buffer;
-                Variant { case: buffer.to_string(), scenario: variant.scenario }
+                Variant::new(buffer.to_string(), variant.scenario)
             })
         };
         let whole = scenario::LegLinks { first: 0, end: self.base.links.len() };

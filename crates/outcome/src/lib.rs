@@ -7,6 +7,7 @@ mod engine;
 mod link_outcome;
 mod numbers;
 mod outcome;
+mod run_table;
 mod samples;
 mod sojourns;
 mod statistics;
@@ -20,6 +21,7 @@ pub use outcome::{
     AgentOutcome, FlowOutcome, IntervalOutcome, LegOutcome, NetworkOutcome, Outcome, Phases, ProxyOutcome, ReorderOutcome, Series,
     ShaperOutcome, schema,
 };
+pub use run_table::{RunColumn, RunTable};
 pub use samples::{FlowSamples, LegSample, LegSamples, LinkSample, RunSamples};
 pub use sojourns::{Means, Sojourns};
 pub use statistics::{Dist, half_width, jain};

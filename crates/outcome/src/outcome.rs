@@ -6,6 +6,7 @@ use crate::{
     statistics::Dist,
     web::{ExchangeOutcome, PageOutcome, TimePercentiles},
 };
+use scenario::SetValue;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,6 +19,10 @@ pub struct Outcome {
     pub scenario: String,
     /// Name of the case, with the swept values; empty if the file has no cases.
     pub case: String,
+    /// The keys that `--set` changed, with their values: numbers where they are quantities, rates
+    /// in bit/s, times in s, sizes in bytes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub set: BTreeMap<String, SetValue>,
     /// Name of the engine: `lab`, `sim`, `theory`, `bound` or `compose`.
     pub engine: String,
     /// Seed of the run.
@@ -25,8 +30,8 @@ pub struct Outcome {
     /// Whether the machine kept up with the scenario. If not, `warnings` tells how: it lost packets
     /// outside of the emulated links; 1 % of a link's packets were late by more than 0.5 ms + 2 %
     /// of the path's round trip; one was late by more than 200 ms (the machine stalled, and
-    /// retransmission timers have fired); a link's rate was off by more than 1 %; or the kernel's
-    /// memory for TCP ran short.
+    /// retransmission timers have fired); a flow started more than 200 ms late; a link's rate was
+    /// off by more than 1 %; or the kernel's memory for TCP ran short.
     pub valid: bool,
     /// What to know before using the numbers, and which flows failed.
     pub warnings: Vec<String>,

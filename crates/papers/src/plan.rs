@@ -75,7 +75,7 @@ mod tests {
     fn the_name_of_a_case_wins_over_a_prefix() {
         let text = "name = \"x\"\nduration = \"1s\"\n[[link]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\n[[flow]]\n";
         let scenario = ScenarioFile::parse(text, "x").unwrap().variants(&[]).unwrap().remove(0).scenario;
-        let variant = |case: &&str| Variant { case: (*case).into(), scenario: scenario.clone() };
+        let variant = |case: &&str| Variant::new(*case, scenario.clone());
         let cases = ["a=score", "a=score-paper", "a=score, slow", "a=score-paper, slow", "b"];
         let plan = EnginePlan { engine: EngineKind::Sim, variants: cases.iter().map(variant).collect(), seeds: 1 };
         let selected = |prefixes: &[&str]| {

@@ -27,6 +27,7 @@ mod paper_tables;
 mod plain_table;
 mod remarks;
 mod results;
+mod run_files;
 #[cfg(test)]
 mod samples;
 mod terminal;
@@ -48,6 +49,7 @@ pub use paper_tables::{
     RunTimes, claims_table, computed_table, numbers_table, paper_findings, paper_list, paper_list_json, paper_remarks, printed_table,
 };
 pub use plain_table::PlainTable;
+pub use run_files::{run_csv, run_parquet};
 pub use terminal::{Alignment, TextColumn, TextStyle, TextTable, reflow, wrap};
 
 use outcome::Outcome;

@@ -76,7 +76,7 @@ pub fn run_all(runs: Vec<PlannedRun<'_>>, options: RunOptions) -> Vec<Result<Out
 fn execute(run: &PlannedRun<'_>, progress: &RunProgress) -> Result<Outcome, EngineError> {
     let scenario = &run.variant.scenario;
     let outcome = run.engine.run(scenario, run.seed, progress)?;
-    Ok(compared_with_ideal(scenario, Outcome { case: run.variant.case.clone(), ..outcome }))
+    Ok(compared_with_ideal(scenario, Outcome { case: run.variant.case.clone(), set: run.variant.set.clone(), ..outcome }))
 }
 
 /// Adds to an outcome of transfers over parallel networks how much longer they took than the ideal

@@ -4,10 +4,11 @@
 use crate::{
     attached_files::{AttachedFiles, OpenFile},
     model::{Interval, Scenario},
+    set_value::{self, SetValue},
 };
 use schemars::{JsonSchema, Schema, generate::SchemaSettings, json_schema};
 use serde::Deserialize;
-use std::{io, sync::Arc};
+use std::{collections::BTreeMap, io, sync::Arc};
 use toml::{Table, Value};
 use toml_file::{Fault, FileError, from_one, place, under};
 
@@ -51,6 +52,15 @@ pub struct Variant {
     pub case: String,
     /// The scenario to play.
     pub scenario: Scenario,
+    /// The keys that the command line changed, with their values.
+    pub set: BTreeMap<String, SetValue>,
+}
+
+impl Variant {
+    /// A scenario without changes, as the case of this name.
+    pub fn new(case: impl Into<String>, scenario: Scenario) -> Self {
+        Variant { case: case.into(), scenario, set: BTreeMap::new() }
+    }
 }
 
 impl std::str::FromStr for Assignment {
@@ -58,7 +68,8 @@ impl std::str::FromStr for Assignment {
 
     /// `KEY=VALUE` or `KEY=VALUE,VALUE…`. Values are TOML if they parse as such, else text. Commas
     /// inside brackets, braces or quotes do not separate values, nor do those before a controller's
-    /// tunable: `control.proxy=mpcp,law=1,xcp` has two values.
+    /// tunable: `control.proxy=mpcp,law=1,xcp` has two values. `10Mbit..50Mbit:10Mbit` stands for
+    /// five.
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, values) =
             text.split_once('=').ok_or_else(|| format!("{text:?} has no \"=\": write KEY=VALUE, such as control.proxy=cubic"))?;
@@ -73,8 +84,21 @@ impl std::str::FromStr for Assignment {
                 None => parts.push(part.into()),
             }
         }
-        let values = parts.iter().map(|part| value_of(part)).collect();
+        let mut values = Vec::new();
+        for part in &parts {
+            match set_value::range(part) {
+                Some(range) => values.extend(range.map_err(|why| format!("{key}: {why}"))?),
+                None => values.push(value_of(part)),
+            }
+        }
         Ok(Assignment { key: key.into(), values })
+    }
+}
+
+impl Assignment {
+    /// A change of `key` to each of `values` in turn.
+    pub fn new(key: impl Into<String>, values: Vec<Value>) -> Self {
+        Assignment { key: key.into(), values }
     }
 }
 
@@ -194,7 +218,7 @@ impl ScenarioFile {
             let scenario = scenario_of(&table, &self.files).map_err(|fault| self.at_case(index, &fault))?;
             scenario.check_ends_of_intervals(&[]).map_err(|fault| self.at_case(index, &fault))?;
             if sets.is_empty() {
-                variants.push(Variant { case: case.name.clone(), scenario: if case.set.is_empty() { plain.clone() } else { scenario } });
+                variants.push(Variant::new(&case.name, if case.set.is_empty() { plain.clone() } else { scenario }));
             } else {
                 sweep((&table, &self.files), &case.name, &scenario.intervals, sets, &mut variants)?;
             }
@@ -224,7 +248,7 @@ fn sweep(
     for number in 0..combinations {
         let (mut table, mut rest) = (table.clone(), number);
         let mut names: Vec<String> = if case.is_empty() { vec![] } else { vec![case.into()] };
-        let mut made = Vec::new();
+        let (mut made, mut values) = (Vec::new(), BTreeMap::new());
         // The last assignment varies fastest, as a reader of the command line expects.
         for (after, assignment) in sets.iter().enumerate() {
             let inner: usize = sets[after + 1..].iter().map(|assignment| assignment.values.len()).product();
@@ -236,10 +260,11 @@ fn sweep(
                 names.push(format!("{}={shown}", assignment.key));
             }
             set(&mut table, &assignment.key, value.clone()).map_err(|fault| from_set(case, &made, &fault))?;
+            values.insert(assignment.key.clone(), SetValue::from(value));
         }
         let scenario = scenario_of(&table, files).map_err(|fault| from_set(case, &made, &fault))?;
         scenario.check_ends_of_intervals(written).map_err(|fault| from_set(case, &made, &fault))?;
-        variants.push(Variant { case: names.join(", "), scenario });
+        variants.push(Variant { case: names.join(", "), scenario, set: values });
     }
     Ok(())
 }

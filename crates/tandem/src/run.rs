@@ -5,11 +5,13 @@ use crate::{
     runs::{self, EngineName, RunFlags},
 };
 use clap::Args;
+use outcome::RunTable;
 use runner::{RunOrder, SeedRange};
 use scenario::{Assignment, Variant};
 use std::{
     fs,
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 /// Run a scenario file, with all its cases, on one or more engines
@@ -23,7 +25,8 @@ pub(crate) struct RunCommand {
     /// Engines that run the scenario
     #[arg(long, value_enum, value_delimiter = ',', default_value = "lab")]
     on: Vec<EngineName>,
-    /// Override a key; with several values, sweep it: control.proxy=cubic,bbr
+    /// Override a key; with several values, sweep it: control.proxy=cubic,bbr, or
+    /// link.2.rate=10Mbit..50Mbit:10Mbit
     #[arg(long = "set", value_name = "KEY=VALUE[,VALUE…]")]
     sets: Vec<Assignment>,
     /// Seed of the random numbers [default: that of the file]
@@ -41,6 +44,10 @@ pub(crate) struct RunCommand {
     /// Write a self-contained web page with plots
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
+    /// Write a table with a row for each run, the changed keys as numbers in base units: .csv or
+    /// .parquet
+    #[arg(long, value_name = "FILE")]
+    to: Option<TableFile>,
     /// Write the packets that each host of the lab sends and receives to pcapng files in a
     /// directory
     #[arg(long, value_name = "DIR")]
@@ -70,6 +77,11 @@ impl RunCommand {
             let scenario = &variants[0].scenario;
             output::write_page(path, &report::page(&scenario.name, &scenario.about, &[], &outcomes))?;
         }
+        if let Some(to) = &self.to
+            && !outcomes.is_empty()
+        {
+            to.write(&RunTable::new(&outcomes, false))?;
+        }
         if self.json {
             out!("{}", report::json(&outcomes, self.series));
         } else if !outcomes.is_empty() {
@@ -80,6 +92,44 @@ impl RunCommand {
             }
         }
         failure.map_or(Ok(()), Err)
+    }
+}
+
+/// A file for a table of runs.
+#[derive(Debug, Clone)]
+struct TableFile {
+    path: PathBuf,
+    format: TableFormat,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum TableFormat {
+    Csv,
+    Parquet,
+}
+
+impl FromStr for TableFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let path = PathBuf::from(text);
+        let format = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("csv") => TableFormat::Csv,
+            Some("parquet") => TableFormat::Parquet,
+            _ => return Err(format!("cannot tell the format of {text}: name it FILE.csv or FILE.parquet")),
+        };
+        Ok(TableFile { path, format })
+    }
+}
+
+impl TableFile {
+    fn write(&self, table: &RunTable) -> Result<(), CommandError> {
+        let content = match self.format {
+            TableFormat::Csv => report::run_csv(table).into_bytes(),
+            TableFormat::Parquet => report::run_parquet(table),
+        };
+        fs::write(&self.path, content)
+            .map_err(|why| CommandError::Failed(format!("cannot write the table of runs to {}: {why}", self.path.display())))
     }
 }
 

@@ -1,0 +1,95 @@
+//! Outcomes as one table with a row for each run: what other programs read (CSV, Parquet, data
+//! frames).
+
+use crate::{NUMBERS, Outcome};
+use scenario::SetValue;
+use std::collections::BTreeSet;
+
+/// The values of a column, one for each row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RunColumn {
+    /// Numbers; none where an outcome lacks it.
+    Numbers(Vec<Option<f64>>),
+    /// Whole numbers.
+    Integers(Vec<u64>),
+    /// True or false.
+    Truths(Vec<bool>),
+    /// Texts; none where an outcome lacks it.
+    Texts(Vec<Option<String>>),
+}
+
+/// A row for each outcome. The columns are `scenario`, `case`, `engine`, `seed`, `valid`, then a
+/// column for each key that was changed, by its name in the file and in base units ([`SetValue`]),
+/// then [`NUMBERS`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunTable {
+    /// Name and values of each column.
+    pub columns: Vec<(String, RunColumn)>,
+    /// Number of rows.
+    pub rows: usize,
+}
+
+impl RunTable {
+    /// The table of these outcomes. With `all_numbers` it has every one of [`NUMBERS`], so that
+    /// tables of different runs have the same columns; else those that some outcome has.
+    pub fn new(outcomes: &[Outcome], all_numbers: bool) -> Self {
+        let texts = |of: fn(&Outcome) -> &String| RunColumn::Texts(outcomes.iter().map(|outcome| Some(of(outcome).clone())).collect());
+        let mut columns = vec![
+            ("scenario".to_owned(), texts(|outcome| &outcome.scenario)),
+            ("case".to_owned(), texts(|outcome| &outcome.case)),
+            ("engine".to_owned(), texts(|outcome| &outcome.engine)),
+            ("seed".to_owned(), RunColumn::Integers(outcomes.iter().map(|outcome| outcome.seed).collect())),
+            ("valid".to_owned(), RunColumn::Truths(outcomes.iter().map(|outcome| outcome.valid).collect())),
+        ];
+        let keys: BTreeSet<&String> = outcomes.iter().flat_map(|outcome| outcome.set.keys()).collect();
+        columns.extend(keys.into_iter().map(|key| (key.clone(), set_column(outcomes, key))));
+        for name in NUMBERS {
+            let numbers: Vec<Option<f64>> = outcomes.iter().map(|outcome| outcome.number(name)).collect();
+            if all_numbers || numbers.iter().any(Option::is_some) {
+                columns.push((name.to_owned(), RunColumn::Numbers(numbers)));
+            }
+        }
+        RunTable { columns, rows: outcomes.len() }
+    }
+}
+
+/// The values of a changed key: numbers if all are, else texts.
+fn set_column(outcomes: &[Outcome], key: &str) -> RunColumn {
+    let values: Vec<Option<&SetValue>> = outcomes.iter().map(|outcome| outcome.set.get(key)).collect();
+    if values.iter().all(|value| matches!(value, None | Some(SetValue::Number(_)))) {
+        let number = |value: &Option<&SetValue>| if let Some(SetValue::Number(number)) = value { Some(*number) } else { None };
+        RunColumn::Numbers(values.iter().map(number).collect())
+    } else {
+        RunColumn::Texts(values.iter().map(|value| value.map(ToString::to_string)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_run_the_changed_keys_and_the_numbers() {
+        let outcome = |seed, set: &[(&str, SetValue)]| Outcome {
+            engine: "sim".into(),
+            seed,
+            valid: true,
+            goodput_bps: seed as f64,
+            set: set.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect(),
+            ..Outcome::default()
+        };
+        let outcomes = [
+            outcome(1, &[("link.1.rate", SetValue::Number(1e7)), ("control.proxy", SetValue::Text("bbr".into()))]),
+            outcome(2, &[("link.1.rate", SetValue::Number(2e7)), ("control.proxy", SetValue::Number(1.0))]),
+        ];
+        let table = RunTable::new(&outcomes, false);
+        let column = |name: &str| table.columns.iter().find(|(other, _)| other == name).map(|(_, column)| column);
+        assert_eq!(column("seed"), Some(&RunColumn::Integers(vec![1, 2])));
+        assert_eq!(column("link.1.rate"), Some(&RunColumn::Numbers(vec![Some(1e7), Some(2e7)])));
+        assert_eq!(column("control.proxy"), Some(&RunColumn::Texts(vec![Some("bbr".into()), Some("1".into())])));
+        assert_eq!(column("goodput_bps"), Some(&RunColumn::Numbers(vec![Some(1.0), Some(2.0)])));
+        assert_eq!(column("jain"), None);
+        let all = RunTable::new(&outcomes, true);
+        assert_eq!((all.rows, all.columns.len()), (2, 7 + NUMBERS.len()));
+    }
+}
