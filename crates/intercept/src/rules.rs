@@ -14,9 +14,9 @@
 //! conntrack, `zone` makes it distinguish the two legs of a connection. `quic` has what becomes of
 //! UDP port 443.
 //!
-//! `table` has the text of the nftables table, `conditions` that of rules' conditions, `owner` the process that owns it, `installed`
-//! changes and restores it while the proxy runs, `watch` notices that it was changed, `foreign`
-//! reads other programs' rules.
+//! `table` has the text of the nftables table, `conditions` that of rules' conditions, `owner` the
+//! process that owns the table, `installed` changes and restores it while the proxy runs, `watch`
+//! notices that it was changed, `foreign` reads other programs' rules.
 
 mod conditions;
 mod family;

@@ -1,5 +1,5 @@
-//! Reads the configuration of a running proxy again, and says what changed: on SIGHUP in the log, for
-//! `tandem reload` in its answer too.
+//! Reads the configuration of a running proxy again, and says what changed: on SIGHUP in the log,
+//! for `tandem reload` in its answer too.
 
 use crate::{CommandError, flows::failed, manager::tell_manager};
 use clap::Args;

@@ -54,8 +54,8 @@ pub(super) fn entry() -> String {
 }
 
 impl Rules {
-    /// The rules of the chain `quic`, by the bypass list and the policy, and of `quic_reject`, whose
-    /// action older kernels lack.
+    /// The rules of the chain `quic`, by the bypass list and the policy, and of `quic_reject`, the
+    /// action of which older kernels lack.
     pub(super) fn quic(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
