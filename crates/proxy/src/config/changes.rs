@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(changes("\"4MiB\" ", "\"8MiB\" "), ["buffer: \"4MiB\" → \"8MiB\""]);
         assert_eq!(changes("idle_timeout    = \"12h\"", ""), ["idle_timeout: \"12h\" removed"]);
         assert_eq!(changes("[far] ", "[far]\nmark = 3\n#"), ["far.mark: 3 added"]);
-        assert_eq!(changes("[443, ", "[444, "), ["rule[2].ports: [443, \"8000-8999\"] → [444, \"8000-8999\"]"]);
+        assert_eq!(changes("-8999\"", "-8998\""), ["rule[2].ports: [443, \"8000-8999\"] → [443, \"8000-8998\"]"]);
         let first = "[[rule]] ";
         assert_eq!(
             changes(first, "[[rule]]\nports = 22\naction = \"bypass\"\n[[rule]] "),

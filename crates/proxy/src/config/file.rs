@@ -413,7 +413,7 @@ mod tests {
             Service::parse(&FILE.replacen(from, to, 1), "proxy.toml").unwrap_err().to_string()
         };
         let cases = [
-            ("threads         = 2", "treads = 2", "treads: is not a key here: did you mean threads? The keys are threads, "),
+            ("threads         = 2", "treads = 2", "treads: is not a key here: did you mean threads? The keys are include, threads, "),
             ("\"af21\"", "\"af51\"", "leg[1].dscp: cannot parse DSCP \"af51\": write "),
             ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\": expected one of gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: cannot be \"bipass\": did you mean \"bypass\"?"),
