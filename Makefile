@@ -123,6 +123,7 @@ install: build ## installs program, manual pages, completions and the services b
 	$(TANDEM) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tandem
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem docs/operation.md docs/link-capacity.md docs/bond.md docs/cache.md
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem/examples packaging/capacity.conf
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/tandem docs/reference/proxy.schema.json
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/tandem/grafana packaging/grafana/tandem.json
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/tandem/prometheus packaging/prometheus/tandem.rules.yml
 	install -d $(DESTDIR)/etc/systemd/system

@@ -55,6 +55,12 @@ pub enum InterceptionError {
          transparent listener): exclude those connections in your own firewall"
     )]
     NoBypass(usize),
+    /// A rule names QUIC, but the proxy installs no firewall rules that could count or reject it.
+    #[error(
+        "rule {0} has quic, but this proxy installs no firewall rules that could do so (--no-rules, or no transparent listener): count or \
+         reject UDP port 443 in your own firewall"
+    )]
+    NoQuic(usize),
     /// A profile requires ECN, but the kernel does not request it.
     #[error("{leg}: asks for ECN, but this host does not request it: sysctl -w net.ipv4.tcp_ecn=1 (it is {value})")]
     NoEcn {
@@ -172,6 +178,10 @@ impl Interception {
         let bypass = self.policy.rules.iter().position(|rule| rule.action == Action::Bypass);
         if let Some(index) = bypass.filter(|_| !self.install_rules || transparent == 0) {
             return Err(InterceptionError::NoBypass(index + 1));
+        }
+        let quic = self.policy.rules.iter().position(|rule| rule.quic.is_some());
+        if let Some(index) = quic.filter(|_| !self.install_rules || transparent == 0) {
+            return Err(InterceptionError::NoQuic(index + 1));
         }
         Ok(())
     }

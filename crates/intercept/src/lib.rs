@@ -49,7 +49,7 @@ pub use leg::{Dscp, LegProfile, Source, acknowledge, available_controllers};
 pub use link_view::LinkView;
 pub use listen::{Destination, ListenAt};
 pub use listener::{AcceptedConnection, Listener, ListenerOptions};
-pub use policy::{Action, Interface, LegRule, NamedProfile, OneOrList, Policy, Ports, Prefix, Rule, list, with_profile_keys};
+pub use policy::{Action, Interface, LegRule, NamedProfile, OneOrList, Policy, Ports, Prefix, QuicAction, Rule, list, with_profile_keys};
 pub use receive_bound::ReceiveBound;
 pub use routes::{Device, Routes};
 pub use rules::{Counted, ForwardPolicy, Rules, RulesError, RulesLost};

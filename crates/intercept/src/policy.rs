@@ -38,6 +38,16 @@ pub enum Action {
     Refuse,
 }
 
+/// What becomes of a new connection of QUIC, which cannot be split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum QuicAction {
+    /// It passes, and is counted
+    Count,
+    /// Its client gets an ICMP error (port unreachable), so that a browser falls back to TCP
+    Reject,
+}
+
 /// Deserializes a list. A single element may be written without brackets.
 ///
 /// # Errors
@@ -110,6 +120,9 @@ pub struct Rule {
     pub near: Option<String>,
     /// Name of the `[[leg]]` that is the far leg's profile. Absent: the first that matches the leg.
     pub far: Option<String>,
+    /// What becomes of QUIC, new connections to UDP port 443 that are routed through this host and
+    /// meet the conditions. Absent: it passes, as it does where no rule matches.
+    pub quic: Option<QuicAction>,
 }
 
 /// A profile, and the legs that get it: those that leave through one of the interfaces and lead to

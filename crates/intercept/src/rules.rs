@@ -11,12 +11,14 @@
 //! `guard`, which heeds the forward chains of other programs, then `split`. From there `open` hands
 //! it to the proxy, unless its chain `admit` decides otherwise, which heeds other programs' input
 //! chains (see `guard`). `open` is empty while the proxy is full or ending. If other programs use
-//! conntrack, `zone` makes it distinguish the two legs of a connection.
+//! conntrack, `zone` makes it distinguish the two legs of a connection. `quic` has what becomes of
+//! UDP port 443.
 //!
-//! `table` has the text of the nftables table, `owner` the process that owns it, `installed`
-//! changes and restores it while the proxy runs, `watch` notices that it was changed, `foreign`
-//! reads other programs' rules.
+//! `table` has the text of the nftables table, `conditions` that of rules' conditions, `owner` the
+//! process that owns the table, `installed` changes and restores it while the proxy runs, `watch`
+//! notices that it was changed, `foreign` reads other programs' rules.
 
+mod conditions;
 mod family;
 mod foreign;
 mod guard;
@@ -24,6 +26,7 @@ mod installed;
 pub(crate) mod nfnetlink;
 mod nft;
 mod owner;
+mod quic;
 mod table;
 mod watch;
 mod zone;
@@ -37,9 +40,9 @@ use crate::{
     policy::{Action, Rule},
     routes::Delivery,
 };
+use conditions::conditions;
 use family::Family;
 use std::{fmt, io, net::SocketAddr, path::PathBuf};
-use table::conditions;
 
 /// The name of the nftables table, in the family `inet`.
 const TABLE: &str = "tandem";
@@ -214,6 +217,7 @@ impl fmt::Display for Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::QuicAction;
 
     fn rules(listener: &str, policy: Vec<Rule>) -> String {
         Rules { listener: listener.parse().unwrap(), policy, forward_policy: ForwardPolicy::Heed }.to_string()
@@ -226,6 +230,22 @@ mod tests {
         assert!(both.contains("ip -6 route replace local default dev lo"), "{both}");
         let one = rules("192.0.2.1:5000", vec![]);
         assert!(one.contains("tproxy ip to 192.0.2.1:5000") && !one.contains("tproxy ip6") && !one.contains("ip -6"), "{one}");
+    }
+
+    #[test]
+    fn quic_is_named_by_the_first_rule_that_matches() {
+        let rule = |to: &str, quic| Rule { to: vec![to.parse().unwrap()], ports: vec!["443".parse().unwrap()], quic, ..Rule::default() };
+        let policy = vec![rule("192.0.2.0/24", None), rule("2001:db8::/32", Some(QuicAction::Reject)), rule("10.0.0.0/8", None)];
+        let all = rules("[::]:5000", policy);
+        let lines: Vec<&str> = all.lines().filter_map(|line| line.strip_prefix("nft 'add rule inet tandem quic ")).collect();
+        let wanted =
+            ["ip daddr { 192.0.2.0/24 } udp dport { 443 } accept'", "ip6 daddr { 2001:db8::/32 } udp dport { 443 } goto quic_reject'"];
+        assert_eq!(lines[4..], wanted);
+        assert!(all.contains("reject with icmpx"), "{all}");
+        // Kernels without `reject` in prerouting can do everything else.
+        let all = rules("[::]:5000", vec![rule("10.0.0.0/8", Some(QuicAction::Count)), Rule::default()]);
+        assert!(all.contains("udp dport { 443 } goto quic_count") && !all.contains("icmpx"), "{all}");
+        assert!(!rules("[::]:5000", vec![Rule::default()]).contains("tandem quic ip"));
     }
 
     #[test]

@@ -165,7 +165,7 @@ pub fn check_secrecy(path: &Path) -> Result<(), UsersError> {
         return Ok(());
     }
     let why = "it has passwords, and every user of this machine has access to it (it is world-readable): chmod o= it, or \
-               move them to a file of their own (users = \"/etc/tandem/users\")";
+               move them to a file of their own (users = \"/etc/tandem/users\") or into the environment (\"${NAME}\")";
     Err(UsersError { path: path.display().to_string(), why: why.into() })
 }
 

@@ -43,6 +43,13 @@ pub fn summary(flows: &[WatchedFlow], status: &ProxyStatus) -> String {
             counted.not_yet_allowed + counted.stopped,
             bytes(counted.quic_bytes)
         );
+        if counted.quic_connections > 0 {
+            text += &format!(" ({} connections counted", counted.quic_connections);
+            if counted.quic_rejected + counted.quic_dropped > 0 {
+                text += &format!("; packets: {} rejected, {} dropped", counted.quic_rejected, counted.quic_dropped);
+            }
+            text += ")";
+        }
     }
     match status.draining_processes {
         0 => {}

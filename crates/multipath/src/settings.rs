@@ -8,7 +8,7 @@ use intercept::{
     list, optional_address,
 };
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de};
 use std::{
     fs, io,
     net::{IpAddr, SocketAddr},
@@ -54,9 +54,9 @@ pub struct BondDescriptors {
 /// The configuration of a bond, at either end.
 #[derive(Debug, Clone)]
 pub struct BondConfig {
-    /// File with the key that both ends share.
+    /// File with the key that both ends share; empty: there is no file.
     pub key_file: PathBuf,
-    /// The key, after [`read_key`](BondConfig::read_key).
+    /// The key; that of a file after [`read_key`](BondConfig::read_key).
     pub key: Option<PresharedKey>,
     /// Whether connections of the bond are encrypted (TLS 1.3). Both ends must agree.
     pub tls: bool,
@@ -137,7 +137,9 @@ impl BondConfig {
 
     /// The part of the configuration that cannot change while the bond runs.
     pub fn fixed(&self) -> impl PartialEq + use<> {
-        (self.key_file.clone(), self.tls, self.window, self.connection_window, self.spares)
+        // A key without a file is compared by a tag that both ends could make.
+        let key = self.key.as_ref().filter(|_| self.key_file.as_os_str().is_empty()).map(|key| key.channel_tag(true, b"fixed"));
+        (self.key_file.clone(), key, self.tls, self.window, self.connection_window, self.spares)
     }
 
     /// The most unauthenticated connections that listeners for bonds keep open.
@@ -156,7 +158,7 @@ impl BondConfig {
         }
     }
 
-    /// Reads the key from its file.
+    /// Reads the key from its file; a key without a file stays.
     ///
     /// # Errors
     /// [`BondError::NoKey`] when no file is named, [`BondError::KeyFile`] when the file cannot be
@@ -173,7 +175,7 @@ impl BondConfig {
             failed(why.to_string(), cure)
         };
         if self.key_file == Path::new("") {
-            return Err(BondError::NoKey);
+            return if self.key.is_some() { Ok(()) } else { Err(BondError::NoKey) };
         }
         let mode = fs::metadata(&self.key_file).map_err(unreadable)?.permissions().mode();
         if mode & 0o007 != 0 {
@@ -331,9 +333,14 @@ impl<'de> Deserialize<'de> for NetworkSpec {
 #[serde(deny_unknown_fields, default)]
 pub struct BondKeys {
     /// File with the key that both ends share (`openssl rand -hex 32`); others must not be able to
-    /// read it. Required.
+    /// read it. This or `key` is required.
     #[schemars(with = "Option<String>")]
     key_file: Option<PathBuf>,
+    /// The key itself, in place of a file: `"${NAME}"` of the environment, or in a file that others
+    /// cannot read.
+    #[serde(deserialize_with = "preshared_key")]
+    #[schemars(with = "Option<String>", extend("writeOnly" = true))]
+    key: Option<PresharedKey>,
     /// Address of the other end, for networks without a `to` of their own.
     #[serde(deserialize_with = "optional_address")]
     #[schemars(with = "Option<AddressSchema>")]
@@ -368,6 +375,11 @@ pub struct BondKeys {
     network: Vec<NetworkSpec>,
 }
 
+/// Reads a key. Its error does not have the key.
+fn preshared_key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PresharedKey>, D::Error> {
+    PresharedKey::new(String::deserialize(deserializer)?.trim().as_bytes()).map(Some).map_err(de::Error::custom)
+}
+
 impl BondKeys {
     /// The bond and its networks.
     ///
@@ -380,8 +392,12 @@ impl BondKeys {
         };
         let destinations = Destinations { allow: self.allow.clone(), deny: self.deny.clone() };
         let mut bond = BondConfig { tls: self.tls, destinations, ..BondConfig::default() };
-        bond.key_file =
-            self.key_file.clone().ok_or_else(|| at("bond")("has no key_file: name the file with the key that both ends share".into()))?;
+        (bond.key_file, bond.key) = match (&self.key_file, &self.key) {
+            (Some(file), None) => (file.clone(), None),
+            (None, Some(key)) => (PathBuf::new(), Some(key.clone())),
+            (None, None) => return Err(at("bond")("has no key_file: name the file with the key that both ends share".into())),
+            (Some(_), Some(_)) => return Err(at("bond.key")("is there beside key_file: leave one of them out".into())),
+        };
         if let Some(name) = &self.scheduler {
             bond.settings.scheduler = scheduler(name).map_err(at("bond.scheduler"))?;
         }

@@ -45,7 +45,8 @@ mod worker;
 
 pub use brief::{FlowBrief, FlowId};
 pub use config::{
-    BufferSetting, ListenMode, ListenerConfig, PageConfig, PageError, ProxyConfig, ProxyConfigError, ProxyVersion, Service, config_schema,
+    Application, BufferSetting, ConfigSource, KeyChange, ListenMode, ListenerConfig, PageConfig, PageError, ProxyConfig, ProxyConfigError,
+    ProxyVersion, ReloadReport, Service, application, config_schema,
 };
 pub use error::{ChangeError, ProxyStartError};
 pub use failure::ProxyFailure;

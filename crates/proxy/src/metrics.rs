@@ -104,6 +104,11 @@ fn text(status: &ProxyStatus) -> String {
             Unit::Bytes,
             ConstCounter::new(counted.quic_bytes),
         );
+        let help = "Connections of QUIC that a rule counts or rejects (quic)";
+        registry.register("quic_connections", help, ConstCounter::new(counted.quic_connections));
+        let refused = [([("verdict", "rejected")], counted.quic_rejected), ([("verdict", "dropped")], counted.quic_dropped)];
+        let help = "First packets of QUIC that a rule refuses: rejected, with an ICMP error; dropped, above the rate of these errors";
+        counters(&mut registry, "quic_refused_packets", help, None, refused);
     }
     if let Some(receive) = status.receive {
         let counts = [

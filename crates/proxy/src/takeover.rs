@@ -24,4 +24,4 @@ pub use link::EarlierLink;
 pub use messages::RestartReport;
 pub(crate) use messages::{FixedOptions, Hello, OfferedListener};
 pub use next::{StartedProxy, Takeover, TakeoverError};
-pub use present::{TakeoverEvent, Takeovers};
+pub use present::{ControlEvent, Takeovers};

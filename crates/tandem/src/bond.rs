@@ -148,7 +148,7 @@ impl BondOptions {
         config.buffer = self.buffer.map_or(config.buffer, BufferSetting::limit);
         config.connect_timeout = self.connect_timeout.duration();
         config.idle_timeout = self.idle_timeout.map(Span::duration);
-        Ok(Service { config, name: self.name.clone(), metrics: self.metrics, page: self.page.merge(None)? })
+        Ok(Service { config, name: self.name.clone(), metrics: self.metrics, page: self.page.merge(None)?, ..Service::default() })
     }
 
     fn run(&self, service: &Service) -> Result<(), CommandError> {

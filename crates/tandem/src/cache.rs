@@ -3,7 +3,7 @@
 use crate::{
     CommandError,
     check::{self, CheckScope},
-    service::tell_manager,
+    manager::tell_manager,
     signals::ServiceEvents,
 };
 use cache::{

@@ -34,7 +34,8 @@ pub(crate) fn run(scope: CheckScope, run_trials: impl FnOnce() -> Vec<Trial>) ->
     Ok(())
 }
 
-fn print(trials: &[Trial]) {
+/// Prints a line for each trial.
+pub(crate) fn print(trials: &[Trial]) {
     for Trial { attempt, subject, result } in trials {
         match result {
             TrialResult::Works(found) => outln!("\u{2713} {attempt} {subject}: {found}"),

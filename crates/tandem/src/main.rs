@@ -26,6 +26,7 @@ mod bond;
 mod bypass;
 mod cache;
 mod check;
+mod config;
 mod control;
 mod demo;
 mod detect;
@@ -33,16 +34,19 @@ mod doctor;
 mod evidence;
 mod flows;
 mod lab;
+mod manager;
 mod manual;
 mod output;
 mod paper;
 mod probe;
 mod proxy;
 mod reference;
+mod reload;
 mod restart;
 mod run;
 mod runs;
 mod service;
+mod setup;
 mod signals;
 mod watchdog;
 mod web;
@@ -73,7 +77,11 @@ enum Command {
     Flows(flows::FlowsCommand),
     Top(flows::TopCommand),
     Bypass(bypass::BypassCommand),
+    Reload(reload::ReloadCommand),
     Restart(restart::RestartCommand),
+    Setup(setup::SetupCommand),
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     Cache(Box<cache::CacheCommand>),
     #[command(hide = true)]
     PictureWorker(cache::PictureWorkerCommand),
@@ -171,7 +179,10 @@ fn main() -> ExitCode {
         Command::Flows(command) => command.run(),
         Command::Top(command) => command.run(),
         Command::Bypass(command) => command.run(),
+        Command::Reload(command) => command.run(),
         Command::Restart(command) => command.run(),
+        Command::Setup(command) => command.run(),
+        Command::Config(command) => command.run(),
         Command::Cache(command) => command.run(),
         Command::PictureWorker(command) => command.run(),
         Command::Control(command) => command.run(),

@@ -2,11 +2,14 @@
 //! the definitions in the code. Hidden, since only developers of Tandem need it.
 
 mod metrics_page;
+mod schema_keys;
 mod schema_page;
 
 use crate::{CommandError, ExitStatus};
 use clap::Args;
 use report::PlainTable;
+pub(crate) use schema_keys::SchemaKeys;
+pub(crate) use schema_page::wrap_at;
 use schema_page::{PathStyle, SchemaPage};
 use std::{fs, path::PathBuf};
 

@@ -1,15 +1,17 @@
-//! The life of a proxy service: start, or takeover from the one that runs; reload on SIGHUP; drain on
-//! SIGTERM or SIGINT, or after another process has taken over.
+//! The life of a proxy service: start, or takeover from the one that runs; drain on SIGTERM or
+//! SIGINT, or after another process has taken over. `reload` reads its configuration again.
 
 use crate::{
     CommandError,
+    manager::tell_manager,
+    reload,
     signals::{ServiceEvent, ServiceEvents},
     watchdog,
     web::{self, WebServers},
 };
 use proxy::{
     Proxy, ProxyConfig, ProxyConfigError, ProxyFailure, ProxyStartError, Service, control,
-    takeover::{EarlierLink, Launch, StartedProxy, Takeover, TakeoverError, TakeoverEvent, Takeovers},
+    takeover::{ControlEvent, EarlierLink, Launch, StartedProxy, Takeover, TakeoverError, Takeovers},
 };
 use sd_notify::NotifyState;
 use std::{
@@ -39,11 +41,12 @@ pub(crate) fn serve(
     let (left, sender) = (link.clone(), Mutex::new(sender));
     let on_takeover = move |event| {
         let event = match event {
-            TakeoverEvent::Left(link) => {
+            ControlEvent::Left(link) => {
                 let _ = left.set(link);
                 ServiceEvent::Left
             }
-            TakeoverEvent::Stop => ServiceEvent::Stop,
+            ControlEvent::Stop => ServiceEvent::Stop,
+            ControlEvent::Reload(reply) => ServiceEvent::Reload(Some(reply)),
         };
         let _ = sender.lock().unwrap_or_else(PoisonError::into_inner).send(event);
     };
@@ -54,14 +57,17 @@ pub(crate) fn serve(
     tracing::info!("splitting connections");
     let watchdog = watchdog::start(proxy.liveness()).map_err(no_thread)?;
     tell_manager(&[NotifyState::Ready]);
-    let mut event = events.next();
-    while event == ServiceEvent::Reload {
-        reload(&proxy, service, &read_again);
+    let (mut event, mut present) = (events.next(), service.clone());
+    while let ServiceEvent::Reload(reply) = event {
+        let outcome = reload::reload(&proxy, &mut present, &read_again);
+        if let Some(reply) = reply {
+            let _ = reply.send(outcome);
+        }
         event = events.next();
     }
-    if event == ServiceEvent::Left || !takeovers.close() {
+    if matches!(event, ServiceEvent::Left) || !takeovers.close() {
         let link = link.wait();
-        if event == ServiceEvent::Stop {
+        if matches!(event, ServiceEvent::Stop) {
             // It came before the service manager knew the new main process.
             stop_process(link.pid);
         }
@@ -105,7 +111,7 @@ impl Running {
     fn start(
         service: &Service,
         launch: Option<Launch>,
-        on_takeover: impl Fn(TakeoverEvent) + Send + Sync + 'static,
+        on_takeover: impl Fn(ControlEvent) + Send + Sync + 'static,
     ) -> Result<Self, CommandError> {
         let proxy = Arc::new(Proxy::start(service.config.clone(), |_| {}).map_err(start_failure)?);
         let listeners = web::listen(service);
@@ -119,7 +125,7 @@ impl Running {
     fn take_over(
         service: &Service,
         launch: Option<Launch>,
-        on_takeover: impl Fn(TakeoverEvent) + Send + Sync + 'static,
+        on_takeover: impl Fn(ControlEvent) + Send + Sync + 'static,
     ) -> Result<Self, CommandError> {
         let failed = |error: TakeoverError| match error {
             TakeoverError::Start(error) => start_failure(error),
@@ -175,32 +181,6 @@ fn end_on_failure(proxy: &Proxy, events: &ServiceEvents) -> std::io::Result<Arc<
         })?;
     }
     Ok(failed)
-}
-
-/// Reloads the configuration. An invalid one is logged and changes nothing.
-fn reload(proxy: &Proxy, present: &Service, read_again: impl Fn() -> Result<Option<Service>, ProxyConfigError>) {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let now_us = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
-    tell_manager(&[NotifyState::Reloading, NotifyState::MonotonicUsec(now_us)]);
-    let reloaded = read_again().map_err(|error| error.to_string()).and_then(|service| match service {
-        None => Err("SIGHUP: there is no configuration file to reload".into()),
-        Some(service) => match present.needs_restart(&service) {
-            Some(key) => Err(proxy::ChangeError::NeedsRestart(key).to_string()),
-            None => proxy.reload(service.config).map_err(|error| error.to_string()),
-        },
-    });
-    match reloaded {
-        Ok(()) => tracing::info!("the configuration has been read again; it applies to new connections"),
-        Err(error) => tracing::error!("the configuration stays as it was: {error}"),
-    }
-    tell_manager(&[NotifyState::Ready]);
-}
-
-/// Notifies the service manager, if there is one.
-pub(crate) fn tell_manager(state: &[NotifyState<'_>]) {
-    if let Err(why) = sd_notify::notify(state) {
-        tracing::warn!("cannot notify the service manager: {why}");
-    }
 }
 
 /// Warns of settings that work but are probably unintended.

@@ -3,13 +3,17 @@
 
 use crate::CommandError;
 use nix::sys::signal::{SigSet, Signal};
+use proxy::ReloadReport;
 use std::{sync::mpsc, thread, time::Duration};
 
+/// Where the answer to a request for a reload goes.
+pub(crate) type ReloadReply = mpsc::Sender<Result<ReloadReport, String>>;
+
 /// What a service waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum ServiceEvent {
-    /// SIGHUP.
-    Reload,
+    /// SIGHUP, or a request of the control socket, which awaits a reply.
+    Reload(Option<ReloadReply>),
     /// SIGTERM or SIGINT.
     Stop,
     /// A part of the service has failed permanently.
@@ -40,7 +44,7 @@ impl ServiceEvents {
         let wait = move || {
             loop {
                 let event = match signals.wait() {
-                    Ok(Signal::SIGHUP) => ServiceEvent::Reload,
+                    Ok(Signal::SIGHUP) => ServiceEvent::Reload(None),
                     Ok(_) => ServiceEvent::Stop,
                     // No signal has been taken.
                     Err(_) => continue,

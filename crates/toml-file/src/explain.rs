@@ -74,7 +74,7 @@ fn any_of(names: &[&str]) -> String {
 }
 
 /// The known name that a misspelt one is nearest to, if it is near.
-fn closest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn closest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower = written.to_lowercase().replace('-', "_");
     let distance = |name: &str| strsim::damerau_levenshtein(&lower, &name.to_lowercase().replace('-', "_"));
     let (distance, name) = known.iter().map(|name| (distance(name), *name)).min()?;

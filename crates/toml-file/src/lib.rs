@@ -2,14 +2,20 @@
 //!
 //! Most callers need [`read_toml`] alone. Its parts are public for a reader that changes the table
 //! before it deserializes it, as the cases of a scenario do. [`text_or_table`] is for values with a
-//! short and a long form.
+//! short and a long form. [`Sources`] reads a file with those that it includes, and [`expand`] fills
+//! in variables of the environment.
 
+mod environment;
 mod explain;
+mod include;
 mod place;
 mod value;
 
+pub use environment::{Variables, expand};
+pub use explain::closest;
+pub use include::{LoadError, SourceLine, Sources};
 pub use place::{from_one, place, under};
-pub use value::{nested, text_or_table};
+pub use value::{inline, nested, text_or_table};
 
 use serde::de::DeserializeOwned;
 use std::fmt;

@@ -8,6 +8,18 @@ use serde::{
 use std::{fmt, marker::PhantomData};
 use toml::Value;
 
+/// A value on one line, as it is written behind a key.
+pub fn inline(value: &Value) -> String {
+    match value {
+        Value::Table(table) => {
+            let keys: Vec<String> = table.iter().map(|(key, value)| format!("{key} = {}", inline(value))).collect();
+            format!("{{ {} }}", keys.join(", "))
+        }
+        Value::Array(items) => format!("[{}]", items.iter().map(inline).collect::<Vec<_>>().join(", ")),
+        other => other.to_string(),
+    }
+}
+
 /// The message of an error of [`nested`] is this character, the path, this character, and the message
 /// proper. A control character occurs in neither.
 const MARK: char = '\u{1f}';

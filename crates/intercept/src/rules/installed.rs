@@ -5,11 +5,12 @@ mod handover;
 
 use super::{
     DELIVERY, Firewall, ForwardPolicy, Hook, MARK, Rules, RulesError, SETTING, TABLE,
+    conditions::prefixes,
     family::Family,
     guard,
     nfnetlink::{Counters, NftablesSocket},
     owner::Owner,
-    table::{DIRECT_LIFETIME, prefixes},
+    table::DIRECT_LIFETIME,
     watch::TableWatch,
     zone,
 };
@@ -61,6 +62,15 @@ pub struct Counted {
     pub quic_packets: u64,
     /// Their bytes.
     pub quic_bytes: u64,
+    /// Connections of QUIC that a rule counts or rejects, as far as they could be told apart.
+    #[serde(default)]
+    pub quic_connections: u64,
+    /// First packets of these that were rejected with an ICMP error.
+    #[serde(default)]
+    pub quic_rejected: u64,
+    /// First packets of these that were dropped, because there were too many to reject.
+    #[serde(default)]
+    pub quic_dropped: u64,
     /// How often the table was lost and installed again; the other counters begin anew then.
     #[serde(default)]
     pub restored: u64,
@@ -320,7 +330,9 @@ impl Installed {
     pub fn set_policy(&mut self, policy: Vec<Rule>) -> Result<(), RulesError> {
         let rules = Rules { policy, ..self.rules.clone() };
         let mut commands = vec![format!("flush chain inet {TABLE} intercept")];
+        commands.extend(["quic", "quic_reject"].map(|chain| format!("flush chain inet {TABLE} {chain}")));
         commands.extend(rules.intercept());
+        commands.extend(rules.quic());
         self.change(commands)?;
         self.rules = rules;
         Ok(())
@@ -406,6 +418,9 @@ impl Installed {
             oneway: packets("oneway"),
             quic_packets: quic.packets,
             quic_bytes: quic.bytes,
+            quic_connections: packets("quic_connections"),
+            quic_rejected: packets("quic_rejected"),
+            quic_dropped: packets("quic_dropped"),
             restored: self.restored,
         })
     }

@@ -1,9 +1,8 @@
 //! The contents of the nftables table, as commands of nft. `rules` explains the chains that a new
 //! connection passes; `guard` and `zone` add chains of their own.
 
-use super::{MARK, Rules, TABLE, family::Family, foreign::Firewall, guard, zone};
-use crate::policy::{Action, Interface, Ports, Prefix, Rule};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use super::{MARK, Rules, TABLE, conditions::conditions, family::Family, foreign::Firewall, guard, quic, zone};
+use crate::policy::Action;
 use std::{net::SocketAddr, time::Duration};
 
 /// Protocol numbers. nft looks up names in /etc/protocols, which minimal systems lack.
@@ -34,7 +33,7 @@ const SET_SIZE: u32 = 1 << 18;
 impl Rules {
     /// The contents of the table on a host with these rules of other programs.
     pub(super) fn contents(&self, firewall: &Firewall) -> Vec<String> {
-        let mut lines = [guard::declarations(), zone::declarations()].concat();
+        let mut lines = [guard::declarations(), zone::declarations(), quic::declarations()].concat();
         for counter in ["split", "bypassed", "unsplit", "oneway", "quic"] {
             lines.push(format!("add counter inet {TABLE} {counter}"));
         }
@@ -87,6 +86,7 @@ impl Rules {
         // QUIC, in both directions.
         rule("of_udp", "udp dport 443 counter name quic".into());
         rule("of_udp", "udp sport 443 counter name quic".into());
+        rule("of_udp", quic::entry());
         // ICMP errors about a leg's packets, which are sent to the client's address.
         rule("of_icmp", format!("socket transparent 1 meta mark set {MARK:#x} accept"));
         // Not a verdict map: nft 1.0.6 (Debian 12) crashes when it lists one that nft 1.1 has
@@ -103,6 +103,7 @@ impl Rules {
         lines.extend(guard::rules(firewall));
         lines.extend(zone::rules(firewall));
         lines.extend(self.intercept());
+        lines.extend(self.quic());
         lines
     }
 
@@ -177,64 +178,4 @@ impl Rules {
         rule("goto guard".into());
         lines
     }
-}
-
-/// A rule's conditions in nftables: one text for each family that the rule can match.
-pub(super) fn conditions(rule: &Rule) -> Vec<String> {
-    let mut common = String::new();
-    if !rule.inward.is_empty() {
-        common += &format!("iifname {} ", names(&rule.inward));
-    }
-    if !rule.outward.is_empty() {
-        common += &format!("fib daddr oifname {} ", names(&rule.outward));
-    }
-    if !rule.ports.is_empty() {
-        common += &format!("tcp dport {} ", ports(&rule.ports));
-    }
-    if rule.from.is_empty() && rule.to.is_empty() {
-        return vec![common];
-    }
-    let of_family = |family: Family| {
-        let mut text = String::new();
-        for (end, wanted) in [("saddr", &rule.from), ("daddr", &rule.to)] {
-            if !wanted.is_empty() {
-                // `None` if no address of this family meets the condition.
-                let prefixes = prefixes(wanted, family)?;
-                text += &format!("{} {end} {prefixes} ", family.ip());
-            }
-        }
-        Some(text + &common)
-    };
-    [Family::V4, Family::V6].into_iter().filter_map(of_family).collect()
-}
-
-fn names(interfaces: &[Interface]) -> String {
-    let names: Vec<String> = interfaces.iter().map(|interface| format!("\"{}\"", interface.0)).collect();
-    format!("{{ {} }}", names.join(", "))
-}
-
-/// A set of ports. Overlapping ranges are merged, since nftables refuses them.
-fn ports(wanted: &[Ports]) -> String {
-    let mut sorted = wanted.to_vec();
-    sorted.sort();
-    let mut merged: Vec<Ports> = Vec::new();
-    for ports in sorted {
-        match merged.last_mut() {
-            Some(last) if u32::from(ports.first) <= u32::from(last.last) + 1 => last.last = last.last.max(ports.last),
-            _ => merged.push(ports),
-        }
-    }
-    let texts: Vec<String> = merged.iter().map(ToString::to_string).collect();
-    format!("{{ {} }}", texts.join(", "))
-}
-
-/// A set of the prefixes of one family, without overlaps. `None` if there are none.
-pub(super) fn prefixes(wanted: &[Prefix], family: Family) -> Option<String> {
-    let v4: Vec<Ipv4Net> = wanted.iter().filter_map(|prefix| if let IpNet::V4(net) = prefix.0 { Some(net) } else { None }).collect();
-    let v6: Vec<Ipv6Net> = wanted.iter().filter_map(|prefix| if let IpNet::V6(net) = prefix.0 { Some(net) } else { None }).collect();
-    let texts: Vec<String> = match family {
-        Family::V4 => Ipv4Net::aggregate(&v4).iter().map(ToString::to_string).collect(),
-        Family::V6 => Ipv6Net::aggregate(&v6).iter().map(ToString::to_string).collect(),
-    };
-    (!texts.is_empty()).then(|| format!("{{ {} }}", texts.join(", ")))
 }

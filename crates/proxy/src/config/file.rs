@@ -3,6 +3,7 @@
 use super::{
     check::ProxyConfigError,
     page::PageConfig,
+    source::ConfigSource,
     types::{BufferSetting, ListenerConfig, ProxyConfig, ProxyVersion},
 };
 use crate::flow_records::FlowRecordsConfig;
@@ -13,14 +14,21 @@ use intercept::{
 use multipath::BondKeys;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
-use std::{fs, io, net::SocketAddr, path::PathBuf};
-use toml_file::{Fault, FileError};
+use std::{io, net::SocketAddr, path::PathBuf};
+use toml_file::{Fault, FileError, LoadError, Sources};
 use units::{Bytes, Span};
+use web_server::Token;
 
 /// A configuration file. The comments are the descriptions of its keys in the documentation.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct ConfigFile {
+    /// Files whose keys belong here too, one or a list: `["conf.d/*.toml"]`. Paths are relative to
+    /// this file; those of a pattern are sorted. Tables and lists of tables, such as rules, are
+    /// joined: those of included files first. Any other key may be set only once.
+    #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<String>")]
+    include: Vec<String>,
     /// Worker threads.
     #[schemars(extend("default" = 1))]
     threads: Option<usize>,
@@ -86,6 +94,16 @@ struct PageKeys {
     /// File whose first line is the token that a browser must have, not readable by others. Absent:
     /// every local user can see the page.
     token_file: Option<PathBuf>,
+    /// The token itself, in place of a file: `"${NAME}"` of the environment, or in a file that
+    /// others cannot read.
+    #[serde(default, deserialize_with = "token")]
+    #[schemars(with = "Option<String>", extend("writeOnly" = true))]
+    token: Option<Token>,
+}
+
+/// Reads a token. Its error does not have the token.
+fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Token>, D::Error> {
+    Token::parse(&String::deserialize(deserializer)?).map(Some).map_err(de::Error::custom)
 }
 
 /// The JSON Schema of a configuration file.
@@ -106,30 +124,39 @@ pub struct Service {
     pub metrics: Option<SocketAddr>,
     /// The live page; none: there is none.
     pub page: Option<PageConfig>,
+    /// The files that this was read from.
+    pub source: ConfigSource,
 }
 
 impl Default for Service {
     fn default() -> Self {
-        Service { config: ProxyConfig { log_flows: true, ..ProxyConfig::default() }, name: "default".into(), metrics: None, page: None }
+        Service {
+            config: ProxyConfig { log_flows: true, ..ProxyConfig::default() },
+            name: "default".into(),
+            metrics: None,
+            page: None,
+            source: ConfigSource::default(),
+        }
     }
 }
 
 impl Service {
-    /// Reads a configuration file, and the files that it names: the bond's key and users.
+    /// Reads a configuration file, the files that it includes, and those that it names: the bond's
+    /// key and users.
     ///
     /// # Errors
     /// [`ProxyConfigError`] when one of these files cannot be read or used, or others can read a
     /// file with secrets.
     pub fn read(path: &std::path::Path) -> Result<Self, ProxyConfigError> {
-        let origin = path.display().to_string();
-        let text = fs::read_to_string(path).map_err(|why| ProxyConfigError::Unreadable { path: origin.clone(), why })?;
-        let mut service = Self::parse(&text, &origin).map_err(|error| ProxyConfigError::File(Box::new(error)))?;
+        let sources = Sources::read(path).map_err(|error| match error {
+            LoadError::Unreadable(why) => ProxyConfigError::Unreadable { path: path.display().to_string(), why },
+            LoadError::File(error) => ProxyConfigError::File(error),
+        })?;
+        let mut service = Self::of(sources).map_err(|error| ProxyConfigError::File(Box::new(error)))?;
         if let Some(bond) = &mut service.config.bond {
             bond.read_key()?;
         };
-        if service.config.listen.iter().any(|listen| listen.users.are_inline()) {
-            check_secrecy(path)?;
-        }
+        service.source.files_with_secrets().into_iter().try_for_each(check_secrecy)?;
         service.config.read_users()?;
         if let Some(page) = &mut service.page {
             page.read()?;
@@ -157,14 +184,21 @@ impl Service {
         differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
     }
 
-    /// Parses the text of a configuration file. `origin` is its name in errors. The bond's key and
-    /// files of users are not read.
+    /// Parses the text of a configuration file. `origin` is its name in errors. Files that it
+    /// includes, the bond's key and files of users are not read.
     ///
     /// # Errors
     /// [`FileError`] with the line and the key that is wrong.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
-        let file: ConfigFile = toml_file::read_toml(text, origin, ConfigFile::check)?;
-        let mut service = Service::default();
+        Self::of(Sources::of_text(text, origin)?)
+    }
+
+    fn of(sources: Sources) -> Result<Self, FileError> {
+        let source = ConfigSource::new(sources)?;
+        let file = toml_file::deserialize(source.values().clone().into(), |_| &[]);
+        let file: Result<ConfigFile, Fault> = file.and_then(|file: ConfigFile| file.check().map(|()| file));
+        let file = file.map_err(|fault| source.error(fault))?;
+        let mut service = Service { source, ..Service::default() };
         let config = &mut service.config;
         config.listen = file.listen;
         let (bond, networks) = file.bond.as_ref().and_then(|keys| keys.read().ok()).unzip();
@@ -183,7 +217,7 @@ impl Service {
         config.flow_records = file.flow_records;
         service.name = file.name.unwrap_or(service.name);
         service.metrics = file.metrics;
-        service.page = file.page.and_then(|page| Some(PageConfig::new(page.listen?, page.token_file)));
+        service.page = file.page.and_then(|page| Some(PageConfig { token: page.token, ..PageConfig::new(page.listen?, page.token_file) }));
         Ok(service)
     }
 }
@@ -208,6 +242,8 @@ impl ConfigFile {
         need(self.threads != Some(0), "threads".into(), "is 0: give at least 1")?;
         let has_address = self.page.as_ref().is_none_or(|page| page.listen.is_some());
         need(has_address, "page".into(), "has no address: add listen = \"127.0.0.1:9155\"")?;
+        let has_both = self.page.as_ref().is_some_and(|page| page.token.is_some() && page.token_file.is_some());
+        need(!has_both, "page.token".into(), "is there beside token_file: leave one of them out")?;
         let networks = self.bond.as_ref().map_or(Ok(Vec::new()), |keys| keys.read().map(|(_, networks)| networks));
         let networks = networks.map_err(|(path, why)| Fault::new(path, &why))?;
         let listens = self.listen.iter().position(ListenerConfig::takes_streams);
@@ -231,6 +267,11 @@ impl ConfigFile {
                 rule.action != Action::Carry || !networks.is_empty(),
                 format!("rule[{index}].action"),
                 "is \"bond\", but the file has no [[bond.network]]: add at least one",
+            )?;
+            need(
+                rule.quic.is_none() || rule.ports.is_empty() || rule.ports.iter().any(|ports| ports.first <= 443 && 443 <= ports.last),
+                format!("rule[{index}].quic"),
+                "applies to UDP port 443, which ports do not have: add 443, or leave ports out",
             )?;
             for (key, name) in [("near", &rule.near), ("far", &rule.far)] {
                 let Some(name) = name else { continue };
@@ -372,7 +413,7 @@ mod tests {
             Service::parse(&FILE.replacen(from, to, 1), "proxy.toml").unwrap_err().to_string()
         };
         let cases = [
-            ("threads         = 2", "treads = 2", "treads: is not a key here: did you mean threads? The keys are threads, "),
+            ("threads         = 2", "treads = 2", "treads: is not a key here: did you mean threads? The keys are include, threads, "),
             ("\"af21\"", "\"af51\"", "leg[1].dscp: cannot parse DSCP \"af51\": write "),
             ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\": expected one of gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: cannot be \"bipass\": did you mean \"bypass\"?"),

@@ -10,7 +10,7 @@ pub struct PageConfig {
     pub listen: SocketAddr,
     /// The file with the token that a browser must have; none: every browser may see the page.
     pub token_file: Option<PathBuf>,
-    /// The token, once it has been [read](Self::read).
+    /// The token; that of a file once it has been [read](Self::read).
     pub token: Option<Token>,
 }
 
@@ -32,7 +32,7 @@ pub enum PageError {
 }
 
 impl PageConfig {
-    /// A page at this address, whose token is not read yet.
+    /// A page at this address, whose token is not read yet, if a file has one.
     pub fn new(listen: SocketAddr, token_file: Option<PathBuf>) -> Self {
         PageConfig { listen, token_file, token: None }
     }
@@ -42,7 +42,9 @@ impl PageConfig {
     /// # Errors
     /// [`PageError`] when the token cannot be used, or is missing.
     pub fn read(&mut self) -> Result<(), PageError> {
-        self.token = self.token_file.as_deref().map(Token::read).transpose()?;
+        if let Some(file) = &self.token_file {
+            self.token = Some(Token::read(file)?);
+        }
         if self.token.is_none() && !self.listen.ip().to_canonical().is_loopback() {
             return Err(PageError::Open(self.listen));
         }

@@ -34,6 +34,8 @@ pub(super) enum Request {
     TakeOver(Hello),
     /// Start a process that takes over.
     Restart,
+    /// Read the configuration again.
+    Reload,
 }
 
 /// Counts of all flows, of the firewall and of the host.

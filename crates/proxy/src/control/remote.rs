@@ -6,6 +6,7 @@ use super::{
     protocol::{DENIED, LONGEST_ANSWER, ProxyStatus, Request, is_name, socket_name},
 };
 use crate::{
+    config::ReloadReport,
     gate::BypassChange,
     meter::FlowView,
     takeover::{Hello, RestartReport},
@@ -139,6 +140,15 @@ impl Remote {
     /// [`ControlError`] when it cannot be reached.
     pub fn restart(&self) -> Result<RestartReport, ControlError> {
         self.ask_within(&Request::Restart, RESTART_TIMEOUT)
+    }
+
+    /// Has the proxy read its configuration file again.
+    ///
+    /// # Errors
+    /// [`ControlError::Refused`] with the reason why it has read none, or [`ControlError`] when it
+    /// cannot be reached.
+    pub fn reload(&self) -> Result<ReloadReport, ControlError> {
+        self.ask(&Request::Reload)
     }
 
     /// Changes the prefixes that bypass; returns the resulting list.

@@ -195,6 +195,9 @@ fn answer(served: &Served, client: UnixStream) -> io::Result<()> {
         if request == Request::Restart {
             return Ok(serde_json::to_value(served.takeovers.restart()?).unwrap_or_default());
         }
+        if request == Request::Reload {
+            return Ok(serde_json::to_value(served.takeovers.reload()?).unwrap_or_default());
+        }
         let proxy = served.proxy.upgrade().ok_or("the proxy is stopping")?;
         carry_out(&proxy, request).map_err(|error| error.to_string())
     });
@@ -209,6 +212,6 @@ fn carry_out(proxy: &Proxy, request: Request) -> Result<serde_json::Value, Chang
         Request::Bypass => json(serde_json::to_value(proxy.bypass(BypassChange::Nothing)?)),
         Request::BypassAdd(prefixes) => json(serde_json::to_value(proxy.bypass(BypassChange::Add(prefixes))?)),
         Request::BypassRemove(prefixes) => json(serde_json::to_value(proxy.bypass(BypassChange::Remove(prefixes))?)),
-        Request::TakeOver(_) | Request::Restart => serde_json::Value::Null,
+        Request::TakeOver(_) | Request::Restart | Request::Reload => serde_json::Value::Null,
     })
 }

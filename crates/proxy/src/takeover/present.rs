@@ -7,6 +7,7 @@ use super::{
     wire,
 };
 use crate::{
+    config::ReloadReport,
     gate::HandoverDecision,
     running::{HandedRules, Proxy},
 };
@@ -21,7 +22,7 @@ use std::{
     io::ErrorKind,
     net::TcpListener,
     os::unix::net::UnixStream,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     time::{Duration, Instant},
 };
 
@@ -30,15 +31,20 @@ const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for its answer when it gets the rules.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(15);
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for a reload, which may load controllers.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What a takeover tells the program.
+/// What a request of the control socket tells the program: a takeover, or a reload.
 #[derive(Debug)]
-pub enum TakeoverEvent {
+pub enum ControlEvent {
     /// The next proxy is in charge; this one drains. The program closes its control socket and its
     /// metrics, waits until the proxy is idle, and calls [`EarlierLink::end`].
     Left(Arc<EarlierLink>),
     /// The next proxy ends, and this one is to reset its flows and end too.
     Stop,
+    /// The program is to read its configuration again, and to answer what that has changed, or why
+    /// nothing can be read.
+    Reload(mpsc::Sender<Result<ReloadReport, String>>),
 }
 
 /// Whether a takeover may begin.
@@ -57,7 +63,7 @@ pub struct Takeovers {
     pub(super) launch: Option<Launch>,
     /// Copies of the listening sockets of the web servers.
     web: Vec<TcpListener>,
-    on_event: Box<dyn Fn(TakeoverEvent) + Send + Sync>,
+    on_event: Box<dyn Fn(ControlEvent) + Send + Sync>,
     phase: Mutex<Phase>,
     /// Why the last takeover failed.
     failure: Mutex<Option<String>>,
@@ -81,7 +87,7 @@ impl Takeovers {
     /// `launch`: how the next proxy is started; none: it cannot be started by this one. `web`: the
     /// listening sockets of the web servers, which the next proxy gets. `on_event` is called on a
     /// thread of the control socket.
-    pub fn new(launch: Option<Launch>, web: Vec<TcpListener>, on_event: impl Fn(TakeoverEvent) + Send + Sync + 'static) -> Self {
+    pub fn new(launch: Option<Launch>, web: Vec<TcpListener>, on_event: impl Fn(ControlEvent) + Send + Sync + 'static) -> Self {
         Takeovers {
             launch,
             web,
@@ -108,6 +114,16 @@ impl Takeovers {
     /// To be held until the answer to a request for a restart is sent.
     pub(crate) fn answering(&self) -> MutexGuard<'_, ()> {
         lock(&self.answering)
+    }
+
+    /// Has the program read its configuration again.
+    ///
+    /// # Errors
+    /// Why it has not.
+    pub(crate) fn reload(&self) -> Result<ReloadReport, String> {
+        let (reply, answer) = mpsc::channel();
+        (self.on_event)(ControlEvent::Reload(reply));
+        answer.recv_timeout(RELOAD_TIMEOUT).map_err(|_| "this proxy is ending, or another process is in charge already")?
     }
 
     /// Refuses takeovers from now on, because this proxy ends. Returns whether none has succeeded;
@@ -166,10 +182,10 @@ impl Takeovers {
                 drop(claim);
                 let Ok(queries) = stream.try_clone() else { return };
                 let link = Arc::new(EarlierLink::new(stream, pid, version));
-                (self.on_event)(TakeoverEvent::Left(link.clone()));
+                (self.on_event)(ControlEvent::Left(link.clone()));
                 let weak = Arc::downgrade(&proxy);
                 drop(proxy);
-                link.serve(queries, &weak, || (self.on_event)(TakeoverEvent::Stop));
+                link.serve(queries, &weak, || (self.on_event)(ControlEvent::Stop));
             }
             Err(why) => {
                 tracing::error!("the takeover has failed, and this process goes on: {why}");

@@ -31,12 +31,17 @@ pub(super) fn head(title: &str, introduction: &str) -> String {
 
 /// Wraps a paragraph at 100 columns; ends with a newline.
 pub(super) fn wrap(text: &str) -> String {
+    wrap_at(text, 100)
+}
+
+/// Wraps a paragraph at this width; ends with a newline.
+pub(crate) fn wrap_at(text: &str, width: usize) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let line = lines.last_mut().expect("the vector is never empty");
         if line.is_empty() {
             *line = word.into();
-        } else if line.chars().count() + 1 + word.chars().count() <= 100 {
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
             *line += " ";
             *line += word;
         } else {
@@ -47,7 +52,7 @@ pub(super) fn wrap(text: &str) -> String {
 }
 
 /// An object of the schema with a table of its own.
-struct SchemaSection {
+pub(super) struct SchemaSection {
     /// The key paths at which the object occurs. Empty for the root.
     paths: Vec<KeyPath>,
     /// The name of its definition; empty for an inline object.
@@ -77,7 +82,7 @@ impl KeyPath {
     }
 }
 
-impl SchemaPage<'_> {
+impl<'a> SchemaPage<'a> {
     /// Returns the whole page.
     pub(super) fn markdown(&self) -> String {
         let mut page = head(self.title, self.introduction);
@@ -143,7 +148,10 @@ impl SchemaPage<'_> {
     }
 
     /// Returns the objects with keys among the forms of a property, or of the items of its list.
-    fn objects<'s>(&'s self, property: &'s Value) -> Vec<(bool, String, &'s Map<String, Value>)> {
+    fn objects<'s>(&self, property: &'s Value) -> Vec<(bool, String, &'s Map<String, Value>)>
+    where
+        'a: 's,
+    {
         let (definition, value) = self.resolve(property);
         if let Some(items) = value.get("items").filter(|items| items.is_object()) {
             return self.objects(items).into_iter().map(|(_, definition, object)| (true, definition, object)).collect();
@@ -159,7 +167,10 @@ impl SchemaPage<'_> {
     }
 
     /// Follows a reference. Returns the name of the definition and the schema.
-    fn resolve<'s>(&'s self, value: &'s Value) -> (String, &'s Value) {
+    fn resolve<'s>(&self, value: &'s Value) -> (String, &'s Value)
+    where
+        'a: 's,
+    {
         let Some(reference) = value.get("$ref").and_then(Value::as_str) else { return (String::new(), value) };
         let name = reference.trim_start_matches("#/$defs/");
         (name.to_owned(), &self.schema["$defs"][name])
@@ -173,19 +184,9 @@ impl SchemaPage<'_> {
             .into_iter()
             .flatten()
             .map(|(key, property)| {
-                let mut about = property
-                    .get("description")
-                    .and_then(Value::as_str)
-                    .unwrap_or_default()
-                    .split_whitespace()
-                    .collect::<Vec<_>>()
-                    .join(" ");
-                let choices = self.choices(property);
-                if !choices.is_empty() {
-                    about += &format!(" {}.", choices.join("; "));
-                }
+                let about = self.meaning(property);
                 let default = match property.get("default") {
-                    Some(value) => default(value),
+                    Some(value) => default_text(value),
                     None if required.contains(key.as_str()) => "required".into(),
                     None => String::new(),
                 };
@@ -209,6 +210,21 @@ impl SchemaPage<'_> {
         PlainTable::new(header, rows).markdown()
     }
 
+    /// Returns the description of a property on one line, with its named values.
+    pub(super) fn meaning(&self, property: &Value) -> String {
+        let about = property.get("description").and_then(Value::as_str).unwrap_or_default();
+        let about = about.split_whitespace().collect::<Vec<_>>().join(" ");
+        match &self.choices(property)[..] {
+            [] => about,
+            choices => format!("{about} {}.", choices.join("; ")),
+        }
+    }
+
+    /// Returns the table with keys at a property, or that of the members of its list.
+    pub(super) fn table_at(&self, property: &'a Value) -> Option<&'a Map<String, Value>> {
+        self.objects(property).into_iter().next().map(|(_, _, object)| object)
+    }
+
     /// Returns the named values of a property, each with its description.
     fn choices(&self, property: &Value) -> Vec<String> {
         let (_, value) = self.resolve(property);
@@ -221,7 +237,7 @@ impl SchemaPage<'_> {
     }
 
     /// Returns the description of a property's values.
-    fn value(&self, property: &Value, sections: &[SchemaSection]) -> String {
+    pub(super) fn value(&self, property: &Value, sections: &[SchemaSection]) -> String {
         let (definition, value) = self.resolve(property);
         if let Some(any) = value.get("anyOf").and_then(Value::as_array) {
             let forms: Vec<String> = any
@@ -306,7 +322,7 @@ fn uncapitalized(text: &str) -> String {
 }
 
 /// Returns a default value in the syntax of the file.
-fn default(value: &Value) -> String {
+pub(super) fn default_text(value: &Value) -> String {
     match value {
         Value::Object(keys) if keys.is_empty() => String::new(),
         Value::Array(items) if items.is_empty() => "none".into(),

@@ -1,0 +1,253 @@
+//! `tandem setup`: five questions, a commented configuration file, and what is in the way of it.
+
+mod detect;
+mod file;
+mod questions;
+
+use crate::{CommandError, check, service::usage};
+use clap::{Args, ValueEnum};
+use detect::Detected;
+use file::Answers;
+use intercept::{Interface, Prefix, parse_address};
+use proxy::{Service, check::try_start};
+use questions::Terminal;
+use std::{
+    fs,
+    io::{IsTerminal as _, Write as _, stdin},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+use units::{Rate, Span};
+
+/// Write a configuration file for this host, by five questions
+///
+/// Asks for what options do not say; --yes takes the suggestions instead. Then checks this host
+/// against the file, and prints what is in the way and the next command. An existing file stays as
+/// it is, without --force. Exits with 1 if something is in the way.
+#[derive(Debug, Args)]
+pub(crate) struct SetupCommand {
+    /// File to write
+    #[arg(short, long, value_name = "FILE", default_value = "/etc/tandem/proxy.toml")]
+    output: PathBuf,
+    /// Take the suggested answers to all questions that have no option
+    #[arg(short, long)]
+    yes: bool,
+    /// Replace the file if it exists; the old one is kept beside it
+    #[arg(long)]
+    force: bool,
+    /// Question 1: interface of the long link, such as that to the modem
+    #[arg(long, value_name = "INTERFACE")]
+    long_link: Option<Interface>,
+    /// Question 2: rate of the long link and its round-trip time: 50Mbit,600ms
+    #[arg(long, value_name = "RATE,RTT")]
+    rate: Option<LinkSize>,
+    /// Question 3: where the addresses of clients are translated on their way to the long link
+    #[arg(long, value_name = "WHERE")]
+    nat: Option<NatPlace>,
+    /// Question 4: prefixes of the clients whose connections are split, or "all"
+    #[arg(long, value_name = "PREFIX,…")]
+    clients: Option<Clients>,
+    /// Question 5: address at which metrics are served, or "none"
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<Metrics>,
+}
+
+/// Rate and round-trip time of the long link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LinkSize {
+    rate: Rate,
+    rtt: Span,
+}
+
+impl LinkSize {
+    /// Round-trip time of a geostationary satellite, where none is known.
+    const USUAL_RTT: Span = Span(600_000_000);
+
+    /// Bytes that fill the link.
+    fn bdp(self) -> u64 {
+        (self.rate.bits_per_s() as f64 / 8.0 * self.rtt.secs()) as u64
+    }
+}
+
+impl FromStr for LinkSize {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (rate, rtt) = text.split_once(',').unzip();
+        let wrong = |error: units::UnitError| error.to_string();
+        let rate: Rate = rate.unwrap_or(text).trim().parse().map_err(wrong)?;
+        let rtt = rtt.map_or(Ok(LinkSize::USUAL_RTT), |rtt| rtt.trim().parse()).map_err(wrong)?;
+        if rate.bits_per_s() == 0 || rtt.secs() <= 0.0 {
+            return Err("give a rate and a round-trip time of more than 0, such as 50Mbit,600ms".into());
+        }
+        Ok(LinkSize { rate, rtt })
+    }
+}
+
+/// Where addresses of clients are translated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NatPlace {
+    /// On this host
+    Here,
+    /// On another host behind the long link, such as the modem
+    Elsewhere,
+    /// Nowhere
+    None,
+}
+
+/// The clients whose connections are split; empty: all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Clients(Vec<Prefix>);
+
+impl FromStr for Clients {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.trim() == "all" {
+            return Ok(Clients::default());
+        }
+        let prefixes: Vec<Prefix> = text.split([',', ' ']).filter(|part| !part.is_empty()).map(str::parse).collect::<Result<_, _>>()?;
+        if prefixes.is_empty() { Err("name prefixes such as 192.168.1.0/24, or all".into()) } else { Ok(Clients(prefixes)) }
+    }
+}
+
+/// Where metrics are served, if anywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Metrics(Option<SocketAddr>);
+
+impl FromStr for Metrics {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.trim() == "none" { Ok(Metrics(None)) } else { parse_address(text.trim()).map(|at| Metrics(Some(at))) }
+    }
+}
+
+impl SetupCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        if self.output.exists() && !self.force {
+            let path = self.output.display();
+            return Err(CommandError::Usage(format!("{path} exists: --force replaces it and keeps it beside, -o FILE writes another one")));
+        }
+        let found = Detected::of_host().map_err(CommandError::Failed)?;
+        let answers = self.answers(&found)?;
+        self.write(&answers.text())?;
+        outln!("wrote {}", self.output.display());
+        let service = Service::read(&self.output).map_err(usage)?;
+        service.config.check().map_err(usage)?;
+        let mut trials = try_start(&service.config, Some(&service.name), &service.web_addresses());
+        trials.extend(detect::try_nat(answers.nat, &answers.long_link.0, &found.nat));
+        check::print(&trials);
+        let failed = trials.iter().filter(|trial| trial.fails()).count();
+        let next = next_command(&self.output);
+        if failed > 0 {
+            return Err(CommandError::Failed(format!(
+                "{failed} of {} checks found something in the way; mend it, then: {next}",
+                trials.len()
+            )));
+        }
+        outln!("nothing is in the way; next: {next}");
+        Ok(())
+    }
+
+    fn answers(&self, found: &Detected) -> Result<Answers, CommandError> {
+        let mut terminal = match (self.yes, stdin().is_terminal()) {
+            (true, _) => None,
+            (false, true) => Some(Terminal::default()),
+            // Every question has its option.
+            (false, false) if self.has_all() => None,
+            (false, false) => {
+                let why = "stdin is no terminal: answer by options (--long-link, --rate, --nat, --clients, --metrics), or take the \
+                           suggestions (--yes)";
+                return Err(CommandError::Usage(why.into()));
+            }
+        };
+        let long_link = match (&self.long_link, &mut terminal) {
+            (Some(name), _) => name.clone(),
+            (None, Some(terminal)) => terminal.long_link(found)?,
+            (None, None) => found.suggested_link().map_err(CommandError::Usage)?,
+        };
+        if !found.interfaces.iter().any(|interface| long_link.matches(&interface.name)) {
+            return Err(CommandError::Usage(format!("no interface is named {}: this host has {}", long_link.0, found.names())));
+        }
+        let (nat, clients) = (found.suggested_nat(&long_link.0), Clients(found.suggested_clients(&long_link.0)));
+        let mut ask = Asked(terminal);
+        Ok(Answers {
+            rate: ask.one(self.rate.map(Some), None, |terminal| terminal.rate())?,
+            nat: ask.one(self.nat, nat, |terminal| terminal.nat(&found.nat, nat))?,
+            clients: ask.one(self.clients.clone(), clients.clone(), |terminal| terminal.clients(&clients))?.0,
+            metrics: ask.one(self.metrics, Metrics(Some(detect::METRICS)), Terminal::metrics)?.0,
+            controller: intercept::available_controllers().into_iter().find(|name| name == "bbr"),
+            local: found.suggested_clients(&long_link.0),
+            addresses: found.addresses(&long_link.0),
+            long_link,
+        })
+    }
+
+    fn has_all(&self) -> bool {
+        self.long_link.is_some() && self.rate.is_some() && self.nat.is_some() && self.clients.is_some() && self.metrics.is_some()
+    }
+
+    /// Writes the file, whole or not at all, and keeps an old one.
+    fn write(&self, text: &str) -> Result<(), CommandError> {
+        let path = &self.output;
+        let failed = |why: std::io::Error| CommandError::Failed(format!("cannot write {}: {why}", path.display()));
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            fs::create_dir_all(directory).map_err(failed)?;
+        }
+        if path.exists() {
+            let old = (0..).map(|number| beside(path, number)).find(|old| !old.exists()).expect("there are more numbers than files");
+            fs::copy(path, &old).map_err(failed)?;
+            outln!("the old file is {}", old.display());
+        }
+        let new = beside(path, u32::MAX);
+        let write = || {
+            let mut file = fs::File::create(&new)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&new, path)
+        };
+        write().map_err(failed)
+    }
+}
+
+/// Asks, or takes what an option says, or the suggestion.
+struct Asked(Option<Terminal>);
+
+impl Asked {
+    fn one<T>(
+        &mut self,
+        said: Option<T>,
+        suggestion: T,
+        ask: impl FnOnce(&mut Terminal) -> Result<T, CommandError>,
+    ) -> Result<T, CommandError> {
+        match (said, &mut self.0) {
+            (Some(said), _) => Ok(said),
+            (None, Some(terminal)) => ask(terminal),
+            (None, None) => Ok(suggestion),
+        }
+    }
+}
+
+/// The name of an old file, or of one that is being written.
+fn beside(path: &Path, number: u32) -> PathBuf {
+    let suffix = match number {
+        0 => "old".to_owned(),
+        u32::MAX => "new".to_owned(),
+        more => format!("old.{more}"),
+    };
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(suffix);
+    name.into()
+}
+
+/// How the proxy is started with this file.
+fn next_command(path: &Path) -> String {
+    let has_unit = ["/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system"]
+        .iter()
+        .any(|directory| Path::new(directory).join("tandem.service").exists());
+    if has_unit && Path::new("/run/systemd/system").exists() && path == Path::new("/etc/tandem/proxy.toml") {
+        "systemctl enable --now tandem (or, if it runs: systemctl reload tandem)".into()
+    } else {
+        format!("tandem proxy -c {}", path.display())
+    }
+}

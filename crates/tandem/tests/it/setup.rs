@@ -1,0 +1,120 @@
+//! `tandem setup`, by options and on a terminal, and that the file it writes splits connections.
+
+use crate::common::{
+    TANDEM,
+    routed::{Routed, SERVER, echoes},
+    skip,
+};
+use std::{
+    fs,
+    io::Write as _,
+    process::{Output, Stdio},
+};
+
+/// Returns the exit status, stdout and stderr.
+fn said(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+}
+
+/// The proxy with this file splits a connection of the client.
+fn splits(routed: &Routed, file: &str) {
+    routed.echo(80);
+    let proxy = routed.start(&["-c", file]);
+    let before = routed.verdicts().0;
+    assert!(echoes(&mut routed.connect(SERVER[0], 80).unwrap()));
+    assert_eq!(routed.verdicts().0, before + 1, "{}", routed.log());
+    drop(proxy);
+}
+
+#[test]
+fn setup_by_options_writes_a_file_that_runs() {
+    if skip("setup_by_options_writes_a_file_that_runs", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    let path = routed.path("etc/tandem.toml");
+    let file = path.to_str().unwrap();
+    let setup = |arguments: &[&str]| {
+        let arguments = [&["setup", "-o", file], arguments].concat();
+        said(&routed.router.command(TANDEM).args(arguments).stdin(Stdio::null()).output().unwrap())
+    };
+    let (status, _, error) = setup(&[]);
+    assert!(status == 2 && error.contains("stdin is no terminal"), "{error}");
+    // Two interfaces and no default route.
+    let (status, _, error) = setup(&["--yes"]);
+    assert!(status == 2 && error.contains("which interface is the long link cannot be told"), "{error}");
+    let (status, _, error) = setup(&["--yes", "--long-link", "sat7"]);
+    assert!(status == 2 && error.contains("no interface is named sat7: this host has ") && error.contains("near"), "{error}");
+    assert!(!path.exists());
+
+    let answers = ["--long-link", "far", "--rate", "50Mbit,600ms", "--nat", "none", "--clients", "10.99.1.0/24", "--metrics", "none"];
+    let (status, out, error) = setup(&answers);
+    assert_eq!(status, 0, "{out}{error}");
+    assert!(out.contains(&format!("nothing is in the way; next: tandem proxy -c {file}")), "{out}");
+    let text = fs::read_to_string(&path).unwrap();
+    for line in ["interface   = \"far\"", "buffer  = \"8MiB\"", "from   = [\"10.99.1.0/24\"]", "#metrics"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    splits(&routed, file);
+
+    // An existing file stays, or is kept beside.
+    let (status, _, error) = setup(&answers);
+    assert!(status == 2 && error.contains("exists: --force replaces it"), "{error}");
+    for old in ["tandem.toml.old", "tandem.toml.old.1"] {
+        let (status, out, error) = setup(&["--yes", "--long-link", "far", "--nat", "none", "--force"]);
+        assert!(status == 0 && out.contains(&format!("the old file is {}", path.with_file_name(old).display())), "{out}{error}");
+    }
+    assert_eq!(fs::read_to_string(path.with_file_name("tandem.toml.old")).unwrap(), text);
+
+    // What is in the way is named: NAT that is not there, a port that is taken.
+    let _taken = routed.router.enter(|| std::net::TcpListener::bind("127.0.0.1:9155").unwrap()).unwrap();
+    let (status, out, error) = setup(&["--yes", "--long-link", "far", "--nat", "here", "--force"]);
+    assert_eq!(status, 1, "{out}");
+    assert!(out.contains("\u{2717} translate addresses on far: no nftables rule translates addresses there"), "{out}");
+    assert!(out.contains("127.0.0.1:9155") && error.contains("2 of ") && error.contains("something in the way"), "{out}{error}");
+    let rules = "add table ip nat; add chain ip nat post { type nat hook postrouting priority srcnat; }; \
+                 add rule ip nat post oifname \"far\" masquerade";
+    assert!(routed.router.command("nft").arg(rules).status().unwrap().success());
+    let (_, out, _) = setup(&["--yes", "--long-link", "far", "--force"]);
+    assert!(out.contains("\u{2713} translate addresses on far: by the rule: oifname \"far\" masquerade"), "{out}");
+}
+
+#[test]
+fn setup_asks_five_questions_on_a_terminal() {
+    if skip("setup_asks_five_questions_on_a_terminal", &["nft", "ip", "script"]) {
+        return;
+    }
+    let routed = Routed::new();
+    let path = routed.path("asked.toml");
+    let file = path.to_str().unwrap();
+    // `script` gives the program a terminal of its own.
+    let ask = |answers: &str| {
+        let command = format!("{TANDEM} setup -o {file}");
+        let mut script = routed.router.command("script");
+        let script = script.args(["-qec", &command, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = script.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(answers.as_bytes()).unwrap();
+        said(&child.wait_with_output().unwrap())
+    };
+    // A wrong answer is asked again; an empty one is the suggestion.
+    let (status, out, _) = ask("sat7\nfar\nfast\n20Mbit,300ms\n\nall\nnone\n");
+    assert_eq!(status, 0, "{out}");
+    for text in [
+        "1. Which interface is the long link",
+        "10.99.2.1/24",
+        "no interface is named \"sat7\"",
+        "2. What is its rate",
+        "3. Where are the clients' addresses translated",
+        "nftables has no rule for it",
+        "4. Whose connections may be split?",
+        "10.99.1.0/24",
+        "5. At which address are metrics served",
+        "nothing is in the way",
+    ] {
+        assert!(out.contains(text), "{text}: {out}");
+    }
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains("interface   = \"far\"") && text.contains("20Mbit over 300ms") && !text.contains("from "), "{text}");
+    splits(&routed, file);
+}
