@@ -11,12 +11,14 @@
 //! `guard`, which heeds the forward chains of other programs, then `split`. From there `open` hands
 //! it to the proxy, unless its chain `admit` decides otherwise, which heeds other programs' input
 //! chains (see `guard`). `open` is empty while the proxy is full or ending. If other programs use
-//! conntrack, `zone` makes it distinguish the two legs of a connection.
+//! conntrack, `zone` makes it distinguish the two legs of a connection. With an `experiment`, `open`
+//! lets a share of what it would hand to the proxy pass unsplit.
 //!
 //! `table` has the text of the nftables table, `owner` the process that owns it, `installed`
 //! changes and restores it while the proxy runs, `watch` notices that it was changed, `foreign`
 //! reads other programs' rules.
 
+mod experiment;
 mod family;
 mod foreign;
 mod guard;
@@ -28,6 +30,8 @@ mod table;
 mod watch;
 mod zone;
 
+pub(crate) use experiment::{ANSWER, CAPTURED, LOG_GROUP, random_key};
+pub use experiment::{Experiment, ExperimentShare, Group};
 pub(crate) use foreign::{Firewall, Hook, input_knows_mark};
 pub use guard::ForwardPolicy;
 pub use installed::{Counted, Installed, RulesHandover, RulesLost};
@@ -63,6 +67,8 @@ pub struct Rules {
     pub policy: Vec<Rule>,
     /// Whether other programs' forward chains decide which connections may be split.
     pub forward_policy: ForwardPolicy,
+    /// Which share of the connections passes unsplit to be compared with split ones. `None`: none.
+    pub experiment: Option<Experiment>,
 }
 
 /// Why the rules could not be installed or changed.
@@ -216,7 +222,7 @@ mod tests {
     use super::*;
 
     fn rules(listener: &str, policy: Vec<Rule>) -> String {
-        Rules { listener: listener.parse().unwrap(), policy, forward_policy: ForwardPolicy::Heed }.to_string()
+        Rules { listener: listener.parse().unwrap(), policy, forward_policy: ForwardPolicy::Heed, experiment: None }.to_string()
     }
 
     #[test]
@@ -226,6 +232,29 @@ mod tests {
         assert!(both.contains("ip -6 route replace local default dev lo"), "{both}");
         let one = rules("192.0.2.1:5000", vec![]);
         assert!(one.contains("tproxy ip to 192.0.2.1:5000") && !one.contains("tproxy ip6") && !one.contains("ip -6"), "{one}");
+    }
+
+    #[test]
+    fn an_experiment_chooses_after_all_other_rules_and_measures_both_groups() {
+        let experiment = Some(Experiment { share: "1 in 50".parse().unwrap(), key: 0xabc });
+        let rules =
+            |experiment| Rules { experiment, listener: "[::]:5000".parse().unwrap(), policy: vec![], forward_policy: ForwardPolicy::Heed };
+        let lines = rules(experiment).nft();
+        let of = |start: &str| lines.iter().position(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}: {lines:#?}"));
+        let chosen = of(
+            "add rule inet tandem open meta nfproto ipv4 meta l4proto 6 jhash ip saddr . ip daddr . tcp sport . tcp dport mod 50 seed 0x00000abc <= 1 jump choose",
+        );
+        assert!(
+            of("add rule inet tandem open jump admit") < chosen
+                && chosen < of("add rule inet tandem open meta nfproto ipv4 meta l4proto 6 update @handshakes4")
+        );
+        for family in ["ip saddr", "ip6 saddr"] {
+            let logged = |chain: &str| {
+                lines.iter().any(|line| line.contains(&format!(" {chain} ")) && line.contains(family) && line.contains("log "))
+            };
+            assert!(["choose", "measure", "measured"].into_iter().all(logged), "{lines:#?}");
+        }
+        assert!(rules(None).nft().iter().all(|line| !line.contains("jhash") && !line.contains("log ")));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::{
     view::{ROWS, View},
 };
 use intercept::LinkView;
-use proxy::{Ending, FlowId, Proxy, Totals};
+use proxy::{Ending, ExperimentView, FlowId, Proxy, Totals};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -23,6 +23,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const RESPITE: Duration = Duration::from_millis(150);
 /// A list of flows that is older is not good enough for a new view.
 const FRESH: Duration = Duration::from_millis(400);
+
+/// The most rows of an experiment that browsers get: all destinations, then those with the most
+/// connections.
+const EXPERIMENT_ROWS: usize = 36;
 
 /// What other threads ask of the sampler.
 #[derive(Debug)]
@@ -51,6 +55,7 @@ pub(crate) struct Sampler {
     run: String,
     history: History,
     links: Vec<LinkView>,
+    experiment: Option<ExperimentView>,
     table: FlowTable,
     viewers: Vec<Viewer>,
     /// When browsers got events last.
@@ -77,6 +82,8 @@ struct Tick<'a> {
     totals: Option<TotalsView>,
     links: &'a [LinkView],
     networks: Option<&'a BTreeMap<String, proxy::NetworkTotals>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    experiment: Option<&'a ExperimentView>,
     limiters: &'a LimiterShares,
     flows: Flows<'a>,
 }
@@ -121,6 +128,7 @@ impl Sampler {
             run: format!("{started}-{}", process::id()),
             history: History::default(),
             links: Vec::new(),
+            experiment: None,
             table: FlowTable::default(),
             viewers: Vec::new(),
             served: Instant::now(),
@@ -148,6 +156,10 @@ impl Sampler {
             let is_tick = now >= next;
             if is_tick {
                 self.links = proxy.links();
+                self.experiment = proxy.experiment_view().filter(|_| !self.viewers.is_empty());
+                if let Some(view) = &mut self.experiment {
+                    view.rows.truncate(EXPERIMENT_ROWS);
+                }
                 self.history.add(now, proxy.totals(), &self.links);
                 // After a delay, such as a suspended host, the missed samples are left out.
                 next = if now - next < INTERVAL { next + INTERVAL } else { now + INTERVAL };
@@ -208,6 +220,7 @@ impl Sampler {
             totals: totals.map(TotalsView::of),
             links: &self.links,
             networks: totals.map(|totals| &totals.networks),
+            experiment: self.experiment.as_ref(),
             limiters,
             flows: Flows {
                 all: self.table.len(),

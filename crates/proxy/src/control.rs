@@ -12,7 +12,7 @@ mod remote;
 mod server;
 
 pub(crate) use line::write_line;
-pub use protocol::{ProxyStatus, StatusDetails};
+pub use protocol::{ConfigurationStatus, ProxyStatus, StatusDetails};
 pub use remote::{ControlError, Remote};
 pub(crate) use server::take_over_control;
 pub use server::{ControlSocket, serve};

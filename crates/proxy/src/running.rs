@@ -8,7 +8,9 @@ use crate::{
     bonds,
     brief::{FlowBrief, FlowId},
     config::{ListenMode, ProxyConfig},
+    control::ConfigurationStatus,
     error::{ChangeError, ProxyStartError},
+    experiment::{ExperimentView, Results, RunningExperiment},
     failure::ProxyFailure,
     flow_log,
     flow_records::{RecordCounts, RecordSink},
@@ -34,6 +36,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 use std::{
     panic,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::Duration,
@@ -60,6 +63,10 @@ pub struct Proxy {
     kernel: Mutex<(Controllers, Option<Egress>)>,
     /// The gate's channel and thread; none: the proxy has no firewall rules.
     gate: Option<(mpsc::Sender<GateCommand>, thread::JoinHandle<()>)>,
+    /// The file that the program reads the configuration from; none: it reads none.
+    configuration: Mutex<Option<ConfigurationStatus>>,
+    /// Compares split and unsplit connections; none: no experiment is configured.
+    experiment: Mutex<Option<RunningExperiment>>,
     log: Option<thread::JoinHandle<()>>,
     /// The channel and the thread of flow records.
     records: Option<(RecordSink, thread::JoinHandle<()>)>,
@@ -217,6 +224,8 @@ impl PreparedProxy {
             config: Mutex::new(config.clone()),
             kernel: Mutex::new((controllers, egress)),
             gate: None,
+            configuration: Mutex::default(),
+            experiment: Mutex::default(),
             log: None,
             records: None,
             failures: Mutex::new(Some(failures)),
@@ -257,11 +266,12 @@ impl PreparedProxy {
     }
 
     /// Installs the firewall rules, or takes over those of another process, and begins to accept.
+    /// `measured`: what that process has measured in its experiment.
     ///
     /// # Errors
     /// [`ProxyStartError::Open`] when a rule or a link cannot be set up. Rules that were to be
     /// taken over still belong to the other process.
-    pub(crate) fn begin(self, handed: Option<HandedRules>, earlier: Generations) -> Result<Proxy, ProxyStartError> {
+    pub(crate) fn begin(self, handed: Option<HandedRules>, earlier: Generations, measured: Results) -> Result<Proxy, ProxyStartError> {
         let PreparedProxy { gate_commands, gate_inbox, failures, rules, takes_over, mut proxy } = self;
         // The rules come last: connections pass unsplit until all listeners are open.
         if let Some(rules) = rules {
@@ -276,6 +286,7 @@ impl PreparedProxy {
             let _ = gate_commands.send(GateCommand::Memory(limit));
             proxy.gate = Some((gate_commands, gate));
         }
+        proxy.measure(measured)?;
         *proxy.earlier.get_mut().unwrap_or_else(PoisonError::into_inner) = earlier;
         if takes_over {
             proxy.take_over_links()?;
@@ -294,7 +305,7 @@ impl Proxy {
     /// [`ProxyStartError`] when the configuration cannot be used, or a listener, a rule, a link or
     /// a thread cannot be set up. Everything that was set up before is removed again.
     pub fn start(config: ProxyConfig, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, ProxyStartError> {
-        PreparedProxy::prepare(config, on_end, None)?.begin(None, Generations::default())
+        PreparedProxy::prepare(config, on_end, None)?.begin(None, Generations::default(), Results::default())
     }
 
     fn config(&self) -> Arc<ProxyConfig> {
@@ -398,6 +409,58 @@ impl Proxy {
         Some(self.ask_gate(GateCommand::Counted)?.and_then(|counted| Ok(counted?)))
     }
 
+    /// Notes the configuration file that the program reads on SIGHUP.
+    pub fn set_config_file(&self, file: PathBuf) {
+        let status = ConfigurationStatus { file, pid: std::process::id(), reloads: 0, failure: None };
+        *self.configuration.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// Notes that the program has read the configuration file again: `failure` is why that changed
+    /// nothing.
+    pub fn note_reload(&self, failure: Option<String>) {
+        if let Some(status) = self.configuration.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            status.reloads += 1;
+            status.failure = failure;
+        }
+    }
+
+    /// The configuration file; none: the program reads none.
+    pub fn configuration(&self) -> Option<ConfigurationStatus> {
+        self.configuration.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Starts the experiment of the configuration, if there is one, from these results on.
+    fn measure(&self, results: Results) -> Result<(), OpenError> {
+        let share = self.config().experiment.filter(|_| self.gate.is_some());
+        let experiment = share.map(|share| RunningExperiment::start(share, results)).transpose();
+        *self.experiment() = experiment.map_err(OpenError::system("start the thread that measures connections"))?;
+        Ok(())
+    }
+
+    fn experiment(&self) -> MutexGuard<'_, Option<RunningExperiment>> {
+        self.experiment.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the experiment has shown so far; none: no experiment is configured.
+    pub fn experiment_view(&self) -> Option<ExperimentView> {
+        self.experiment().as_ref().map(RunningExperiment::view)
+    }
+
+    /// Follows a new configuration. What was measured with other settings is forgotten.
+    fn change_experiment(&self, before: &ProxyConfig, now: &ProxyConfig) -> Result<(), ChangeError> {
+        let Some(answer) = self.ask_gate(|reply| GateCommand::Experiment(now.experiment, reply)) else { return Ok(()) };
+        let has_changed = answer??;
+        let is_other = has_changed || before.policy != now.policy || before.buffer != now.buffer;
+        let mut running = self.experiment();
+        match (now.experiment, &*running) {
+            (None, _) => *running = None,
+            (Some(share), Some(experiment)) if is_other => experiment.reset(share),
+            (Some(_), Some(_)) => {}
+            (Some(share), None) => *running = Some(RunningExperiment::start(share, Results::default()).map_err(ChangeError::Thread)?),
+        }
+        Ok(())
+    }
+
     /// Changes the prefixes that bypass: connections with either end in one of them pass unsplit.
     /// Returns the resulting list.
     ///
@@ -432,6 +495,7 @@ impl Proxy {
         if let Some(answer) = self.ask_gate(|reply| GateCommand::Policy(config.policy.rules.clone(), reply)) {
             answer??;
         }
+        self.change_experiment(&present, &config)?;
         if let Some((commands, _)) = &self.gate {
             let _ = commands.send(GateCommand::Memory(gate::memory_limit(&config)));
         }

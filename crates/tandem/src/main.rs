@@ -31,6 +31,7 @@ mod demo;
 mod detect;
 mod doctor;
 mod evidence;
+mod experiment;
 mod flows;
 mod lab;
 mod manual;
@@ -73,6 +74,7 @@ enum Command {
     Flows(flows::FlowsCommand),
     Top(flows::TopCommand),
     Bypass(bypass::BypassCommand),
+    Experiment(experiment::ExperimentCommand),
     Restart(restart::RestartCommand),
     Cache(Box<cache::CacheCommand>),
     #[command(hide = true)]
@@ -171,6 +173,7 @@ fn main() -> ExitCode {
         Command::Flows(command) => command.run(),
         Command::Top(command) => command.run(),
         Command::Bypass(command) => command.run(),
+        Command::Experiment(command) => command.run(),
         Command::Restart(command) => command.run(),
         Command::Cache(command) => command.run(),
         Command::PictureWorker(command) => command.run(),

@@ -14,6 +14,7 @@ use proxy::{
 use sd_notify::NotifyState;
 use std::{
     net::TcpListener,
+    path::Path,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -25,11 +26,12 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs a proxy until a signal ends it, or another process takes over. `take_over`: it takes over
-/// from the one that runs. `read_again` returns the configuration for a reload; `None`: the
+/// from the one that runs. `file`: its configuration file. `read_again` returns the configuration for a reload; `None`: the
 /// configuration comes from the command line.
 pub(crate) fn serve(
     service: &Service,
     take_over: bool,
+    file: Option<&Path>,
     read_again: impl Fn() -> Result<Option<Service>, ProxyConfigError>,
 ) -> Result<(), CommandError> {
     // Early: see `Launch`.
@@ -49,6 +51,9 @@ pub(crate) fn serve(
     };
     let running = if take_over { Running::take_over(service, launch, on_takeover) } else { Running::start(service, launch, on_takeover) };
     let Running { proxy, control, web, takeovers } = running?;
+    if let Some(file) = file.and_then(|file| file.canonicalize().ok()) {
+        proxy.set_config_file(file);
+    }
     let failed = end_on_failure(&proxy, &events).map_err(no_thread)?;
     warn(&service.config);
     tracing::info!("splitting connections");
@@ -189,6 +194,7 @@ fn reload(proxy: &Proxy, present: &Service, read_again: impl Fn() -> Result<Opti
             None => proxy.reload(service.config).map_err(|error| error.to_string()),
         },
     });
+    proxy.note_reload(reloaded.as_ref().err().cloned());
     match reloaded {
         Ok(()) => tracing::info!("the configuration has been read again; it applies to new connections"),
         Err(error) => tracing::error!("the configuration stays as it was: {error}"),

@@ -10,6 +10,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod advise_live;
 mod bond;
 mod cache;
 mod capacity;
@@ -18,6 +19,7 @@ mod clients;
 mod command_line;
 mod detect;
 mod events;
+mod experiment;
 mod forward;
 mod hazards;
 mod legs;
