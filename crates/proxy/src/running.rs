@@ -1,6 +1,8 @@
 //! A running proxy: its workers, and its other threads (gate, log, name lookups). `handover` is what
-//! it does when another process takes over from it.
+//! it does when another process takes over from it, `experiment` compares split and unsplit
+//! connections.
 
+mod experiment;
 mod handover;
 
 pub(crate) use crate::gate::HandedRules;
@@ -10,7 +12,7 @@ use crate::{
     config::{ListenMode, ProxyConfig},
     control::ConfigurationStatus,
     error::{ChangeError, ProxyStartError},
-    experiment::{ExperimentView, Results, RunningExperiment},
+    experiment::{Results, RunningExperiment},
     failure::ProxyFailure,
     flow_log,
     flow_records::{RecordCounts, RecordSink},
@@ -36,7 +38,6 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 use std::{
     panic,
-    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::Duration,
@@ -407,58 +408,6 @@ impl Proxy {
     /// When the firewall cannot be read, or the proxy is stopping.
     pub fn counted(&self) -> Option<Result<Counted, ChangeError>> {
         Some(self.ask_gate(GateCommand::Counted)?.and_then(|counted| Ok(counted?)))
-    }
-
-    /// Notes the configuration file that the program reads on SIGHUP.
-    pub fn set_config_file(&self, file: PathBuf) {
-        let status = ConfigurationStatus { file, pid: std::process::id(), reloads: 0, failure: None };
-        *self.configuration.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-    }
-
-    /// Notes that the program has read the configuration file again: `failure` is why that changed
-    /// nothing.
-    pub fn note_reload(&self, failure: Option<String>) {
-        if let Some(status) = self.configuration.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            status.reloads += 1;
-            status.failure = failure;
-        }
-    }
-
-    /// The configuration file; none: the program reads none.
-    pub fn configuration(&self) -> Option<ConfigurationStatus> {
-        self.configuration.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Starts the experiment of the configuration, if there is one, from these results on.
-    fn measure(&self, results: Results) -> Result<(), OpenError> {
-        let share = self.config().experiment.filter(|_| self.gate.is_some());
-        let experiment = share.map(|share| RunningExperiment::start(share, results)).transpose();
-        *self.experiment() = experiment.map_err(OpenError::system("start the thread that measures connections"))?;
-        Ok(())
-    }
-
-    fn experiment(&self) -> MutexGuard<'_, Option<RunningExperiment>> {
-        self.experiment.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What the experiment has shown so far; none: no experiment is configured.
-    pub fn experiment_view(&self) -> Option<ExperimentView> {
-        self.experiment().as_ref().map(RunningExperiment::view)
-    }
-
-    /// Follows a new configuration. What was measured with other settings is forgotten.
-    fn change_experiment(&self, before: &ProxyConfig, now: &ProxyConfig) -> Result<(), ChangeError> {
-        let Some(answer) = self.ask_gate(|reply| GateCommand::Experiment(now.experiment, reply)) else { return Ok(()) };
-        let has_changed = answer??;
-        let is_other = has_changed || before.policy != now.policy || before.buffer != now.buffer;
-        let mut running = self.experiment();
-        match (now.experiment, &*running) {
-            (None, _) => *running = None,
-            (Some(share), Some(experiment)) if is_other => experiment.reset(share),
-            (Some(_), Some(_)) => {}
-            (Some(share), None) => *running = Some(RunningExperiment::start(share, Results::default()).map_err(ChangeError::Thread)?),
-        }
-        Ok(())
     }
 
     /// Changes the prefixes that bypass: connections with either end in one of them pass unsplit.
