@@ -138,14 +138,14 @@ impl Experiment {
     }
 
     /// The condition for packets from the client.
-    fn from_client(self, family: Family, condition: &str) -> String {
+    fn client_packets(self, family: Family, condition: &str) -> String {
         let ip = family.ip();
         let fields = [format!("{ip} saddr"), format!("{ip} daddr"), "tcp sport".into(), "tcp dport".into()];
         format!("meta nfproto ipv{} meta l4proto 6 {}", family.number(), self.hash(fields, condition))
     }
 
     /// The condition for packets to the client.
-    fn to_client(self, family: Family, condition: &str) -> String {
+    fn packets_back(self, family: Family, condition: &str) -> String {
         let ip = family.ip();
         let fields = [format!("{ip} daddr"), format!("{ip} saddr"), "tcp dport".into(), "tcp sport".into()];
         format!("meta nfproto ipv{} meta l4proto 6 {}", family.number(), self.hash(fields, condition))
@@ -159,14 +159,14 @@ impl Rules {
     /// The rule of `open` that leads to the choice.
     pub(super) fn open_to_choice(&self) -> Vec<String> {
         let Some(experiment) = self.experiment else { return Vec::new() };
-        let rule = |family: &Family| format!("add rule inet {TABLE} open {} jump choose", experiment.from_client(*family, MEASURED));
+        let rule = |family: &Family| format!("add rule inet {TABLE} open {} jump choose", experiment.client_packets(*family, MEASURED));
         self.families().iter().map(rule).collect()
     }
 
     /// The rule of `of_tcp` that leads to the measurement of packets from clients.
     pub(super) fn of_tcp_to_measurement(&self) -> Vec<String> {
         let Some(experiment) = self.experiment else { return Vec::new() };
-        let rule = |family: &Family| format!("{} jump measure", experiment.from_client(*family, MEASURED));
+        let rule = |family: &Family| format!("{} jump measure", experiment.client_packets(*family, MEASURED));
         self.families().iter().map(rule).collect()
     }
 
@@ -186,7 +186,7 @@ impl Rules {
             let (n, key) = (family.number(), family.client_key());
             // `update` ends the rule if the set is full: the connection is split, and not measured.
             for group in Group::ALL {
-                let chosen = experiment.from_client(*family, &(group as u32).to_string());
+                let chosen = experiment.client_packets(*family, &(group as u32).to_string());
                 let then = if group == Group::Unsplit { "goto pass" } else { "return" };
                 rule("choose", format!("{chosen} update @measured{n} {{ {key} }} {} {then}", log_at_once(group.name())));
             }
@@ -195,13 +195,13 @@ impl Rules {
             let answers = "tcp flags & (syn | ack) == (syn | ack)";
             rule(
                 "translated",
-                format!("{answers} {} {back} @measured{n} {}", experiment.to_client(*family, MEASURED), log_at_once(ANSWER)),
+                format!("{answers} {} {back} @measured{n} {}", experiment.packets_back(*family, MEASURED), log_at_once(ANSWER)),
             );
             rule(
                 "measured",
                 format!(
                     "tcp flags & (syn | fin | rst) != 0x0 {} {back} @measured{n} {}",
-                    experiment.to_client(*family, MEASURED),
+                    experiment.packets_back(*family, MEASURED),
                     log_at_once("back")
                 ),
             );

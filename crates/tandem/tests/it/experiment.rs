@@ -4,7 +4,7 @@ use crate::common::{
     Daemon, TANDEM,
     browser::{Browser, CHROMIUM},
     middle::{self, Middle},
-    routed::{Routed, SERVER, dial, ip, listen, nft, peers},
+    routed::{Routed, SERVER, dial, echoes, ip, listen, nft},
     skip, wait_until,
 };
 use lab::Host;
@@ -139,8 +139,9 @@ fn groups_are_measured_behind_nat_and_a_stateful_firewall() {
     assert!(rows.iter().any(|row| row.prefix.as_deref() == Some("10.99.2.0/24") && row.unsplit + row.split == 20), "{rows:?}");
 }
 
-/// The source ports of which connections pass unsplit: there the server sees the client's own port.
-fn unsplit_ports(routed: &Routed, peers: &std::sync::mpsc::Receiver<SocketAddr>) -> Vec<u16> {
+/// The source ports of which connections pass unsplit, by the firewall's count.
+fn unsplit_ports(routed: &Routed) -> Vec<u16> {
+    let passed = || routed.status().counted.unwrap().experiment;
     let is_unsplit = |port: &u16| {
         let address = SocketAddr::new("10.99.1.1".parse().unwrap(), *port);
         let prepare = |socket: &Socket| {
@@ -149,8 +150,10 @@ fn unsplit_ports(routed: &Routed, peers: &std::sync::mpsc::Receiver<SocketAddr>)
             socket.set_reuse_address(true)?;
             socket.bind(&address.into())
         };
-        let _stream = dial(&routed.client, SERVER[0], 80, prepare).unwrap();
-        peers.recv().unwrap().port() == *port
+        let before = passed();
+        let mut stream = dial(&routed.client, SERVER[0], 80, prepare).unwrap();
+        assert!(echoes(&mut stream));
+        passed() > before
     };
     (20_001..20_041).filter(is_unsplit).collect()
 }
@@ -161,9 +164,9 @@ fn a_connection_stays_in_its_group_and_results_are_kept_over_a_hot_restart() {
         return;
     }
     let routed = Routed::new();
-    let peers = peers(&routed.server, 80);
+    routed.echo(80);
     let _proxy = routed.proxy(&["--experiment", "1 in 3"]);
-    let before = unsplit_ports(&routed, &peers);
+    let before = unsplit_ports(&routed);
     // Of 40, a third: 13, with a standard deviation of 3.
     assert!((1..=28).contains(&before.len()), "{before:?}");
     let ended = |counts: [GroupCounts; 2]| counts.map(|counts| counts.reset);
@@ -172,10 +175,10 @@ fn a_connection_stays_in_its_group_and_results_are_kept_over_a_hot_restart() {
     assert!(output.status.success(), "{output:?}\n{}", routed.log());
     let [kept, _] = ended(counts(&routed.router));
     assert_eq!(kept, before.len() as u64, "{}", routed.log());
-    assert_eq!(unsplit_ports(&routed, &peers), before);
+    assert_eq!(unsplit_ports(&routed), before);
     // The next process reads the packet log as soon as the earlier one has left it.
     wait_until("the next process measures", || {
-        unsplit_ports(&routed, &peers);
+        unsplit_ports(&routed);
         ended(counts(&routed.router))[0] >= 2 * before.len() as u64
     });
 }
