@@ -156,10 +156,6 @@ impl Sampler {
             let is_tick = now >= next;
             if is_tick {
                 self.links = proxy.links();
-                self.experiment = proxy.experiment_view().filter(|_| !self.viewers.is_empty());
-                if let Some(view) = &mut self.experiment {
-                    view.rows.truncate(EXPERIMENT_ROWS);
-                }
                 self.history.add(now, proxy.totals(), &self.links);
                 // After a delay, such as a suspended host, the missed samples are left out.
                 next = if now - next < INTERVAL { next + INTERVAL } else { now + INTERVAL };
@@ -174,8 +170,14 @@ impl Sampler {
         self.served = now;
         if self.viewers.is_empty() {
             // Frees the memory.
-            self.table = FlowTable::default();
+            (self.table, self.experiment) = (FlowTable::default(), None);
             return;
+        }
+        if is_tick || self.experiment.is_none() {
+            self.experiment = proxy.experiment_view();
+            if let Some(view) = &mut self.experiment {
+                view.rows.truncate(EXPERIMENT_ROWS);
+            }
         }
         let is_old = |listed: Instant| now - listed > FRESH;
         if is_tick || self.table.listed_at().is_none_or(is_old) {
