@@ -132,7 +132,7 @@ impl Connection {
     }
 
     /// A packet of the client other than a SYN. Returns how the connection has ended.
-    fn from_client(&mut self, packet: &LoggedPacket, server: IpAddr, tell: &mut impl FnMut(Group, Event)) -> Option<Ended> {
+    fn take_from_client(&mut self, packet: &LoggedPacket, server: IpAddr, tell: &mut impl FnMut(Group, Event)) -> Option<Ended> {
         if !self.is_established {
             self.is_established = true;
             if let Some(answered) = self.answered_at.filter(|_| !self.is_ambiguous) {
@@ -185,7 +185,7 @@ impl Connection {
     }
 
     /// A packet to the client. Returns how the connection has ended.
-    fn to_client(&mut self, packet: &LoggedPacket, server: IpAddr, tell: &mut impl FnMut(Group, Event)) -> Option<Ended> {
+    fn take_to_client(&mut self, packet: &LoggedPacket, server: IpAddr, tell: &mut impl FnMut(Group, Event)) -> Option<Ended> {
         if packet.is_syn() && !self.is_established {
             self.is_answered = true;
             self.ack = packet.seq.wrapping_add(1);
@@ -248,9 +248,9 @@ impl Connections {
         let Entry::Occupied(mut found) = self.open.entry((client, server)) else { return };
         let connection = found.get_mut();
         let ended = if from_client {
-            connection.from_client(packet, server.ip(), &mut tell)
+            connection.take_from_client(packet, server.ip(), &mut tell)
         } else {
-            connection.to_client(packet, server.ip(), &mut tell)
+            connection.take_to_client(packet, server.ip(), &mut tell)
         };
         if let Some(ended) = ended {
             tell(found.remove().group, Event::Ended(ended));
