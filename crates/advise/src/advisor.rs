@@ -24,6 +24,8 @@ pub struct Advisor {
     base: Scenario,
     /// One proxy for each place: those of the file, else one between any two links.
     proxies: Vec<Split>,
+    /// Whether the capacity of the links is known, as some controllers require.
+    knows_capacity: bool,
     /// The candidates by their case.
     candidates: BTreeMap<String, Candidate>,
 }
@@ -47,9 +49,21 @@ impl Advisor {
         }
         let anywhere = || (1..scenario.links.len()).map(Split::at).collect();
         let proxies = if scenario.splits.is_empty() { anywhere() } else { scenario.splits.clone() };
-        let mut advisor = Advisor { base, proxies, candidates: BTreeMap::new() };
-        advisor.candidates = advisor.variants().into_iter().map(|(candidate, variant)| (variant.case, candidate)).collect();
+        let mut advisor = Advisor { base, proxies, knows_capacity: true, candidates: BTreeMap::new() };
+        advisor.name_candidates();
         Ok(advisor)
+    }
+
+    /// The same without controllers that must know the capacity of their link.
+    #[must_use]
+    pub fn with_unknown_capacity(mut self) -> Self {
+        self.knows_capacity = false;
+        self.name_candidates();
+        self
+    }
+
+    fn name_candidates(&mut self) {
+        self.candidates = self.variants().into_iter().map(|(candidate, variant)| (variant.case, candidate)).collect();
     }
 
     /// The variants to run, the path as it is first.
@@ -64,7 +78,9 @@ impl Advisor {
             all.push(self.end_to_end(controller.name(), format!("end to end, {}", controller.name())));
         }
         for proxy in &self.proxies {
-            all.extend(Controller::all().filter(|controller| self.fits(*controller, proxy.after)).map(|it| self.split(proxy, it)));
+            let possible =
+                |controller: &Controller| self.fits(*controller, proxy.after) && (self.knows_capacity || !controller.needs_capacity());
+            all.extend(Controller::all().filter(possible).map(|it| self.split(proxy, it)));
         }
         all
     }

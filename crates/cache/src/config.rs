@@ -237,6 +237,7 @@ impl Config {
             policy: Policy { rules, near: self.near.clone(), far: self.far.clone(), ..Policy::default() },
             install_rules: self.install_rules,
             forward_policy: self.forward_policy,
+            experiment: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Access to private parts of this crate for the fuzz targets. Not an API.
 
 use crate::{
+    packet_log::packets,
     routes::{read_devices, read_route},
     rules::nfnetlink::{self, NEW_GENERATION, NEW_RULE, generation_of, read_dump},
 };
@@ -9,6 +10,7 @@ use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{LinkAttribute, LinkLayerType, LinkMessage},
 };
+use std::time::Duration;
 
 /// Removes the first `N` bytes from `rest`. Missing bytes are zeros.
 pub fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
@@ -27,8 +29,8 @@ pub fn name(rest: &mut &[u8]) -> Option<String> {
     std::str::from_utf8(name).ok().filter(|name| !name.is_empty() && !name.contains('\0')).map(Into::into)
 }
 
-/// Parses `data` as an answer of the kernel over netlink: routes, interfaces, nftables. Then builds
-/// answers from `data` and parses those.
+/// Parses `data` as an answer of the kernel over netlink: routes, interfaces, nftables, logged
+/// packets. Then builds answers from `data` and parses those.
 ///
 /// # Panics
 /// If a truncated answer yields more than the whole one, or an answer that was built does not yield
@@ -38,6 +40,7 @@ pub fn netlink(data: &[u8]) {
     let (mut devices, (rules, _)) = (Vec::new(), count_rules(data));
     let _ = (read_devices(data, &mut devices), generation_of(data));
     assert!(devices.len() * 16 <= data.len() && rules * 16 <= data.len(), "more messages than bytes");
+    assert!(packets(data, Duration::ZERO).count() * 16 <= data.len(), "more packets than bytes");
     let cut = &data[..data.len() / 2];
     let (mut fewer, (part, _)) = (Vec::new(), count_rules(cut));
     let _ = read_devices(cut, &mut fewer);

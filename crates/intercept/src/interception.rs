@@ -3,7 +3,7 @@
 use crate::{
     ControllerError, Controllers, EgressError, LegProfile, ListenAt, Policy, Rules, RulesError, forward_loop, leg, listen,
     policy::Action,
-    rules::{self, ForwardPolicy},
+    rules::{self, Experiment, ExperimentShare, ForwardPolicy},
 };
 use std::{fs, io, net::SocketAddr};
 
@@ -24,11 +24,19 @@ pub struct Interception {
     pub install_rules: bool,
     /// Whether other programs' forward chains decide which connections may be split.
     pub forward_policy: ForwardPolicy,
+    /// Which share of the connections passes unsplit to be compared with split ones. `None`: none.
+    pub experiment: Option<ExperimentShare>,
 }
 
 impl Default for Interception {
     fn default() -> Self {
-        Interception { listen: Vec::new(), policy: Policy::default(), install_rules: true, forward_policy: ForwardPolicy::default() }
+        Interception {
+            listen: Vec::new(),
+            policy: Policy::default(),
+            install_rules: true,
+            forward_policy: ForwardPolicy::default(),
+            experiment: None,
+        }
     }
 }
 
@@ -77,6 +85,12 @@ pub enum InterceptionError {
         /// The mark.
         mark: u32,
     },
+    /// An experiment is configured, but the proxy installs no firewall rules that could choose.
+    #[error(
+        "experiment needs the firewall rules of a transparent listener, which choose the connections that pass unsplit, and this proxy \
+         installs none (--no-rules, or no transparent listener): leave experiment out"
+    )]
+    NoExperiment,
     /// The kernel refuses an option of a profile.
     #[error("{leg}: the kernel refuses this profile: {why}; {cure}")]
     Profile {
@@ -163,7 +177,9 @@ impl Interception {
     pub fn rules(&self) -> Option<Rules> {
         let transparent = self.listen.iter().find(|listen| listen.is_transparent())?;
         let policy = self.policy.rules.clone();
-        self.install_rules.then_some(Rules { listener: transparent.at, policy, forward_policy: self.forward_policy })
+        // Connections of clients that do not know the key cannot be chosen by them.
+        let experiment = self.experiment.map(|share| Experiment { share, key: rules::random_key() });
+        self.install_rules.then_some(Rules { listener: transparent.at, policy, forward_policy: self.forward_policy, experiment })
     }
 
     /// Finds listeners and rules that cannot work on any machine.
@@ -182,6 +198,9 @@ impl Interception {
         let quic = self.policy.rules.iter().position(|rule| rule.quic.is_some());
         if let Some(index) = quic.filter(|_| !self.install_rules || transparent == 0) {
             return Err(InterceptionError::NoQuic(index + 1));
+        }
+        if self.experiment.is_some() && (!self.install_rules || transparent == 0) {
+            return Err(InterceptionError::NoExperiment);
         }
         Ok(())
     }

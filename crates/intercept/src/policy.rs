@@ -316,7 +316,7 @@ macro_rules! from_text {
 from_text!(Prefix: "an address prefix", "10.0.0.0/8"; Ports: "a port or a range of ports", "8000-8999"; Interface: "an interface", "eth0");
 
 /// The rules and profiles of a proxy.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
     /// The first that matches a connection decides.
     pub rules: Vec<Rule>,

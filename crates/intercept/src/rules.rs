@@ -11,14 +11,16 @@
 //! `guard`, which heeds the forward chains of other programs, then `split`. From there `open` hands
 //! it to the proxy, unless its chain `admit` decides otherwise, which heeds other programs' input
 //! chains (see `guard`). `open` is empty while the proxy is full or ending. If other programs use
-//! conntrack, `zone` makes it distinguish the two legs of a connection. `quic` has what becomes of
-//! UDP port 443.
+//! conntrack, `zone` makes it distinguish the two legs of a connection. With an `experiment`, `open`
+//! lets a share of what it would hand to the proxy pass unsplit. `quic` has what becomes of UDP port
+//! 443.
 //!
 //! `table` has the text of the nftables table, `conditions` that of rules' conditions, `owner` the
 //! process that owns the table, `installed` changes and restores it while the proxy runs, `watch`
 //! notices that it was changed, `foreign` reads other programs' rules.
 
 mod conditions;
+mod experiment;
 mod family;
 mod foreign;
 mod guard;
@@ -31,6 +33,8 @@ mod table;
 mod watch;
 mod zone;
 
+pub(crate) use experiment::{ANSWER, CAPTURED, LOG_GROUP, random_key};
+pub use experiment::{Experiment, ExperimentShare, Group};
 pub(crate) use foreign::{Firewall, Hook, input_knows_mark};
 pub use guard::ForwardPolicy;
 pub use installed::{Counted, Installed, RulesHandover, RulesLost};
@@ -66,6 +70,8 @@ pub struct Rules {
     pub policy: Vec<Rule>,
     /// Whether other programs' forward chains decide which connections may be split.
     pub forward_policy: ForwardPolicy,
+    /// Which share of the connections passes unsplit to be compared with split ones. `None`: none.
+    pub experiment: Option<Experiment>,
 }
 
 /// Why the rules could not be installed or changed.
@@ -220,7 +226,7 @@ mod tests {
     use crate::policy::QuicAction;
 
     fn rules(listener: &str, policy: Vec<Rule>) -> String {
-        Rules { listener: listener.parse().unwrap(), policy, forward_policy: ForwardPolicy::Heed }.to_string()
+        Rules { listener: listener.parse().unwrap(), policy, forward_policy: ForwardPolicy::Heed, experiment: None }.to_string()
     }
 
     #[test]
@@ -246,6 +252,29 @@ mod tests {
         let all = rules("[::]:5000", vec![rule("10.0.0.0/8", Some(QuicAction::Count)), Rule::default()]);
         assert!(all.contains("udp dport { 443 } goto quic_count") && !all.contains("icmpx"), "{all}");
         assert!(!rules("[::]:5000", vec![Rule::default()]).contains("tandem quic ip"));
+    }
+
+    #[test]
+    fn an_experiment_chooses_after_all_other_rules_and_measures_both_groups() {
+        let experiment = Some(Experiment { share: "1 in 50".parse().unwrap(), key: 0xabc });
+        let rules =
+            |experiment| Rules { experiment, listener: "[::]:5000".parse().unwrap(), policy: vec![], forward_policy: ForwardPolicy::Heed };
+        let lines = rules(experiment).nft();
+        let of = |start: &str| lines.iter().position(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}: {lines:#?}"));
+        let chosen = of(
+            "add rule inet tandem open meta nfproto ipv4 meta l4proto 6 jhash ip saddr . ip daddr . tcp sport . tcp dport mod 50 seed 0x00000abc <= 1 jump choose",
+        );
+        assert!(
+            of("add rule inet tandem open jump admit") < chosen
+                && chosen < of("add rule inet tandem open meta nfproto ipv4 meta l4proto 6 update @handshakes4")
+        );
+        for family in ["ip saddr", "ip6 saddr"] {
+            let logged = |chain: &str| {
+                lines.iter().any(|line| line.contains(&format!(" {chain} ")) && line.contains(family) && line.contains("log "))
+            };
+            assert!(["choose", "measure", "measured"].into_iter().all(logged), "{lines:#?}");
+        }
+        assert!(rules(None).nft().iter().all(|line| !line.contains("jhash") && !line.contains("log ")));
     }
 
     #[test]

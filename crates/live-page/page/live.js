@@ -1,5 +1,6 @@
 // The live page: draws what the stream of events brings.
 
+import { drawExperiment } from './experiment.js';
 import { drawOpen, drawTable, prepare } from './flows.js';
 import { PlotList } from './plot.js';
 import { connect, state, watch } from './state.js';
@@ -171,6 +172,7 @@ const draw = () => {
   drawLimiters(state.tick.limiters);
   drawLinks(state.tick.links);
   drawNetworks(state.tick.networks);
+  drawExperiment(state.tick.experiment);
   drawOpen();
   drawTable();
   window.dispatchEvent(new Event('redrawn'));

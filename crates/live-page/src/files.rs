@@ -17,6 +17,7 @@ pub(crate) fn file(path: &str) -> Option<PageAnswer> {
         "/text.js" => (SCRIPT, include_str!("../page/text.js")),
         "/plot.js" => (SCRIPT, include_str!("../page/plot.js")),
         "/flows.js" => (SCRIPT, include_str!("../page/flows.js")),
+        "/experiment.js" => (SCRIPT, include_str!("../page/experiment.js")),
         "/icon.svg" => ("image/svg+xml", include_str!("../page/icon.svg")),
         _ => return None,
     };
@@ -51,7 +52,7 @@ mod tests {
 
     #[test]
     fn data_never_become_markup() {
-        for path in ["/curves.js", "/live.js", "/state.js", "/text.js", "/plot.js", "/flows.js"] {
+        for path in ["/curves.js", "/live.js", "/state.js", "/text.js", "/plot.js", "/flows.js", "/experiment.js"] {
             for way in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"] {
                 assert!(!content(path).contains(way), "{path} uses {way}");
             }

@@ -6,7 +6,7 @@ use crate::{
     view::{ROWS, View},
 };
 use intercept::LinkView;
-use proxy::{Ending, FlowId, Proxy, Totals};
+use proxy::{Ending, ExperimentView, FlowId, Proxy, Totals};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -23,6 +23,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const RESPITE: Duration = Duration::from_millis(150);
 /// A list of flows that is older is not good enough for a new view.
 const FRESH: Duration = Duration::from_millis(400);
+
+/// The most rows of an experiment that browsers get: all destinations, then those with the most
+/// connections.
+const EXPERIMENT_ROWS: usize = 36;
 
 /// What other threads ask of the sampler.
 #[derive(Debug)]
@@ -51,6 +55,7 @@ pub(crate) struct Sampler {
     run: String,
     history: History,
     links: Vec<LinkView>,
+    experiment: Option<ExperimentView>,
     table: FlowTable,
     viewers: Vec<Viewer>,
     /// When browsers got events last.
@@ -77,6 +82,8 @@ struct Tick<'a> {
     totals: Option<TotalsView>,
     links: &'a [LinkView],
     networks: Option<&'a BTreeMap<String, proxy::NetworkTotals>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    experiment: Option<&'a ExperimentView>,
     limiters: &'a LimiterShares,
     flows: Flows<'a>,
 }
@@ -121,6 +128,7 @@ impl Sampler {
             run: format!("{started}-{}", process::id()),
             history: History::default(),
             links: Vec::new(),
+            experiment: None,
             table: FlowTable::default(),
             viewers: Vec::new(),
             served: Instant::now(),
@@ -162,8 +170,14 @@ impl Sampler {
         self.served = now;
         if self.viewers.is_empty() {
             // Frees the memory.
-            self.table = FlowTable::default();
+            (self.table, self.experiment) = (FlowTable::default(), None);
             return;
+        }
+        if is_tick || self.experiment.is_none() {
+            self.experiment = proxy.experiment_view();
+            if let Some(view) = &mut self.experiment {
+                view.rows.truncate(EXPERIMENT_ROWS);
+            }
         }
         let is_old = |listed: Instant| now - listed > FRESH;
         if is_tick || self.table.listed_at().is_none_or(is_old) {
@@ -208,6 +222,7 @@ impl Sampler {
             totals: totals.map(TotalsView::of),
             links: &self.links,
             networks: totals.map(|totals| &totals.networks),
+            experiment: self.experiment.as_ref(),
             limiters,
             flows: Flows {
                 all: self.table.len(),

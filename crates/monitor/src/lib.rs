@@ -3,14 +3,18 @@
 //!
 //! Everything is computed from what the control socket answers ([`proxy::control`]).
 
+mod experiment;
 mod filter;
+mod measured_path;
 mod order;
 mod rates;
 mod table;
 mod text;
 pub mod top;
 
+pub use experiment::experiment_text;
 pub use filter::{FilterError, FlowFilter};
+pub use measured_path::{MeasuredLeg, MeasuredPath, PathObserver};
 pub use order::FlowOrder;
 pub use rates::{NetworkRates, RateTracker, WatchedFlow};
 pub use table::{flows_text, summary};

@@ -35,6 +35,9 @@ pub enum ChangeError {
          let connections bypass by rules of your own"
     )]
     NoRules,
+    /// A thread that the new configuration needs could not be started.
+    #[error("cannot start a thread: {0}; see how many this user may have (ulimit -u)")]
+    Thread(std::io::Error),
     /// The gate's thread has ended.
     #[error("the proxy is stopping")]
     Ending,

@@ -4,7 +4,7 @@
 
 use crate::{config::ProxyConfig, failure::ProxyFailure};
 use intercept::{
-    Prefix, Rule,
+    ExperimentShare, Prefix, Rule,
     rules::{Counted, Installed, RulesError, RulesHandover, RulesLost},
 };
 use rustix::fd::OwnedFd;
@@ -26,6 +26,9 @@ pub(crate) enum GateCommand {
     Memory(Option<u64>),
     /// Replace the policy's rules.
     Policy(Vec<Rule>, mpsc::Sender<Result<(), RulesError>>),
+    /// Change the experiment: a new key if its share is another. The answer says whether it has
+    /// changed.
+    Experiment(Option<ExperimentShare>, mpsc::Sender<Result<bool, RulesError>>),
     /// Report the firewall's counters.
     Counted(mpsc::Sender<Result<Counted, RulesError>>),
     /// Change the prefixes that bypass, and report the resulting list.
@@ -147,6 +150,9 @@ impl Gate {
             }
             GateCommand::Policy(policy, answer) => {
                 return drop(answer.send(self.rules().and_then(|rules| rules.set_policy(policy))));
+            }
+            GateCommand::Experiment(share, answer) => {
+                return drop(answer.send(self.rules().and_then(|rules| rules.set_experiment(share))));
             }
             GateCommand::Counted(answer) => return drop(answer.send(self.rules().and_then(|rules| rules.counted()))),
             GateCommand::HandOver(answer, decision) => return self.hand_over(&answer, &decision),

@@ -8,7 +8,8 @@
 //! `greeting`, where the client names its destination → `connection` (the state machine of the
 //! connection and its close), which relays between the legs that `intercept` dials and tunes, by
 //! the crate `relay` (zero-copy or copied, bounded, with backpressure); `meter` derives statistics.
-//! `gate` has the firewall forward new connections unsplit while the proxy is full.
+//! `gate` has the firewall forward new connections unsplit while the proxy is full. An `experiment`
+//! has it forward a share of them unsplit, and compares these with split ones.
 //!
 //! A far leg may be a *bond*, one stream over several connections, and so may a near leg at the
 //! other end of the bond: the crate `multipath` implements bonds, and a worker drives them as its
@@ -26,6 +27,7 @@ mod connection;
 pub mod control;
 pub mod diagnosis;
 mod error;
+mod experiment;
 mod failure;
 mod flow_log;
 mod flow_records;
@@ -49,6 +51,7 @@ pub use config::{
     ProxyVersion, ReloadReport, Service, application, config_schema,
 };
 pub use error::{ChangeError, ProxyStartError};
+pub use experiment::{ExperimentRow, ExperimentView, Gain, GroupCounts, GroupView};
 pub use failure::ProxyFailure;
 pub use flow_records::{FlowRecordsConfig, RecordCounts};
 pub use gate::BypassChange;

@@ -1,6 +1,7 @@
 //! Metrics for Prometheus: totals of all flows and measurements of their legs, in base units. No
 //! label has a flow or an address as its value; only exemplars have the numbers of flows.
 
+mod experiment;
 mod exposition;
 mod host;
 mod legs;
@@ -57,6 +58,8 @@ pub fn reference() -> String {
         limits: Some(ProxyLimits { flows: 0, memory: Some(0) }),
         zero_windows: Some(ZeroWindows::default()),
         flow_records: Some(RecordCounts::default()),
+        experiment: Some(experiment::example()),
+        configuration: None,
     };
     text(&ProxyStatus { totals, counted, links: vec![host::example()], receive, draining_processes: 0, details })
 }
@@ -90,11 +93,13 @@ fn text(status: &ProxyStatus) -> String {
             ([("verdict", "unsplit")], counted.unsplit),
             ([("verdict", "not_yet_allowed")], counted.not_yet_allowed),
             ([("verdict", "stopped")], counted.stopped),
+            ([("verdict", "experiment")], counted.experiment),
             ([("verdict", "oneway")], counted.oneway),
         ];
         let help = "Connections by what became of them: split; bypassed by a rule or the list; unsplit, since there was no room; \
                     not_yet_allowed, unsplit until the forward chain has let one of their kind pass; stopped, unsplit since an input \
-                    chain stops their kind (SYNs, retransmitted ones too); oneway, answered through this host but not opened through it \
+                    chain stops their kind (SYNs, retransmitted ones too); experiment, unsplit as a group of the experiment \
+                    (SYNs, retransmitted ones too); oneway, answered through this host but not opened through it \
                     (packets, retransmitted ones too)";
         counters(&mut registry, "connections", help, None, verdicts);
         registry.register("quic_packets", "Packets of UDP port 443, which cannot be split", ConstCounter::new(counted.quic_packets));
@@ -119,6 +124,9 @@ fn text(status: &ProxyStatus) -> String {
         let help = "Receive buffers of this network namespace without room for what they had admitted: pruned, buffers without room even after \
                     packets were merged; dropped, packets; collapsed, packets that were merged";
         counters(&mut registry, "receive_buffer_overruns", help, None, counts);
+    }
+    if let Some(view) = &status.details.experiment {
+        experiment::register(&mut registry, view);
     }
     host::register(&mut registry, status, started_s());
     let mut text = String::new();
@@ -201,7 +209,11 @@ mod tests {
         };
         let counted = Counted { split: 9, bypassed: 4, unsplit: 2, not_yet_allowed: 8, quic_bytes: 6000, ..Counted::default() };
         let link = LinkView { queue_bytes: 3000, capacity_bps: 8000, ..host::example() };
-        let details = StatusDetails { flow_records: Some(RecordCounts { written: 6, dropped: 7 }), ..StatusDetails::default() };
+        let details = StatusDetails {
+            flow_records: Some(RecordCounts { written: 6, dropped: 7 }),
+            experiment: Some(experiment::example()),
+            ..StatusDetails::default()
+        };
         let text = text(&ProxyStatus { totals, counted: Some(counted), links: vec![link], receive: None, draining_processes: 0, details });
         for line in [
             "tandem_flows 3",
@@ -224,6 +236,8 @@ mod tests {
             "tandem_flow_duration_seconds_count{leg=\"near\",profile=\"near\",size=\"<10kB\"} 1",
             "tandem_connect_failures_total{leg=\"far\",profile=\"far\",kind=\"refused\"} 0",
             "tandem_rules_restored_total 0",
+            "tandem_experiment_connections_total{group=\"split\",fate=\"complete\"} 0",
+            "tandem_experiment_gain_low{size=\"all\"} 1.0",
             "# EOF",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");

@@ -1,6 +1,8 @@
 //! A running proxy: its workers, and its other threads (gate, log, name lookups). `handover` is what
-//! it does when another process takes over from it.
+//! it does when another process takes over from it, `experiment` compares split and unsplit
+//! connections.
 
+mod experiment;
 mod handover;
 
 pub(crate) use crate::gate::HandedRules;
@@ -9,6 +11,7 @@ use crate::{
     brief::{FlowBrief, FlowId},
     config::{ListenMode, ProxyConfig},
     error::{ChangeError, ProxyStartError},
+    experiment::{Results, RunningExperiment},
     failure::ProxyFailure,
     flow_log,
     flow_records::{RecordCounts, RecordSink},
@@ -34,6 +37,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 use std::{
     panic,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::Duration,
@@ -60,6 +64,10 @@ pub struct Proxy {
     kernel: Mutex<(Controllers, Option<Egress>)>,
     /// The gate's channel and thread; none: the proxy has no firewall rules.
     gate: Option<(mpsc::Sender<GateCommand>, thread::JoinHandle<()>)>,
+    /// The file that the program reads the configuration from; none: it reads none.
+    config_file: Mutex<Option<PathBuf>>,
+    /// Compares split and unsplit connections; none: no experiment is configured.
+    experiment: Mutex<Option<RunningExperiment>>,
     log: Option<thread::JoinHandle<()>>,
     /// The channel and the thread of flow records.
     records: Option<(RecordSink, thread::JoinHandle<()>)>,
@@ -217,6 +225,8 @@ impl PreparedProxy {
             config: Mutex::new(config.clone()),
             kernel: Mutex::new((controllers, egress)),
             gate: None,
+            config_file: Mutex::default(),
+            experiment: Mutex::default(),
             log: None,
             records: None,
             failures: Mutex::new(Some(failures)),
@@ -257,11 +267,12 @@ impl PreparedProxy {
     }
 
     /// Installs the firewall rules, or takes over those of another process, and begins to accept.
+    /// `measured`: what that process has measured in its experiment.
     ///
     /// # Errors
     /// [`ProxyStartError::Open`] when a rule or a link cannot be set up. Rules that were to be
     /// taken over still belong to the other process.
-    pub(crate) fn begin(self, handed: Option<HandedRules>, earlier: Generations) -> Result<Proxy, ProxyStartError> {
+    pub(crate) fn begin(self, handed: Option<HandedRules>, earlier: Generations, measured: Results) -> Result<Proxy, ProxyStartError> {
         let PreparedProxy { gate_commands, gate_inbox, failures, rules, takes_over, mut proxy } = self;
         // The rules come last: connections pass unsplit until all listeners are open.
         if let Some(rules) = rules {
@@ -276,6 +287,7 @@ impl PreparedProxy {
             let _ = gate_commands.send(GateCommand::Memory(limit));
             proxy.gate = Some((gate_commands, gate));
         }
+        proxy.measure(measured)?;
         *proxy.earlier.get_mut().unwrap_or_else(PoisonError::into_inner) = earlier;
         if takes_over {
             proxy.take_over_links()?;
@@ -294,7 +306,7 @@ impl Proxy {
     /// [`ProxyStartError`] when the configuration cannot be used, or a listener, a rule, a link or
     /// a thread cannot be set up. Everything that was set up before is removed again.
     pub fn start(config: ProxyConfig, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, ProxyStartError> {
-        PreparedProxy::prepare(config, on_end, None)?.begin(None, Generations::default())
+        PreparedProxy::prepare(config, on_end, None)?.begin(None, Generations::default(), Results::default())
     }
 
     fn config(&self) -> Arc<ProxyConfig> {
@@ -432,6 +444,7 @@ impl Proxy {
         if let Some(answer) = self.ask_gate(|reply| GateCommand::Policy(config.policy.rules.clone(), reply)) {
             answer??;
         }
+        self.change_experiment(&present, &config)?;
         if let Some((commands, _)) = &self.gate {
             let _ = commands.send(GateCommand::Memory(gate::memory_limit(&config)));
         }

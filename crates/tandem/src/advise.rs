@@ -1,5 +1,8 @@
 //! `tandem advise`: whether splitting a path pays, and with which proxy settings.
 
+mod apply;
+mod live;
+
 use crate::{
     CommandError, output,
     runs::{self, RunFlags},
@@ -10,17 +13,19 @@ use outcome::{Engine, Outcome};
 use runner::{RunOptions, RunOrder, SeedRange};
 use scenario::{Assignment, ScenarioFile, Variant};
 use std::{fmt::Write as _, path::PathBuf, str::FromStr, thread};
+use units::{Rate, Span};
 
 /// Advise whether to split a path: where, with which controller and buffer, and the gain
 ///
 /// Simulates the scenario as written, end to end with other controllers, and split at each position
 /// with each controller, all with the same seeds. Where the equations apply, prints the gain that
 /// they predict beside it. The path needs at least two links: a proxy stands between two links. It
-/// is a scenario file, or links on the command line: --link 1Gbit,4ms --link 50Mbit,600ms,0.1%.
+/// is a scenario file, or links on the command line: --link 1Gbit,4ms --link 50Mbit,600ms,0.1%. Or it
+/// is what the running proxy has measured: --live.
 #[derive(Debug, Args)]
 pub(crate) struct AdviseCommand {
     /// Scenario file: the path, and the flows over it
-    #[arg(required_unless_present = "links", conflicts_with_all = ["links", "bytes", "flows"])]
+    #[arg(required_unless_present_any = ["links", "live"], conflicts_with_all = ["links", "bytes", "flows"])]
     file: Option<PathBuf>,
     /// A link of the path in place of a file, from the servers' side on: its rate, its one-way
     /// delay and the share of packets that it loses, as in 50Mbit,600ms,0.1%. Give one for each
@@ -33,6 +38,24 @@ pub(crate) struct AdviseCommand {
     /// With --link: number of downloads at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]
     flows: u32,
+    /// Advise on the paths of the running proxy, from what it measures of its connections: one
+    /// recommendation for each destination prefix that carries much
+    #[arg(long, conflicts_with_all = ["file", "links", "sets"])]
+    live: bool,
+    /// With --live: write the advice into the configuration file of the proxy, keep the old file
+    /// beside it, and reload
+    #[arg(long, requires = "live")]
+    apply: bool,
+    /// With --live: how long the connections are watched
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", requires = "live")]
+    time: Span,
+    /// With --live: rate of the link that carries the data to its receivers, if the proxy does not
+    /// know it as a capacity
+    #[arg(long, value_name = "RATE", requires = "live")]
+    rate: Option<Rate>,
+    /// With --live: name of the proxy, if several run
+    #[arg(long, value_name = "NAME", default_value = "default", requires = "live")]
+    name: String,
     /// Override a key of the scenario: link.2.loss.per_packet=0.01
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<Assignment>,
@@ -48,6 +71,9 @@ pub(crate) struct AdviseCommand {
 
 impl AdviseCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
+        if self.live {
+            return live::run(&self);
+        }
         let (origin, mut variants) = self.path()?;
         if variants.len() > 1 {
             let (count, names) = (variants.len(), runs::case_names(&variants));

@@ -157,7 +157,7 @@ impl BondOptions {
             let tried = || try_start(&service.config, Some(&service.name), &service.web_addresses());
             return check::run(how, tried);
         }
-        service::serve(service, self.take_over, || Ok(None))
+        service::serve(service, self.take_over, None, || Ok(None))
     }
 }
 

@@ -32,6 +32,7 @@ mod demo;
 mod detect;
 mod doctor;
 mod evidence;
+mod experiment;
 mod flows;
 mod lab;
 mod manager;
@@ -77,6 +78,7 @@ enum Command {
     Flows(flows::FlowsCommand),
     Top(flows::TopCommand),
     Bypass(bypass::BypassCommand),
+    Experiment(experiment::ExperimentCommand),
     Reload(reload::ReloadCommand),
     Restart(restart::RestartCommand),
     Setup(setup::SetupCommand),
@@ -179,6 +181,7 @@ fn main() -> ExitCode {
         Command::Flows(command) => command.run(),
         Command::Top(command) => command.run(),
         Command::Bypass(command) => command.run(),
+        Command::Experiment(command) => command.run(),
         Command::Reload(command) => command.run(),
         Command::Restart(command) => command.run(),
         Command::Setup(command) => command.run(),

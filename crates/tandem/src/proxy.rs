@@ -7,7 +7,7 @@ use crate::{
     web::PageArguments,
 };
 use clap::Args;
-use intercept::{Action, ForwardPolicy, LegProfile, Prefix, Rule, parse_address};
+use intercept::{Action, ExperimentShare, ForwardPolicy, LegProfile, Prefix, Rule, parse_address};
 use proxy::{BufferSetting, ListenerConfig, ProxyConfigError, Service, check::try_start};
 use std::{net::SocketAddr, path::PathBuf};
 use units::{Bytes, Span};
@@ -77,6 +77,10 @@ pub(crate) struct ProxyCommand {
     /// first connection of a client to a server port passes unsplit) or ignore [default: heed]
     #[arg(long, value_name = "POLICY")]
     forward_policy: Option<ForwardPolicy>,
+    /// Let this share of the connections pass unsplit, as in "1 in 50", and compare them with as many
+    /// split ones: see `tandem experiment`
+    #[arg(long, value_name = "SHARE")]
+    experiment: Option<ExperimentShare>,
     /// Take over from the proxy of this name that runs: it hands its listening sockets and firewall
     /// rules over, and ends with its last connection. `tandem restart` starts such a process
     #[arg(long)]
@@ -105,7 +109,8 @@ impl ProxyCommand {
             }
             return Ok(());
         }
-        service::serve(&service, self.take_over, || if self.config.is_some() { self.service().map(Some) } else { Ok(None) })
+        let read_again = || if self.config.is_some() { self.service().map(Some) } else { Ok(None) };
+        service::serve(&service, self.take_over, self.config.as_deref(), read_again)
     }
 
     /// Merges the command line into the configuration file; the command line takes precedence.
@@ -130,6 +135,7 @@ impl ProxyCommand {
         config.memory = self.memory.or(config.memory);
         config.install_rules &= !self.no_rules;
         config.forward_policy = self.forward_policy.unwrap_or(config.forward_policy);
+        config.experiment = self.experiment.or(config.experiment);
         service.metrics = self.metrics.or(service.metrics);
         service.page = self.page.merge(service.page)?;
         service.name = self.name.clone().unwrap_or(service.name);

@@ -16,6 +16,7 @@ use proxy::{
 use sd_notify::NotifyState;
 use std::{
     net::TcpListener,
+    path::Path,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -27,11 +28,12 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs a proxy until a signal ends it, or another process takes over. `take_over`: it takes over
-/// from the one that runs. `read_again` returns the configuration for a reload; `None`: the
+/// from the one that runs. `file`: its configuration file. `read_again` returns the configuration for a reload; `None`: the
 /// configuration comes from the command line.
 pub(crate) fn serve(
     service: &Service,
     take_over: bool,
+    file: Option<&Path>,
     read_again: impl Fn() -> Result<Option<Service>, ProxyConfigError>,
 ) -> Result<(), CommandError> {
     // Early: see `Launch`.
@@ -52,6 +54,9 @@ pub(crate) fn serve(
     };
     let running = if take_over { Running::take_over(service, launch, on_takeover) } else { Running::start(service, launch, on_takeover) };
     let Running { proxy, control, web, takeovers } = running?;
+    if let Some(file) = file.and_then(|file| file.canonicalize().ok()) {
+        proxy.set_config_file(file);
+    }
     let failed = end_on_failure(&proxy, &events).map_err(no_thread)?;
     warn(&service.config);
     tracing::info!("splitting connections");

@@ -7,13 +7,15 @@
 //! better of its networks (`network_pairs`). `paths`: the data path over rates, round trips and
 //! buffers (`path_sweep`). `pepsal`: PEPsal beside the proxy over a satellite link. `traces`:
 //! controllers over recorded links (`varying_links`). `equations`: how fast the models are
-//! evaluated. `ns2`: the simulator beside ns-2. `large-trace`: how fast the detector reads a trace.
+//! evaluated. `experiment`: how often the interval of the proxy's experiment covers the true gain.
+//! `ns2`: the simulator beside ns-2. `large-trace`: how fast the detector reads a trace.
 
 mod bond_cost;
 mod comparison;
 mod control;
 mod emulator;
 mod equations;
+mod experiment;
 mod large_trace;
 mod load;
 mod measurement;
@@ -57,6 +59,7 @@ enum BenchCommand {
     Control(control::ControllerCost),
     Emulator(emulator::EmulatorCost),
     Equations(equations::Equations),
+    Experiment(experiment::ExperimentCoverage),
     LargeTrace(large_trace::LargeTrace),
     Ns2(ns2::CompareWithNs2),
     Pairs(network_pairs::NetworkPairs),
@@ -101,6 +104,7 @@ fn main() -> Result<ExitCode> {
         BenchCommand::Control(control) => measure("control", to, |record| control.measure(record)),
         BenchCommand::Emulator(emulator) => measure("emulator", to, |record| emulator.measure(record)),
         BenchCommand::Equations(equations) => measure("equations", to, |record| equations.measure(record)),
+        BenchCommand::Experiment(experiment) => measure("experiment", to, |record| experiment.measure(record)),
         BenchCommand::LargeTrace(large) => measure("large-trace", to, |record| large.measure(record)),
         BenchCommand::Ns2(ns2) => match ns2.play() {
             Some(what) => ns2::speed::play(what),

@@ -4,8 +4,9 @@
 mod handover;
 
 use super::{
-    DELIVERY, Firewall, ForwardPolicy, Hook, MARK, Rules, RulesError, SETTING, TABLE,
+    DELIVERY, Experiment, ExperimentShare, Firewall, ForwardPolicy, Hook, MARK, Rules, RulesError, SETTING, TABLE,
     conditions::prefixes,
+    experiment::random_key,
     family::Family,
     guard,
     nfnetlink::{Counters, NftablesSocket},
@@ -55,6 +56,9 @@ pub struct Counted {
     /// Connections that passed unsplit because an input chain had stopped one of their kind.
     #[serde(default)]
     pub stopped: u64,
+    /// Connections that passed unsplit as a group of an experiment.
+    #[serde(default)]
+    pub experiment: u64,
     /// Connections that were answered through this host, but not opened through it (asymmetric
     /// routing).
     pub oneway: u64,
@@ -338,6 +342,24 @@ impl Installed {
         Ok(())
     }
 
+    /// Replaces the experiment by one with this share, and a new key. Returns whether that is a
+    /// change: the same share keeps its key.
+    ///
+    /// # Errors
+    /// The table could not be changed. The previous experiment stays then.
+    pub fn set_experiment(&mut self, share: Option<ExperimentShare>) -> Result<bool, RulesError> {
+        if share == self.rules.experiment.map(|experiment| experiment.share) {
+            return Ok(false);
+        }
+        let experiment = share.map(|share| Experiment { share, key: random_key() });
+        let before = std::mem::replace(&mut self.rules.experiment, experiment);
+        let changed = self.refill();
+        if changed.is_err() {
+            self.rules.experiment = before;
+        }
+        changed.map(|()| true)
+    }
+
     /// The bypass list: connections with either end in one of these prefixes pass unsplit.
     pub fn bypass(&self) -> &[Prefix] {
         &self.bypass
@@ -415,6 +437,7 @@ impl Installed {
             unsplit: packets("unsplit"),
             not_yet_allowed: packets("not_yet_allowed"),
             stopped: packets("stopped"),
+            experiment: packets("experiment"),
             oneway: packets("oneway"),
             quic_packets: quic.packets,
             quic_bytes: quic.bytes,

@@ -15,9 +15,9 @@ const GET_GENERATION: u16 = NF_TABLES | 16;
 const NEW_OBJECT: u16 = NF_TABLES | 18;
 const GET_OBJECT: u16 = NF_TABLES | 19;
 /// Types and flags of netlink itself (include/uapi/linux/netlink.h).
-const ERROR: u16 = 2;
+pub(crate) const ERROR: u16 = 2;
 const DONE: u16 = 3;
-const REQUEST: u16 = 1;
+pub(crate) const REQUEST: u16 = 1;
 const DUMP: u16 = 0x300;
 const DUMP_INTERRUPTED: u16 = 0x10;
 /// Attribute of a generation: its number, in network byte order.
@@ -216,7 +216,13 @@ pub(crate) struct Message<'a> {
 }
 
 impl Message<'_> {
-    fn error(&self) -> Option<io::Error> {
+    /// Its type.
+    pub(crate) fn kind(&self) -> u16 {
+        self.kind
+    }
+
+    /// The error that it reports. `None` for another message, and for a success.
+    pub(crate) fn error(&self) -> Option<io::Error> {
         let code = i32::from_ne_bytes(self.payload.get(..4)?.try_into().ok()?);
         (self.kind == ERROR && code != 0).then(|| io::Error::from_raw_os_error(code.saturating_neg()))
     }
@@ -227,18 +233,18 @@ impl Message<'_> {
     }
 
     /// The value of its first attribute of this type.
-    pub(super) fn attribute(&self, wanted: u16) -> Option<&[u8]> {
+    pub(crate) fn attribute(&self, wanted: u16) -> Option<&[u8]> {
         attribute(self.payload.get(NETFILTER_HEADER..)?, wanted)
     }
 
     /// The same, as a text.
-    pub(super) fn text(&self, wanted: u16) -> Option<&str> {
+    pub(crate) fn text(&self, wanted: u16) -> Option<&str> {
         as_text(self.attribute(wanted)?)
     }
 }
 
 /// The messages of an answer. A truncated one ends the iterator.
-fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = u32::from_ne_bytes(rest.get(..4)?.try_into().ok()?) as usize;
         let word = |at: usize| Some(u16::from_ne_bytes(rest.get(at..at + 2)?.try_into().ok()?));

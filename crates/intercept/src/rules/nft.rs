@@ -11,7 +11,8 @@ pub(super) fn cure(said: &str) -> &'static str {
     if said.contains("not permitted") || said.contains("you must be root") {
         "run as root, or with CAP_NET_ADMIN"
     } else if said.contains("No such file") || said.contains("not supported") {
-        "the kernel lacks a part of nftables (CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET, CONFIG_NFT_FIB_INET); see `tandem doctor`"
+        "the kernel lacks a part of nftables (CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET, CONFIG_NFT_FIB_INET; with an experiment also \
+         CONFIG_NFT_HASH, CONFIG_NFT_LOG, CONFIG_NETFILTER_NETLINK_LOG); see `tandem doctor`"
     } else {
         "see `tandem doctor`"
     }

@@ -1,7 +1,7 @@
 //! The contents of the nftables table, as commands of nft. `rules` explains the chains that a new
 //! connection passes; `guard` and `zone` add chains of their own.
 
-use super::{MARK, Rules, TABLE, conditions::conditions, family::Family, foreign::Firewall, guard, quic, zone};
+use super::{MARK, Rules, TABLE, conditions::conditions, experiment, family::Family, foreign::Firewall, guard, quic, zone};
 use crate::policy::Action;
 use std::{net::SocketAddr, time::Duration};
 
@@ -33,7 +33,7 @@ const SET_SIZE: u32 = 1 << 18;
 impl Rules {
     /// The contents of the table on a host with these rules of other programs.
     pub(super) fn contents(&self, firewall: &Firewall) -> Vec<String> {
-        let mut lines = [guard::declarations(), zone::declarations(), quic::declarations()].concat();
+        let mut lines = [guard::declarations(), zone::declarations(), quic::declarations(), experiment::declarations()].concat();
         for counter in ["split", "bypassed", "unsplit", "oneway", "quic"] {
             lines.push(format!("add counter inet {TABLE} {counter}"));
         }
@@ -67,6 +67,7 @@ impl Rules {
         rule("split", "jump recall".into());
         rule("split", "counter name unsplit goto direct".into());
         rule("of_tcp", "tcp flags & (fin | syn | rst | ack) == syn fib daddr type unicast goto intercept".into());
+        self.of_tcp_to_measurement().into_iter().for_each(|text| rule("of_tcp", text));
         rule("of_tcp", "jump unsplit_answers".into());
         // Packets of the proxy's legs are delivered to this host though it does not have their
         // address.
@@ -100,6 +101,7 @@ impl Rules {
         rule("translated", format!("meta l4proto {{ {ICMP}, {ICMPV6} }} socket transparent 1 meta mark set {MARK:#x}"));
         lines.extend(Self::ours(false));
         lines.extend(self.open());
+        lines.extend(self.experiment());
         lines.extend(guard::rules(firewall));
         lines.extend(zone::rules(firewall));
         lines.extend(self.intercept());
@@ -130,6 +132,7 @@ impl Rules {
     /// The rules that hand new connections to the proxy.
     pub(super) fn open(&self) -> Vec<String> {
         let mut lines = vec![format!("add rule inet {TABLE} open jump admit")];
+        lines.extend(self.open_to_choice());
         for family in self.families() {
             let (n, connection) = (family.number(), family.client_key());
             // If `handshakes` is full the rule ends at `update`, and the connection passes unsplit:

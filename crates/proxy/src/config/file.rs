@@ -8,8 +8,8 @@ use super::{
 };
 use crate::flow_records::FlowRecordsConfig;
 use intercept::{
-    Action, AddressSchema, Destinations, ForwardPolicy, LegProfile, LegRule, OneOrList, OpenError, Policy, Prefix, Rule, Users,
-    check_secrecy, list, optional_address,
+    Action, AddressSchema, Destinations, ExperimentShare, ForwardPolicy, LegProfile, LegRule, OneOrList, OpenError, Policy, Prefix, Rule,
+    Users, check_secrecy, list, optional_address,
 };
 use multipath::BondKeys;
 use schemars::JsonSchema;
@@ -52,6 +52,9 @@ struct ConfigFile {
     /// Whether the forward chains of other programs decide what is split.
     #[schemars(extend("default" = "heed"))]
     forward_policy: Option<ForwardPolicy>,
+    /// Share of the connections that would be split which passes unsplit, chosen by chance: the
+    /// times of these and of as many split ones are compared (`tandem experiment`). Absent: none.
+    experiment: Option<ExperimentShare>,
     /// Whether each flow is logged at its end.
     #[schemars(extend("default" = true))]
     log_flows: Option<bool>,
@@ -213,6 +216,7 @@ impl Service {
         config.memory = file.memory;
         config.install_rules = file.install_rules.unwrap_or(config.install_rules);
         config.forward_policy = file.forward_policy.unwrap_or(config.forward_policy);
+        config.experiment = file.experiment;
         config.log_flows = file.log_flows.unwrap_or(config.log_flows);
         config.flow_records = file.flow_records;
         service.name = file.name.unwrap_or(service.name);
@@ -394,6 +398,7 @@ mod tests {
         assert_eq!(service.page, Some(PageConfig::new(at, Some("/etc/tandem/page.token".into()))));
         let config = service.config;
         assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(4 << 20)), Some(9000)));
+        assert_eq!(config.experiment.map(ExperimentShare::one_in), Some(50));
         assert_eq!(config.listen.len(), 4);
         assert_eq!((config.listen[3].mode, config.networks.len()), (ListenMode::Bond, 2));
         assert_eq!(config.flow_records.as_ref().map(ToString::to_string).as_deref(), Some("the file /var/log/tandem/flows.json"));
@@ -421,6 +426,7 @@ mod tests {
             ("\"score\"", "\"scor\"", "bond.scheduler: unknown scheduler \"scor\""),
             ("interface = \"wlan0\"", "", "bond.network[1]: has neither an interface nor a source address"),
             ("key_file  = \"/etc/tandem/bond.key\"", "", "bond: has no key_file"),
+            ("\"1 in 50\"", "\"2%\"", "experiment: cannot parse share \"2%\": write \"1 in N\""),
             ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "cannot parse address prefix \"10.0.0.0/80\""),
             ("to      = \"192.0.2.10:80\"", "", "listen[2]: needs exactly one of transparent"),
             ("file     = \"/var/log", "unix = \"/var/log", "flow_records: max_size and keep are for records in a file: leave them out"),

@@ -1,7 +1,9 @@
 //! The types of the configuration.
 
 use crate::flow_records::FlowRecordsConfig;
-use intercept::{Controllers, Destination, Destinations, ForwardPolicy, Interception, ListenAt, NamedProfile, Policy, Rules, Users};
+use intercept::{
+    Controllers, Destination, Destinations, ExperimentShare, ForwardPolicy, Interception, ListenAt, NamedProfile, Policy, Rules, Users,
+};
 use multipath::{BondConfig, BondNetwork};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -40,6 +42,9 @@ pub struct ProxyConfig {
     pub install_rules: bool,
     /// Whether other programs' forward chains decide what may be split.
     pub forward_policy: ForwardPolicy,
+    /// The share of connections that pass unsplit, to be compared with as many split ones; none: no
+    /// experiment.
+    pub experiment: Option<ExperimentShare>,
     /// Whether each flow is logged at its end.
     pub log_flows: bool,
     /// Where a record of each flow goes at its end; none: nowhere.
@@ -62,6 +67,7 @@ impl Default for ProxyConfig {
             memory: None,
             install_rules: true,
             forward_policy: ForwardPolicy::default(),
+            experiment: None,
             log_flows: false,
             flow_records: None,
         }
@@ -88,6 +94,7 @@ impl ProxyConfig {
             policy: self.policy.clone(),
             install_rules: self.install_rules,
             forward_policy: self.forward_policy,
+            experiment: self.experiment,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The protocol of the control socket: one JSON request on a line, one answer on a line.
 
 use crate::{
+    experiment::ExperimentView,
     flow_records::RecordCounts,
     meter::Totals,
     running::{Proxy, ProxyLimits},
@@ -8,6 +9,7 @@ use crate::{
 };
 use intercept::{Counted, LinkView, Prefix, ReceiveCounters, ZeroWindows};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// The longest request, bytes: some five thousand prefixes.
 pub(super) const LONGEST_REQUEST: usize = 256 << 10;
@@ -24,6 +26,8 @@ pub(super) const DENIED: &str =
 pub(super) enum Request {
     Flows,
     Status,
+    /// What the experiment has shown.
+    Experiment,
     /// The prefixes that bypass.
     Bypass,
     /// Adds to the prefixes that bypass.
@@ -76,6 +80,12 @@ pub struct StatusDetails {
     /// Counts of flow records; none: they are not configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow_records: Option<RecordCounts>,
+    /// The experiment, without prefixes; none: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub experiment: Option<ExperimentView>,
+    /// The configuration file; none: the proxy runs from flags.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<PathBuf>,
 }
 
 impl Proxy {
@@ -91,6 +101,8 @@ impl Proxy {
                 limits: Some(self.limits()),
                 zero_windows: ZeroWindows::read().ok(),
                 flow_records: self.flow_records(),
+                configuration: self.config_file(),
+                experiment: self.experiment_view().map(ExperimentView::without_prefixes),
             },
         }
     }

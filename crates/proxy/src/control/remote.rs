@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     config::ReloadReport,
+    experiment::ExperimentView,
     gate::BypassChange,
     meter::FlowView,
     takeover::{Hello, RestartReport},
@@ -131,6 +132,14 @@ impl Remote {
     /// [`ControlError`] when the proxy cannot be reached or rejects the request.
     pub fn status(&self) -> Result<ProxyStatus, ControlError> {
         self.ask(&Request::Status)
+    }
+
+    /// What the experiment has shown; none: no experiment is configured.
+    ///
+    /// # Errors
+    /// [`ControlError`] when the proxy cannot be reached or rejects the request.
+    pub fn experiment(&self) -> Result<Option<ExperimentView>, ControlError> {
+        self.ask(&Request::Experiment)
     }
 
     /// Has the proxy start a process that takes over from it, and waits until that is in charge.

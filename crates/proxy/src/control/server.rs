@@ -209,6 +209,7 @@ fn carry_out(proxy: &Proxy, request: Request) -> Result<serde_json::Value, Chang
     Ok(match request {
         Request::Flows => json(serde_json::to_value(proxy.flow_views())),
         Request::Status => json(serde_json::to_value(proxy.status())),
+        Request::Experiment => json(serde_json::to_value(proxy.experiment_view())),
         Request::Bypass => json(serde_json::to_value(proxy.bypass(BypassChange::Nothing)?)),
         Request::BypassAdd(prefixes) => json(serde_json::to_value(proxy.bypass(BypassChange::Add(prefixes))?)),
         Request::BypassRemove(prefixes) => json(serde_json::to_value(proxy.bypass(BypassChange::Remove(prefixes))?)),

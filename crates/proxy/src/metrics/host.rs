@@ -27,7 +27,7 @@ pub(super) fn register(registry: &mut Registry, status: &ProxyStatus, started_s:
         counter
     };
     registry.register_with_unit("start_time", "When the process started, since the Unix epoch", Unit::Seconds, gauge(started_s));
-    let StatusDetails { limits, zero_windows, flow_records } = &status.details;
+    let StatusDetails { limits, zero_windows, flow_records, experiment: _, configuration: _ } = &status.details;
     if let Some(limits) = limits {
         let help = "Open connections beyond which further ones pass unsplit, or wait: max_flows, or those that there are descriptors for";
         registry.register("flows_limit", help, gauge(limits.flows as f64));

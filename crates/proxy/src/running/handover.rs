@@ -3,6 +3,7 @@
 use super::{HandedRules, Proxy};
 use crate::{
     config::ProxyConfig,
+    experiment::{Results, RunningExperiment},
     gate::{GateCommand, HandoverDecision},
     listeners,
     meter::Totals,
@@ -54,6 +55,11 @@ impl Proxy {
         handed.map(|rules| Some((rules, decision))).map_err(|why| format!("cannot hand over the firewall's rules: {why}"))
     }
 
+    /// What the experiment has measured, for the next process.
+    pub(crate) fn measured(&self) -> Results {
+        self.experiment().as_ref().map(RunningExperiment::results).unwrap_or_default()
+    }
+
     /// Makes rules that were taken over belong to this process.
     pub(crate) fn keep_rules(&self) {
         if let Some((commands, _)) = &self.gate {
@@ -102,6 +108,8 @@ impl Proxy {
     /// Leaves everything to the process that has taken over: accepts no connections any more, and
     /// ends when the last flow has ended. The rules have been left already.
     pub(crate) fn leave(&self) {
+        // Only one process reads the packets of an experiment.
+        *self.experiment() = None;
         self.close_listeners();
         self.send_all(|| WorkerCommand::Leave);
         if let Some(egress) = self.kernel.lock().unwrap_or_else(PoisonError::into_inner).1.take() {

@@ -14,7 +14,7 @@
 //! Either may send a refusal instead. If the connection ends before `Taken`, the present proxy goes
 //! on. After it, the connection serves queries ([`ToEarlier`], [`FromEarlier`]).
 
-use crate::meter::Totals;
+use crate::{experiment::Results, meter::Totals};
 use intercept::rules::RulesHandover;
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf};
@@ -98,6 +98,9 @@ pub(crate) struct Charge {
     pub(crate) earlier: usize,
     /// Totals of earlier proxies that have ended.
     pub(crate) past: Totals,
+    /// What an experiment has measured. An older version sends none.
+    #[serde(default, skip_serializing_if = "Results::is_empty")]
+    pub(crate) measured: Results,
 }
 
 /// A message of the next proxy.
@@ -157,7 +160,14 @@ mod tests {
         let listener = OfferedListener { at: "[::]:5000".parse().unwrap(), transparent: true, fixed };
         let web = vec!["127.0.0.1:9155".parse().unwrap()];
         let rules = RulesHandover::example();
-        let charge = Charge { rules: Some(rules), control: "/run/tandem/root/7.x".into(), web: 1, earlier: 1, past: Totals::default() };
+        let charge = Charge {
+            rules: Some(rules),
+            control: "/run/tandem/root/7.x".into(),
+            web: 1,
+            earlier: 1,
+            past: Totals::default(),
+            measured: Results::default(),
+        };
         let json = |value: serde_json::Result<String>| value.unwrap();
         [
             json(serde_json::to_string(&Hello { protocol: PROTOCOL, version: "1.0".into(), pid: 7 })),

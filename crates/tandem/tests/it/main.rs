@@ -10,6 +10,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod advise_live;
 mod bond;
 mod cache;
 mod capacity;
@@ -19,6 +20,7 @@ mod command_line;
 mod config;
 mod detect;
 mod events;
+mod experiment;
 mod forward;
 mod hazards;
 mod legs;

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// `near` is the home, `far` the Internet. `router.rs` has the rules of distributions.
-const HOME_ROUTER: &str = "
+pub(super) const HOME_ROUTER: &str = "
 table inet home {
     chain input {
         type filter hook input priority filter; policy drop;

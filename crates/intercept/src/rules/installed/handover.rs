@@ -25,6 +25,10 @@ pub struct RulesHandover {
     has_zone: bool,
     /// How often lost rules were installed again.
     restored: u64,
+    /// The key of the experiment's hash, so that a connection stays in its group. An older version
+    /// has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    experiment_key: Option<u32>,
     /// The path of the socket of the lock, on kernels without owners of tables.
     lock: Option<PathBuf>,
 }
@@ -40,7 +44,16 @@ impl RulesHandover {
     pub fn example() -> Self {
         let bypass = "10.0.0.0/8".parse().into_iter().collect();
         let lock = Some("/run/tandem/root/7.table".into());
-        RulesHandover { contents: vec!["add".into()], open: true, careful: false, bypass, has_zone: true, restored: 2, lock }
+        RulesHandover {
+            contents: vec!["add".into()],
+            open: true,
+            careful: false,
+            bypass,
+            has_zone: true,
+            restored: 2,
+            experiment_key: None,
+            lock,
+        }
     }
 }
 
@@ -61,6 +74,7 @@ impl Installed {
             bypass: self.bypass.clone(),
             has_zone: self.firewall.has_zone(),
             restored: self.restored,
+            experiment_key: self.rules.experiment.map(|experiment| experiment.key),
             lock,
         };
         Ok((state, descriptors))
@@ -71,9 +85,12 @@ impl Installed {
     ///
     /// # Errors
     /// The owner of the table does not answer, or the rules could not be changed.
-    pub fn take_over(rules: Rules, state: RulesHandover, descriptors: Vec<OwnedFd>) -> Result<Self, RulesError> {
+    pub fn take_over(mut rules: Rules, state: RulesHandover, descriptors: Vec<OwnedFd>) -> Result<Self, RulesError> {
         let mut owner = Owner::take_over(OwnerParts { descriptors, lock: state.lock })?;
         owner.resume()?;
+        if let Some((experiment, key)) = rules.experiment.as_mut().zip(state.experiment_key) {
+            experiment.key = key;
+        }
         let watch = TableWatch::begin();
         let firewall = heeded(&rules, state.has_zone).unwrap_or_else(|why| {
             tracing::warn!("cannot read the firewall rules of other programs, so that these are not heeded: {why}");
@@ -126,7 +143,7 @@ impl Installed {
 
     /// Replaces all rules of the table by one transaction. Elements of sets and counts stay, unless
     /// another version of the program has declared the table differently.
-    fn refill(&mut self) -> Result<(), RulesError> {
+    pub(super) fn refill(&mut self) -> Result<(), RulesError> {
         self.deliver_marked().map_err(|why| RulesError::Routing { cure: super::routing_cure(&why), why })?;
         if self.setting.is_none() {
             self.setting = switch_early_demux_off();
@@ -160,6 +177,7 @@ mod tests {
             bypass: Vec::new(),
             has_zone: false,
             restored: 0,
+            experiment_key: None,
             lock: lock.map(PathBuf::from),
         };
         assert_eq!((with(None).descriptors(), with(Some("/run/x")).descriptors()), (3, 5));

@@ -1,0 +1,228 @@
+//! The rules of an experiment: a share of the connections that would be split pass unsplit, and an
+//! equal share is split and measured beside them.
+//!
+//! A keyed hash of a connection's addresses and ports decides, so that retransmitted SYNs are
+//! treated alike, and no one who does not know the key can choose. Connections with the value
+//! [`Group::Unsplit`] pass unsplit, those with [`Group::Split`] are split. The set `measured` holds
+//! both kinds. The packets of both from the client, before any other hook has changed them, and the
+//! SYNs, FINs and resets to the client, after all other hooks, go to the packet log of the kernel
+//! (NFLOG), their headers alone. Both groups are measured at the same two places. The kernel tells
+//! the time of a packet only where it comes in, so that the server's answer to an unsplit SYN is
+//! logged there too.
+//!
+//! The chain `open` jumps to `choose` only for connections that it would hand to the proxy: neither
+//! a bypass rule, nor another program's chain, nor the lack of room has any part in the choice.
+
+use super::{Rules, TABLE, family::Family};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::{
+    fmt,
+    hash::{BuildHasher as _, RandomState},
+    num::NonZeroU32,
+    str::FromStr,
+    time::Duration,
+};
+
+/// The share of connections that pass unsplit: one in this many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(with = "String", extend("pattern" = "^1 in [1-9][0-9]*$"), example = "1 in 50")]
+pub struct ExperimentShare(NonZeroU32);
+
+impl ExperimentShare {
+    /// The largest N of "1 in N".
+    const MOST: u32 = 1_000_000;
+
+    /// The N of "1 in N".
+    pub fn one_in(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl FromStr for ExperimentShare {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_prefix("1 in ").and_then(|number| number.trim().parse::<NonZeroU32>().ok());
+        let possible = number.filter(|number| (2..=Self::MOST).contains(&number.get()));
+        possible
+            .map(ExperimentShare)
+            .ok_or_else(|| format!("cannot parse share {text:?}: write \"1 in N\", with N from 2 to {}", Self::MOST))
+    }
+}
+
+impl TryFrom<String> for ExperimentShare {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for ExperimentShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "1 in {}", self.0)
+    }
+}
+
+/// An experiment: its share, and the key of the hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Experiment {
+    /// The share of connections in each group.
+    pub share: ExperimentShare,
+    /// The key of the hash.
+    pub key: u32,
+}
+
+/// A group of measured connections. Its number is the value of the hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// Connections that pass unsplit.
+    Unsplit,
+    /// Connections that are split.
+    Split,
+}
+
+impl Group {
+    /// Both groups.
+    pub const ALL: [Group; 2] = [Group::Unsplit, Group::Split];
+
+    /// Its name, and the prefix of its SYNs in the packet log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Group::Unsplit => "unsplit",
+            Group::Split => "split",
+        }
+    }
+}
+
+/// The group of the packet log that the packets go to ("TD").
+pub(crate) const LOG_GROUP: u16 = 0x5444;
+/// The captured part of each packet, bytes: the headers of IP and TCP with all options.
+pub(crate) const CAPTURED: u32 = 128;
+/// The prefix in the packet log of the server's answer to a SYN, where it comes in.
+pub(crate) const ANSWER: &str = "answer";
+/// Lifetime of an element of `measured`, which each packet of the connection renews.
+const MEASURED_LIFETIME: Duration = Duration::from_secs(900);
+/// Capacity of the set, in connections. Further ones are split, and not measured.
+const SET_SIZE: u32 = 1 << 16;
+/// Hook priority of the chain for packets to the client: after conntrack has restored the addresses
+/// that the client knows (`srcnat`, 100).
+const PRIORITY: i32 = 150;
+
+/// The commands that create what every host has.
+pub(super) fn declarations() -> Vec<String> {
+    let mut lines = vec![format!("add counter inet {TABLE} experiment")];
+    for (family, kind) in [(Family::V4, "ipv4_addr"), (Family::V6, "ipv6_addr")] {
+        lines.push(format!(
+            "add set inet {TABLE} measured{} {{ type {kind} . inet_service . {kind} . inet_service; flags dynamic,timeout; timeout {}s; \
+             size {SET_SIZE}; }}",
+            family.number(),
+            MEASURED_LIFETIME.as_secs()
+        ));
+    }
+    lines.extend(["choose", "pass", "measure"].map(|chain| format!("add chain inet {TABLE} {chain}")));
+    lines
+}
+
+/// A new key, from the system's random numbers.
+pub(crate) fn random_key() -> u32 {
+    // `RandomState` is keyed by them once per thread, and each one differs.
+    RandomState::new().hash_one(0) as u32
+}
+
+impl Experiment {
+    /// The condition that a connection has a value of the hash that meets `condition`.
+    fn hash(self, [client, server, from, to]: [String; 4], condition: &str) -> String {
+        let Experiment { share, key } = self;
+        format!("jhash {client} . {server} . {from} . {to} mod {} seed {key:#010x} {condition}", share.one_in())
+    }
+
+    /// The condition for packets from the client.
+    fn client_packets(self, family: Family, condition: &str) -> String {
+        let ip = family.ip();
+        let fields = [format!("{ip} saddr"), format!("{ip} daddr"), "tcp sport".into(), "tcp dport".into()];
+        format!("meta nfproto ipv{} meta l4proto 6 {}", family.number(), self.hash(fields, condition))
+    }
+
+    /// The condition for packets to the client.
+    fn packets_back(self, family: Family, condition: &str) -> String {
+        let ip = family.ip();
+        let fields = [format!("{ip} daddr"), format!("{ip} saddr"), "tcp dport".into(), "tcp sport".into()];
+        format!("meta nfproto ipv{} meta l4proto 6 {}", family.number(), self.hash(fields, condition))
+    }
+}
+
+/// The values of the hash that are measured.
+const MEASURED: &str = "<= 1";
+
+impl Rules {
+    /// The rule of `open` that leads to the choice.
+    pub(super) fn open_to_choice(&self) -> Vec<String> {
+        let Some(experiment) = self.experiment else { return Vec::new() };
+        let rule = |family: &Family| format!("add rule inet {TABLE} open {} jump choose", experiment.client_packets(*family, MEASURED));
+        self.families().iter().map(rule).collect()
+    }
+
+    /// The rule of `of_tcp` that leads to the measurement of packets from clients.
+    pub(super) fn of_tcp_to_measurement(&self) -> Vec<String> {
+        let Some(experiment) = self.experiment else { return Vec::new() };
+        let rule = |family: &Family| format!("{} jump measure", experiment.client_packets(*family, MEASURED));
+        self.families().iter().map(rule).collect()
+    }
+
+    /// The rules of the experiment's own chains.
+    pub(super) fn experiment(&self) -> Vec<String> {
+        let Some(experiment) = self.experiment else { return Vec::new() };
+        let mut lines =
+            vec![format!("add chain inet {TABLE} measured {{ type filter hook postrouting priority {PRIORITY}; policy accept; }}")];
+        let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
+        // A leg with the same addresses and ports exists, or existed a moment ago: the packets of an
+        // unsplit connection would be taken for its own.
+        rule("choose", "socket transparent 1 return".into());
+        let log = format!("log group {LOG_GROUP} snaplen {CAPTURED}");
+        // Without waiting for a batch: a connection is shown as soon as it begins or ends.
+        let log_at_once = |group: &str| format!("log prefix \"{group}\" group {LOG_GROUP} snaplen {CAPTURED} queue-threshold 1");
+        for family in self.families() {
+            let (n, key) = (family.number(), family.client_key());
+            // `update` ends the rule if the set is full: the connection is split, and not measured.
+            for group in Group::ALL {
+                let chosen = experiment.client_packets(*family, &(group as u32).to_string());
+                let then = if group == Group::Unsplit { "goto pass" } else { "return" };
+                rule("choose", format!("{chosen} update @measured{n} {{ {key} }} {} {then}", log_at_once(group.name())));
+            }
+            rule("measure", format!("{key} @measured{n} update @measured{n} {{ {key} }} {log}"));
+            let back = family.server_key();
+            let answers = "tcp flags & (syn | ack) == (syn | ack)";
+            rule(
+                "translated",
+                format!("{answers} {} {back} @measured{n} {}", experiment.packets_back(*family, MEASURED), log_at_once(ANSWER)),
+            );
+            rule(
+                "measured",
+                format!(
+                    "tcp flags & (syn | fin | rst) != 0x0 {} {back} @measured{n} {}",
+                    experiment.packets_back(*family, MEASURED),
+                    log_at_once("back")
+                ),
+            );
+        }
+        rule("pass", "jump recall".into());
+        rule("pass", "counter name experiment goto direct".into());
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_one_in_a_number() {
+        assert_eq!("1 in 50".parse::<ExperimentShare>().unwrap().one_in(), 50);
+        assert_eq!("1 in 2".parse::<ExperimentShare>().unwrap().to_string(), "1 in 2");
+        for wrong in ["2%", "1 in 1", "1 in 0", "2 in 50", "1 in 1000001", "1 in -3", ""] {
+            let error = wrong.parse::<ExperimentShare>().unwrap_err();
+            assert!(error.contains("write \"1 in N\""), "{wrong}: {error}");
+        }
+    }
+}

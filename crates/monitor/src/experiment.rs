@@ -1,0 +1,152 @@
+//! An experiment as text: how much sooner split connections were.
+
+use crate::text::age;
+use proxy::{ExperimentRow, ExperimentView, Gain, GroupView};
+use report::{Alignment, TextColumn, TextStyle, TextTable};
+
+/// A comparison with fewer connections in a group is too weak to act upon.
+const FEW: u64 = 30;
+
+/// The comparisons as a table and what they rest on, for a terminal of `width` characters.
+pub fn experiment_text(view: &ExperimentView, width: Option<usize>) -> String {
+    let mut text = String::new();
+    if view.rows.iter().any(|row| row.unsplit + row.split > 0) {
+        text += &(comparison_table(&view.rows).render(width) + "\n");
+    }
+    text += &report::wrap(&basis(view), width);
+    text
+}
+
+fn comparison_table(rows: &[ExperimentRow]) -> TextTable {
+    let words = |head: &str| TextColumn::new(head, Alignment::Left);
+    let number = |head: &str| TextColumn::new(head, Alignment::Right);
+    let columns = vec![
+        words("destination"),
+        words("size"),
+        number("unsplit").droppable(2),
+        number("split").droppable(2),
+        number("time unsplit").droppable(1),
+        number("time split").droppable(1),
+        words("split is"),
+    ];
+    let mut table = TextTable::new(TextStyle::Open, columns);
+    let mut last = None;
+    for row in rows.iter().filter(|row| row.unsplit + row.split > 0) {
+        let prefix = row.prefix.as_deref().unwrap_or("all");
+        let shown = if last == Some(prefix) { "" } else { prefix };
+        last = Some(prefix);
+        let time = |seconds: Option<f64>| seconds.map_or("–".into(), seconds_text);
+        table.push(vec![
+            shown.into(),
+            row.size.clone().unwrap_or_else(|| "all".into()),
+            row.unsplit.to_string(),
+            row.split.to_string(),
+            time(row.unsplit_s),
+            time(row.split_s),
+            row.gain.as_ref().map_or("–".into(), gain_text),
+        ]);
+    }
+    table
+}
+
+/// A time with three significant digits.
+fn seconds_text(seconds: f64) -> String {
+    match seconds {
+        ..0.00995 => format!("{:.2}ms", seconds * 1e3),
+        ..0.9995 => format!("{:.0}ms", seconds * 1e3),
+        ..9.995 => format!("{seconds:.2}s"),
+        ..99.95 => format!("{seconds:.1}s"),
+        _ => age(seconds),
+    }
+}
+
+/// A gain in words, with its interval.
+pub(crate) fn gain_text(gain: &Gain) -> String {
+    let Gain { ratio, low, high } = gain;
+    let verdict = match () {
+        () if *low > 1.0 => "faster",
+        () if *high < 1.0 => "slower",
+        () => "not clearly faster",
+    };
+    format!("{ratio:.2} × as fast ({low:.2} to {high:.2}): {verdict}")
+}
+
+/// Sentences about what the comparisons rest on.
+fn basis(view: &ExperimentView) -> String {
+    let mut text = String::new();
+    if let Some(why) = &view.failure {
+        text += &format!("Nothing is measured: {why}.\n");
+    }
+    text += &format!(
+        "1 in {} connections passes unsplit, as many are measured beside them, for {}. \"× as fast\" is the geometric mean time of \
+         unsplit connections by that of split ones, in a 95 % interval.\n",
+        view.one_in,
+        age(view.measured_s)
+    );
+    view.groups.iter().for_each(|group| text += &about(group));
+    if let Some(weak) = view.rows.first().filter(|row| row.unsplit.min(row.split) < FEW) {
+        text += &format!(
+            "So far a group has {} connections with a time: let the experiment go on until both have at least {FEW}.\n",
+            weak.unsplit.min(weak.split)
+        );
+    }
+    if view.lost > 0 {
+        text += &format!("Packets were lost before they were read, {} times: some connections have no time or a wrong one.\n", view.lost);
+    }
+    if view.left_out > 0 {
+        text += &format!("{} connections were not followed, because there were too many at once.\n", view.left_out);
+    }
+    text
+}
+
+fn about(view: &GroupView) -> String {
+    let counts = &view.counts;
+    let mut text = format!(
+        "{}: {} connections, {} with a time, {} open, {} reset, {} unfinished, {} unanswered, {} empty",
+        view.group, counts.begun, counts.complete, view.open, counts.reset, counts.unfinished, counts.unanswered, counts.empty
+    );
+    let rtts = [("client", view.near_rtt_s), ("server", view.far_rtt_s)];
+    for (side, rtt) in rtts.into_iter().filter_map(|(side, rtt)| Some((side, rtt?))) {
+        text += &format!("; round trip of the {side} {}", seconds_text(rtt));
+    }
+    text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn view(gain: &serde_json::Value) -> ExperimentView {
+        let row = |prefix: Option<&str>, size: Option<&str>, gain: &serde_json::Value| json!({ "prefix": prefix, "size": size, "unsplit": 40, "split": 41, "unsplit_s": 8.214, "split_s": 3.02, "gain": gain });
+        let group = |group: &str| {
+            json!({ "group": group, "begun": 50, "complete": 40, "empty": 1, "reset": 4, "unfinished": 2,
+            "unanswered": 1, "open": 2, "near_rtt_s": 0.602, "far_rtt_s": if group == "split" { None } else { Some(0.021) } })
+        };
+        let none = serde_json::Value::Null;
+        serde_json::from_value(
+            json!({ "one_in": 50, "measured_s": 600.0, "lost": 0, "left_out": 0, "groups": [group("unsplit"), group("split")],
+            "rows": [row(None, None, gain), row(None, Some("<1MB"), gain), row(Some("192.0.2.0/24"), None, &none)] }),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_comparison_is_a_table_and_what_it_rests_on() {
+        let text = experiment_text(&view(&json!({ "ratio": 2.72, "low": 2.4, "high": 3.1 })), None);
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn a_gain_that_may_be_chance_is_not_called_one() {
+        let gain = |low, high| gain_text(&Gain { ratio: 1.1, low, high });
+        assert_eq!(gain(1.05, 1.2), "1.10 × as fast (1.05 to 1.20): faster");
+        assert!(gain(0.9, 1.3).ends_with("not clearly faster") && gain(0.5, 0.9).ends_with(": slower"));
+    }
+
+    #[test]
+    fn a_failure_comes_first() {
+        let failed = ExperimentView { one_in: 2, failure: Some("the kernel has no packet log".into()), ..ExperimentView::default() };
+        assert!(experiment_text(&failed, Some(80)).starts_with("Nothing is measured: the kernel has no packet log.\n1 in 2 "));
+    }
+}

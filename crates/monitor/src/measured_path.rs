@@ -1,0 +1,288 @@
+//! The paths of a running proxy's connections, measured from samples of its flows: round trips,
+//! losses and rates of both legs, by destination prefix.
+
+use ipnet::IpNet;
+use proxy::{DirectionView, FlowView, LegView, Limiter};
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    time::Instant,
+};
+
+/// A path with fewer connections cannot be judged.
+const LEAST_FLOWS: usize = 3;
+/// A path over which fewer segments were sent has no meaningful share of losses.
+const LEAST_SEGMENTS: f64 = 500.0;
+/// The length of prefixes of IPv4 and IPv6 destinations.
+const LENGTHS: (u8, u8) = (24, 48);
+/// A direction is busy above this rate, bytes a second.
+const BUSY: f64 = 2_000.0;
+
+/// A leg of a path.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct MeasuredLeg {
+    /// Median over the connections of the least round trip, seconds.
+    pub rtt_s: f64,
+    /// The share of segments that were sent again; absent: the leg sent too few.
+    pub loss: Option<f64>,
+}
+
+/// The path to a destination prefix.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MeasuredPath {
+    /// The destination prefix.
+    pub prefix: String,
+    /// Connections that carried data.
+    pub flows: usize,
+    /// Payload that they carried in the samples, from servers to clients and back, bytes.
+    pub down_bytes: u64,
+    /// From clients to servers.
+    pub up_bytes: u64,
+    /// The clients' side.
+    pub near: MeasuredLeg,
+    /// The servers' side.
+    pub far: MeasuredLeg,
+    /// The controller of the leg that sends most of the data.
+    pub control: String,
+    /// The highest rate of all connections together, bit/s.
+    pub peak_bps: f64,
+    /// Connections that carried data at the same time, on average.
+    pub concurrent: f64,
+    /// Share of the samples of busy directions in which each was the limit, the largest first.
+    pub limits: Vec<(Limiter, f64)>,
+    /// Mean payload of a connection, bytes.
+    pub mean_bytes: u64,
+}
+
+impl MeasuredPath {
+    /// Whether clients download: more data go towards them than to the servers.
+    pub fn is_download(&self) -> bool {
+        self.down_bytes >= self.up_bytes
+    }
+
+    /// The leg that sends most of the data, which the controller of the proxy governs.
+    pub fn sending(&self) -> &MeasuredLeg {
+        if self.is_download() { &self.near } else { &self.far }
+    }
+
+    /// Why it cannot be judged: too little was measured. Absent: it can.
+    pub fn too_little(&self) -> Option<String> {
+        if self.flows < LEAST_FLOWS {
+            return Some(format!("{} connections carried data, and at least {LEAST_FLOWS} are needed", self.flows));
+        }
+        if self.near.rtt_s <= 0.0 || self.far.rtt_s <= 0.0 {
+            return Some("a leg has no round trip yet".into());
+        }
+        let needed = LEAST_SEGMENTS;
+        self.sending()
+            .loss
+            .is_none()
+            .then(|| format!("the leg that sends has sent fewer than {needed:.0} segments, too few to tell its losses"))
+    }
+}
+
+/// What was seen of a flow.
+#[derive(Debug)]
+struct Seen {
+    first: Progress,
+    last: Progress,
+    control: [String; 2],
+    rtt_s: [f64; 2],
+    mss: [f64; 2],
+    has_moved: bool,
+}
+
+/// Counters of a flow at a moment.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    at: Option<Instant>,
+    down: u64,
+    up: u64,
+    retransmits: [u32; 2],
+}
+
+impl Progress {
+    fn of(flow: &FlowView, at: Instant) -> Self {
+        Progress { at: Some(at), down: flow.down.bytes, up: flow.up.bytes, retransmits: [flow.near.retransmits, flow.far.retransmits] }
+    }
+}
+
+/// What was seen of a prefix.
+#[derive(Debug, Default)]
+struct OfPrefix {
+    flows: BTreeMap<(SocketAddr, SocketAddr), Seen>,
+    peak_bps: f64,
+    /// Samples in which a direction was busy, and the sum of busy flows in them.
+    samples: usize,
+    busy: usize,
+    limits: BTreeMap<usize, usize>,
+}
+
+/// Observes the flows of a proxy. Call [`take`](Self::take) about every second.
+#[derive(Debug, Default)]
+pub struct PathObserver {
+    prefixes: BTreeMap<IpNet, OfPrefix>,
+}
+
+const LIMITERS: [Limiter; 5] = [Limiter::Sender, Limiter::NearLeg, Limiter::ProxyBuffer, Limiter::FarLeg, Limiter::Receiver];
+
+fn prefix_of(server: IpAddr) -> IpNet {
+    let server = server.to_canonical();
+    let length = if server.is_ipv4() { LENGTHS.0 } else { LENGTHS.1 };
+    IpNet::new(server, length).map_or_else(|_| server.into(), |net| net.trunc())
+}
+
+impl PathObserver {
+    /// Takes a sample of all flows. Flows over a bond are left out: they have several paths.
+    pub fn take(&mut self, flows: &[FlowView], at: Instant) {
+        let mut rates: BTreeMap<IpNet, (f64, usize)> = BTreeMap::new();
+        for flow in flows.iter().filter(|flow| flow.multipath.is_none()) {
+            let prefix = prefix_of(flow.server.ip());
+            let of = self.prefixes.entry(prefix).or_default();
+            let now = Progress::of(flow, at);
+            // A flow that began between two samples has done all it did since then.
+            let is_new = !of.flows.contains_key(&(flow.client, flow.server));
+            let seen = of.flows.entry((flow.client, flow.server)).or_insert_with(|| Seen::begin(flow, now));
+            let bytes = (now.down + now.up).saturating_sub(seen.last.down + seen.last.up);
+            let since = seen.last.at.map_or(0.0, |last| at.duration_since(last).as_secs_f64());
+            seen.update(flow, now);
+            if !is_new && since > 0.0 && bytes as f64 / since >= BUSY {
+                let (rate, busy) = rates.entry(prefix).or_default();
+                *rate += bytes as f64 * 8.0 / since;
+                *busy += 1;
+                let main: &DirectionView = if now.down >= now.up { &flow.down } else { &flow.up };
+                let index = LIMITERS.iter().position(|limiter| *limiter == main.limited_by).unwrap_or(0);
+                *of.limits.entry(index).or_default() += 1;
+            }
+        }
+        for (prefix, (rate, busy)) in rates {
+            let of = self.prefixes.entry(prefix).or_default();
+            of.peak_bps = of.peak_bps.max(rate);
+            of.samples += 1;
+            of.busy += busy;
+        }
+    }
+
+    /// The paths that carried data, those that carried the most first.
+    pub fn paths(&self) -> Vec<MeasuredPath> {
+        let mut paths: Vec<MeasuredPath> = self.prefixes.iter().filter_map(|(prefix, of)| of.path(prefix)).collect();
+        paths.sort_by_key(|path| std::cmp::Reverse(path.down_bytes + path.up_bytes));
+        paths
+    }
+}
+
+impl Seen {
+    fn begin(flow: &FlowView, now: Progress) -> Self {
+        // What it did before the first sample counts too: its counters begin at 0.
+        let (first, leg) = (Progress::default(), |of: fn(&LegView) -> f64| [of(&flow.near), of(&flow.far)]);
+        let control = [flow.near.control.clone(), flow.far.control.clone()];
+        let mss = leg(|leg| f64::from(leg.mss_bytes.max(1)));
+        Seen { first, last: now, control, rtt_s: leg(|leg| leg.min_rtt_s), mss, has_moved: now.down + now.up > 0 }
+    }
+
+    fn update(&mut self, flow: &FlowView, now: Progress) {
+        // Other counters: a new connection with the same addresses and ports.
+        if now.down < self.last.down || now.up < self.last.up {
+            *self = Seen::begin(flow, now);
+            return;
+        }
+        self.last = now;
+        self.has_moved |= now.down + now.up > 0;
+        for (known, leg) in self.rtt_s.iter_mut().zip([&flow.near, &flow.far]) {
+            if leg.min_rtt_s > 0.0 && (*known == 0.0 || leg.min_rtt_s < *known) {
+                *known = leg.min_rtt_s;
+            }
+        }
+    }
+
+    fn bytes(&self) -> [u64; 2] {
+        [self.last.down - self.first.down, self.last.up - self.first.up]
+    }
+}
+
+impl OfPrefix {
+    fn path(&self, prefix: &IpNet) -> Option<MeasuredPath> {
+        let flows: Vec<&Seen> = self.flows.values().filter(|seen| seen.has_moved).collect();
+        let [down_bytes, up_bytes] = [0, 1].map(|direction| flows.iter().map(|seen| seen.bytes()[direction]).sum::<u64>());
+        if down_bytes + up_bytes == 0 {
+            return None;
+        }
+        // The near leg sends what goes down, the far leg what goes up.
+        let leg = |index: usize| {
+            let segments: f64 = flows.iter().map(|seen| seen.bytes()[index] as f64 / seen.mss[index]).sum();
+            let again: f64 = flows.iter().map(|seen| f64::from(seen.last.retransmits[index] - seen.first.retransmits[index])).sum();
+            let loss = (segments + again >= LEAST_SEGMENTS).then(|| again / (segments + again));
+            MeasuredLeg { rtt_s: median(flows.iter().map(|seen| seen.rtt_s[index]).filter(|rtt| *rtt > 0.0).collect()), loss }
+        };
+        let sending = usize::from(up_bytes > down_bytes);
+        let busy: usize = self.limits.values().sum();
+        let mut limits: Vec<(Limiter, f64)> =
+            self.limits.iter().map(|(index, count)| (LIMITERS[*index], *count as f64 / busy.max(1) as f64)).collect();
+        limits.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        Some(MeasuredPath {
+            prefix: prefix.to_string(),
+            flows: flows.len(),
+            down_bytes,
+            up_bytes,
+            near: leg(0),
+            far: leg(1),
+            control: flows.first().map(|seen| seen.control[sending].clone()).unwrap_or_default(),
+            peak_bps: self.peak_bps,
+            concurrent: self.busy as f64 / self.samples.max(1) as f64,
+            limits,
+            mean_bytes: (down_bytes + up_bytes) / flows.len() as u64,
+        })
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::example_flow;
+    use std::time::Duration;
+
+    /// A download of this many bytes so far.
+    fn flow(port: u16, server: &str, down: u64, retransmits: u32) -> FlowView {
+        let mut flow = example_flow(&format!("10.0.0.1:{port}"), server);
+        (flow.down.bytes, flow.up.bytes, flow.near.retransmits) = (down, 100, retransmits);
+        flow.near.min_rtt_s = 0.6;
+        flow.far.min_rtt_s = 0.02;
+        flow.down.limited_by = Limiter::NearLeg;
+        flow
+    }
+
+    #[test]
+    fn a_path_is_measured_from_its_flows() {
+        let (mut observer, begun) = (PathObserver::default(), Instant::now());
+        for second in 0..4u64 {
+            let mut flows: Vec<FlowView> =
+                (0..4).map(|port| flow(port, "192.0.2.9:443", 1_000_000 + second * 250_000, 10 + second as u32)).collect();
+            flows.push(flow(9, "198.51.100.1:80", 500, 0));
+            observer.take(&flows, begun + Duration::from_secs(second));
+        }
+        let [path, small] = &observer.paths()[..] else { panic!("{:?}", observer.paths()) };
+        assert_eq!((path.prefix.as_str(), path.flows, path.down_bytes, path.is_download()), ("192.0.2.0/24", 4, 7_000_000, true));
+        assert!((path.peak_bps - 8e6).abs() < 1.0 && (path.concurrent - 4.0).abs() < 1e-9, "{path:?}");
+        // 52 of 7 MB / 1448 + 52 segments.
+        let loss = path.near.loss.unwrap();
+        assert!((loss - 52.0 / (7e6 / 1448.0 + 52.0)).abs() < 1e-9, "{loss}");
+        assert_eq!((path.near.rtt_s, path.far.rtt_s, path.far.loss), (0.6, 0.02, None));
+        assert_eq!(path.limits, [(Limiter::NearLeg, 1.0)]);
+        assert_eq!(path.too_little(), None);
+        assert!(small.too_little().unwrap().starts_with("1 connections carried data"));
+    }
+
+    #[test]
+    fn a_reused_port_begins_anew() {
+        let (mut observer, begun) = (PathObserver::default(), Instant::now());
+        observer.take(&[flow(1, "192.0.2.9:443", 1_000_000, 5)], begun);
+        observer.take(&[flow(1, "192.0.2.9:443", 2_000, 0)], begun + Duration::from_secs(1));
+        assert_eq!(observer.paths()[0].down_bytes, 2_000);
+    }
+}

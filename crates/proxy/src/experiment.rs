@@ -1,0 +1,185 @@
+//! The experiment: some of the connections that would be split pass unsplit, as many are split and
+//! measured beside them, and the comparison says how much sooner split ones were.
+//!
+//! The firewall chooses and reports packets (`intercept::rules`). A thread reads them and follows
+//! the `connections`; `results` adds their times up, `estimate` compares the groups.
+
+mod connections;
+mod estimate;
+mod results;
+
+pub use estimate::Gain;
+pub(crate) use results::Results;
+pub use results::{ExperimentRow, GroupCounts, GroupView};
+
+use crate::worker::sys;
+use connections::Connections;
+use intercept::{ExperimentShare, PacketLog, Reading};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    fd::{AsFd as _, OwnedFd},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    io, panic,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+/// How often connections that fell silent are looked for, and how long a read waits at most.
+const SWEEP: Duration = Duration::from_secs(5);
+/// How often the packet log is tried again, while an earlier process reads it.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// An experiment's results, for display.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExperimentView {
+    /// One connection in this many is in each group.
+    pub one_in: u32,
+    /// For how long it has measured, seconds.
+    pub measured_s: f64,
+    /// Why nothing is measured; absent: it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// How often packets were lost before they were read.
+    pub lost: u64,
+    /// Connections that were not followed, because there were too many.
+    pub left_out: u64,
+    /// Both groups.
+    pub groups: Vec<GroupView>,
+    /// The comparisons: all destinations, then by prefix; each of all sizes, then by size.
+    pub rows: Vec<ExperimentRow>,
+}
+
+impl ExperimentView {
+    /// The same without the comparisons of single prefixes.
+    #[must_use]
+    pub fn without_prefixes(mut self) -> Self {
+        self.rows.retain(|row| row.prefix.is_none());
+        self
+    }
+}
+
+/// What the thread and those who ask share.
+#[derive(Debug)]
+struct State {
+    share: ExperimentShare,
+    begun: Instant,
+    failure: Option<String>,
+    lost: u64,
+    connections: Connections,
+    results: Results,
+}
+
+/// A running experiment. Dropping it ends the thread, and frees the packet log.
+#[derive(Debug)]
+pub(crate) struct RunningExperiment {
+    state: Arc<Mutex<State>>,
+    is_over: Arc<AtomicBool>,
+    waker: Arc<OwnedFd>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl RunningExperiment {
+    /// Starts to measure in the network namespace of the calling thread, from these results on.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn start(share: ExperimentShare, results: Results) -> io::Result<Self> {
+        let state = State { share, begun: Instant::now(), failure: None, lost: 0, connections: Connections::default(), results };
+        let (state, is_over) = (Arc::new(Mutex::new(state)), Arc::new(AtomicBool::new(false)));
+        let waker = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+        let (shared, over, woken) = (state.clone(), is_over.clone(), waker.clone());
+        let work = move || {
+            let measured = panic::catch_unwind(panic::AssertUnwindSafe(|| measure(&shared, &over, &woken)));
+            let failure = measured.unwrap_or_else(|_| Err(io::Error::other("its thread panicked"))).err();
+            if let Some(why) = failure {
+                // Connections are chosen, split and forwarded as before.
+                tracing::error!("the experiment measures nothing: {why}; the proxy goes on, and a share of connections passes unsplit");
+                lock(&shared).failure = Some(why.to_string());
+            }
+        };
+        let thread = thread::Builder::new().name("tandem-measure".into()).spawn(work)?;
+        Ok(RunningExperiment { state, is_over, waker, thread: Some(thread) })
+    }
+
+    /// Begins anew: what was measured before was measured with other settings.
+    pub(crate) fn reset(&self, share: ExperimentShare) {
+        let mut state = lock(&self.state);
+        let failure = state.failure.take();
+        *state = State { share, begun: Instant::now(), failure, lost: 0, connections: Connections::default(), results: Results::default() };
+    }
+
+    /// The results, for the next process.
+    pub(crate) fn results(&self) -> Results {
+        lock(&self.state).results.clone()
+    }
+
+    /// What it has shown so far.
+    pub(crate) fn view(&self) -> ExperimentView {
+        let state = lock(&self.state);
+        ExperimentView {
+            one_in: state.share.one_in(),
+            measured_s: state.begun.elapsed().as_secs_f64(),
+            failure: state.failure.clone(),
+            lost: state.lost,
+            left_out: state.connections.left_out,
+            groups: state.results.groups(|group| state.connections.open_of(group)),
+            rows: state.results.rows(),
+        }
+    }
+}
+
+impl Drop for RunningExperiment {
+    fn drop(&mut self) {
+        self.is_over.store(true, Relaxed);
+        sys::signal(&self.waker);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Reads the packet log until the experiment is over.
+///
+/// # Errors
+/// The log cannot be opened or read.
+fn measure(state: &Mutex<State>, is_over: &AtomicBool, waker: &OwnedFd) -> io::Result<()> {
+    let mut log = loop {
+        match PacketLog::open() {
+            Ok(log) => break log,
+            // The process from which this one takes over still reads it.
+            Err(why) if why.kind() == io::ErrorKind::ResourceBusy && !is_over.load(Relaxed) => thread::sleep(RETRY),
+            Err(why) => return Err(why),
+        }
+    };
+    let mut swept = Instant::now();
+    while !is_over.load(Relaxed) {
+        log.wait(waker.as_fd(), SWEEP)?;
+        loop {
+            let mut state = lock(state);
+            let State { connections, results, lost, .. } = &mut *state;
+            match log.read(|packet| connections.take(&packet, |group, event| results.add(group, event)))? {
+                Reading::Packets => {}
+                Reading::Lost => *lost += 1,
+                Reading::Nothing => break,
+            }
+        }
+        if swept.elapsed() >= SWEEP {
+            swept = Instant::now();
+            let mut state = lock(state);
+            let State { connections, results, .. } = &mut *state;
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            connections.sweep(now, |group, event| results.add(group, event));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! What an experiment has shown so far: counts of both groups, round trips, and times by size class
+//! and destination prefix, in bounded memory.
+
+use super::{
+    connections::{Ended, Event},
+    estimate::{Gain, LogTimes, Pair, compared_times, gain},
+};
+use crate::measure::SIZES;
+use intercept::Group;
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use std::{collections::HashMap, net::IpAddr, time::Duration};
+
+/// The most destination prefixes. The one that was used the longest ago makes room for a new one.
+const PREFIXES: usize = 256;
+/// Length of the prefixes of IPv4 and IPv6 destinations.
+const LENGTHS: (u8, u8) = (24, 48);
+
+/// Connections of one group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct GroupCounts {
+    /// Connections that began.
+    pub begun: u64,
+    /// Connections that ended with all answered, and have a time.
+    pub complete: u64,
+    /// Connections that ended without payload.
+    pub empty: u64,
+    /// Connections that a reset ended, or that the client closed without an answer.
+    pub reset: u64,
+    /// Connections of which nothing was seen for too long.
+    pub unfinished: u64,
+    /// Connections whose SYN was not answered.
+    pub unanswered: u64,
+}
+
+/// What the view shows of one group.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct GroupView {
+    /// `unsplit` or `split`.
+    pub group: String,
+    /// How its connections have ended.
+    #[serde(flatten)]
+    pub counts: GroupCounts,
+    /// Connections that are open.
+    pub open: u64,
+    /// Geometric mean of the handshake's round trip on the client's side, seconds.
+    pub near_rtt_s: Option<f64>,
+    /// The same on the server's side; absent of split connections, whose handshake the proxy answers.
+    pub far_rtt_s: Option<f64>,
+}
+
+/// The comparison of both groups, for a size class and a destination prefix.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExperimentRow {
+    /// The destination prefix; absent: all destinations.
+    pub prefix: Option<String>,
+    /// The size class; absent: all, of which only like ones are compared.
+    pub size: Option<String>,
+    /// Connections with a time, of the group that passes unsplit.
+    pub unsplit: u64,
+    /// Of the group that is split.
+    pub split: u64,
+    /// Geometric mean time of unsplit connections, seconds; absent if a group has fewer than two.
+    pub unsplit_s: Option<f64>,
+    /// Of the group that is split.
+    pub split_s: Option<f64>,
+    /// How many times as long unsplit connections took; absent if a group has fewer than two.
+    pub gain: Option<Gain>,
+}
+
+/// Times by size class.
+type BySize = [Pair; SIZES.len()];
+
+/// Times of a destination prefix.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct OfPrefix {
+    times: BySize,
+    /// The number of the last connection.
+    last: u64,
+}
+
+/// The results so far.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Results {
+    counts: [GroupCounts; 2],
+    /// Round trips of handshakes on the client's side, by group.
+    near: [LogTimes; 2],
+    /// On the server's side, of unsplit connections.
+    far: LogTimes,
+    all: BySize,
+    #[serde(with = "as_list")]
+    prefixes: HashMap<IpNet, OfPrefix>,
+    complete: u64,
+}
+
+/// The prefix of a destination.
+fn prefix_of(server: IpAddr) -> IpNet {
+    let length = if server.is_ipv4() { LENGTHS.0 } else { LENGTHS.1 };
+    IpNet::new(server, length).map_or_else(|_| server.into(), |net| net.trunc())
+}
+
+impl Results {
+    /// Whether nothing was measured.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counts.iter().all(|counts| counts.begun == 0)
+    }
+
+    /// Adds what was seen of a connection of this group.
+    pub(super) fn add(&mut self, group: Group, event: Event) {
+        let counts = &mut self.counts[group as usize];
+        match event {
+            Event::Began => counts.begun += 1,
+            Event::Near(time) => self.near[group as usize].add(time.as_secs_f64()),
+            Event::Far(time) => self.far.add(time.as_secs_f64()),
+            Event::Ended(Ended::Complete { bytes, time, server }) => {
+                counts.complete += 1;
+                self.add_time(group, bytes, time, server);
+            }
+            Event::Ended(Ended::Empty) => counts.empty += 1,
+            Event::Ended(Ended::Reset) => counts.reset += 1,
+            Event::Ended(Ended::Unfinished) => counts.unfinished += 1,
+            Event::Ended(Ended::Unanswered) => counts.unanswered += 1,
+        }
+    }
+
+    fn add_time(&mut self, group: Group, bytes: u64, time: Duration, server: IpAddr) {
+        let size = SIZES.iter().position(|(_, bound)| bytes < *bound).unwrap_or(SIZES.len() - 1);
+        self.complete += 1;
+        self.all[size][group as usize].add(time.as_secs_f64());
+        let prefix = prefix_of(server);
+        if self.prefixes.len() >= PREFIXES && !self.prefixes.contains_key(&prefix) {
+            let oldest = self.prefixes.iter().min_by_key(|(_, of)| of.last).map(|(prefix, _)| *prefix);
+            oldest.map(|oldest| self.prefixes.remove(&oldest));
+        }
+        let of = self.prefixes.entry(prefix).or_default();
+        of.last = self.complete;
+        of.times[size][group as usize].add(time.as_secs_f64());
+    }
+
+    /// The views of both groups, of which so many connections are open.
+    pub(super) fn groups(&self, open: impl Fn(Group) -> u64) -> Vec<GroupView> {
+        let view = |group: Group| GroupView {
+            group: group.name().into(),
+            counts: self.counts[group as usize],
+            open: open(group),
+            near_rtt_s: self.near[group as usize].geometric_mean(),
+            far_rtt_s: self.far.geometric_mean().filter(|_| group == Group::Unsplit),
+        };
+        Group::ALL.map(view).into()
+    }
+
+    /// The comparisons: of all destinations together and by size class, then of each prefix, those
+    /// with the most connections first.
+    pub(super) fn rows(&self) -> Vec<ExperimentRow> {
+        let mut rows = rows_of(None, &self.all);
+        let mut prefixes: Vec<_> =
+            self.prefixes.iter().map(|(prefix, of)| (rows_of(Some(prefix.to_string()), &of.times), prefix)).collect();
+        let count = |rows: &[ExperimentRow]| rows.first().map_or(0, |row| row.unsplit + row.split);
+        prefixes.sort_by(|(a, net_a), (b, net_b)| count(b).cmp(&count(a)).then(net_a.cmp(net_b)));
+        rows.extend(prefixes.into_iter().flat_map(|(rows, _)| rows));
+        rows
+    }
+}
+
+/// The row of all sizes, then those of the sizes that occurred.
+fn rows_of(prefix: Option<String>, times: &BySize) -> Vec<ExperimentRow> {
+    let row = |size: Option<&str>, strata: &[Pair]| {
+        let count = |group: Group| strata.iter().map(|pair| pair[group as usize].count()).sum::<u64>();
+        let means = compared_times(strata);
+        ExperimentRow {
+            prefix: prefix.clone(),
+            size: size.map(str::to_owned),
+            unsplit: count(Group::Unsplit),
+            split: count(Group::Split),
+            unsplit_s: means.map(|[unsplit, _]| unsplit),
+            split_s: means.map(|[_, split]| split),
+            gain: gain(strata),
+        }
+    };
+    let sizes = SIZES.iter().zip(times).filter(|(_, pair)| pair.iter().any(|times| times.count() > 0));
+    std::iter::once(row(None, times)).chain(sizes.map(|((name, _), pair)| row(Some(name), std::slice::from_ref(pair)))).collect()
+}
+
+/// The prefixes as a list, since keys of JSON objects are texts.
+mod as_list {
+    use super::{HashMap, IpNet, OfPrefix};
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(map: &HashMap<IpNet, OfPrefix>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(map)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HashMap<IpNet, OfPrefix>, D::Error> {
+        Ok(Vec::<(IpNet, OfPrefix)>::deserialize(deserializer)?.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complete(server: &str, bytes: u64, seconds: f64) -> Event {
+        Event::Ended(Ended::Complete { bytes, time: Duration::from_secs_f64(seconds), server: server.parse().unwrap() })
+    }
+
+    #[test]
+    fn times_are_compared_by_size_and_by_prefix() {
+        let mut results = Results::default();
+        for (server, slower) in [("192.0.2.7", 2.0), ("192.0.2.200", 2.0), ("2001:db8:1:2::3", 4.0)] {
+            for jitter in [0.9, 1.0, 1.1] {
+                results.add(Group::Unsplit, complete(server, 5_000, slower * jitter));
+                results.add(Group::Split, complete(server, 5_000, jitter));
+            }
+        }
+        results.add(Group::Split, complete("192.0.2.7", 20_000_000, 9.0));
+        let rows = results.rows();
+        let names: Vec<_> = rows.iter().map(|row| (row.prefix.as_deref(), row.size.as_deref(), row.unsplit, row.split)).collect();
+        assert_eq!(
+            names,
+            [
+                (None, None, 9, 10),
+                (None, Some("<10kB"), 9, 9),
+                (None, Some(">=10MB"), 0, 1),
+                (Some("192.0.2.0/24"), None, 6, 7),
+                (Some("192.0.2.0/24"), Some("<10kB"), 6, 6),
+                (Some("192.0.2.0/24"), Some(">=10MB"), 0, 1),
+                (Some("2001:db8:1::/48"), None, 3, 3),
+                (Some("2001:db8:1::/48"), Some("<10kB"), 3, 3),
+            ]
+        );
+        let ratio = |row: &ExperimentRow| row.gain.unwrap().ratio;
+        assert!((ratio(&rows[4]) - 2.0).abs() < 1e-9 && (ratio(&rows[7]) - 4.0).abs() < 1e-9);
+        // Large transfers of one group alone change nothing.
+        assert_eq!((rows[3].gain, rows[2].gain), (rows[4].gain, None));
+        let json = serde_json::to_string(&results).unwrap();
+        assert_eq!(serde_json::from_str::<Results>(&json).unwrap().rows(), rows);
+    }
+
+    #[test]
+    fn a_new_prefix_replaces_the_one_that_was_used_the_longest_ago() {
+        let mut results = Results::default();
+        let server = |number: usize| format!("10.{}.{}.1", number / 256, number % 256);
+        for number in 0..PREFIXES {
+            results.add(Group::Split, complete(&server(number), 100, 1.0));
+        }
+        results.add(Group::Split, complete(&server(0), 100, 1.0));
+        results.add(Group::Split, complete(&server(PREFIXES), 100, 1.0));
+        let known = |number: usize| results.prefixes.contains_key(&prefix_of(server(number).parse().unwrap()));
+        assert_eq!(results.prefixes.len(), PREFIXES);
+        assert!(known(0) && !known(1) && known(PREFIXES));
+        assert_eq!(results.rows()[0].split as usize, PREFIXES + 2, "all destinations count on");
+    }
+
+    #[test]
+    fn groups_are_counted() {
+        let mut results = Results::default();
+        results.add(Group::Unsplit, Event::Began);
+        results.add(Group::Unsplit, Event::Far(Duration::from_millis(20)));
+        results.add(Group::Unsplit, Event::Near(Duration::from_millis(600)));
+        results.add(Group::Unsplit, Event::Ended(Ended::Reset));
+        let [unsplit, split] = &results.groups(|_| 3)[..] else { panic!() };
+        assert_eq!((unsplit.counts.begun, unsplit.counts.reset, unsplit.open), (1, 1, 3));
+        assert!((unsplit.near_rtt_s.unwrap() - 0.6).abs() < 1e-9 && (unsplit.far_rtt_s.unwrap() - 0.02).abs() < 1e-9);
+        assert_eq!((split.far_rtt_s, split.near_rtt_s), (None, None));
+    }
+}

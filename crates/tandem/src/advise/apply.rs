@@ -1,0 +1,237 @@
+//! Writes advice into the configuration file of the running proxy, and has the proxy read it again.
+
+use super::live::{PathAdvice, Recommendation, buffer};
+use crate::{CommandError, flows::failed, service::usage};
+use proxy::{
+    Service,
+    control::{ProxyStatus, Remote},
+};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
+use units::Bytes;
+
+/// The comment before each table that advice has written. Later advice replaces these tables.
+const MARK: &str = "# By tandem advise --live --apply.";
+
+/// The configuration file of the running proxy.
+///
+/// # Errors
+/// The proxy runs from flags.
+pub(super) fn configuration(status: &ProxyStatus) -> Result<PathBuf, CommandError> {
+    status.details.configuration.clone().ok_or_else(|| {
+        CommandError::Failed(
+            "cannot apply advice: the proxy runs from flags, without a configuration file to change; start it with -c FILE, or add the \
+             printed lines yourself"
+                .into(),
+        )
+    })
+}
+
+/// Changes the file, keeps the old one beside it, and reloads. If the proxy refuses the new file, the
+/// old one is put back.
+///
+/// # Errors
+/// The file cannot be changed, or the proxy refuses it.
+pub(super) fn apply(remote: &Remote, file: &Path, all: &[PathAdvice]) -> Result<(), CommandError> {
+    let cannot = |what: &str, why: io::Error| CommandError::Failed(format!("cannot {what} {}: {why}; nothing was changed", file.display()));
+    let old = fs::read_to_string(file).map_err(|why| cannot("read", why))?;
+    let new = edited(&old, all).map_err(|why| CommandError::Failed(format!("cannot change {}: {why}", file.display())))?;
+    let trial = beside(file, "new");
+    let check = write_like(file, &trial, &new).map_err(|why| cannot("write beside", why)).and_then(|()| {
+        let service = Service::read(&trial).map_err(usage)?;
+        service.config.check().map_err(usage)
+    });
+    if let Err(error) = check {
+        let _ = fs::remove_file(&trial);
+        return Err(error);
+    }
+    let kept = free_backup(file);
+    fs::copy(file, &kept).map_err(|why| cannot("keep a copy of", why))?;
+    fs::rename(&trial, file).map_err(|why| cannot("replace", why))?;
+    match reload(remote) {
+        Ok(()) => {
+            outln!("The proxy has read {} again; the old file is {}.", file.display(), kept.display());
+            Ok(())
+        }
+        Err(why) => {
+            let restored = fs::rename(&kept, file);
+            let then = match restored {
+                Ok(()) => "the old file is in its place again".to_owned(),
+                Err(error) => format!("the old file is {}, which could not be put back: {error}", kept.display()),
+            };
+            Err(CommandError::Failed(format!("the proxy did not take the advice: {why}; {then}")))
+        }
+    }
+}
+
+/// The text of the file with this advice.
+///
+/// # Errors
+/// The file is no TOML, or has other things in these places.
+fn edited(old: &str, all: &[PathAdvice]) -> Result<String, String> {
+    let mut document: DocumentMut = old.parse().map_err(|error: toml_edit::TomlError| error.to_string())?;
+    let mut position = document.iter().filter_map(|(_, item)| last_position(item)).max().unwrap_or(0);
+    for key in ["leg", "rule"] {
+        tables(&mut document, key)?.retain(|table| !is_ours(table));
+    }
+    for advice in all {
+        let Some(lines) = &advice.config else { continue };
+        let added: DocumentMut = lines.parse().map_err(|error: toml_edit::TomlError| error.to_string())?;
+        for key in ["leg", "rule"] {
+            let Some(new) = added.get(key).and_then(Item::as_array_of_tables) else { continue };
+            let target = tables(&mut document, key)?;
+            for table in new {
+                let mut table = table.clone();
+                position += 1;
+                table.set_position(Some(position));
+                table.decor_mut().set_prefix(format!("\n{MARK} {}\n", why(advice)));
+                // Rules of the operator come first, except for one that matches everything.
+                let rest = if key == "rule" { take_catch_all(target) } else { None };
+                target.push(table);
+                if let Some(mut rest) = rest {
+                    position += 1;
+                    rest.set_position(Some(position));
+                    target.push(rest);
+                }
+            }
+        }
+    }
+    for key in ["leg", "rule"] {
+        if tables(&mut document, key)?.is_empty() {
+            document.remove(key);
+        }
+    }
+    if let Some(bytes) = buffer(all) {
+        let mut new = Value::from(Bytes(bytes).to_string());
+        // The comment behind it stays.
+        if let Some(old) = document.get("buffer").and_then(Item::as_value) {
+            *new.decor_mut() = old.decor().clone();
+        }
+        document["buffer"] = Item::Value(new);
+    }
+    Ok(document.to_string())
+}
+
+/// What the comment says.
+fn why(advice: &PathAdvice) -> &'static str {
+    match advice.recommendation {
+        Recommendation::Split(_) => "Splitting pays with this controller.",
+        _ => "Splitting does not pay.",
+    }
+}
+
+fn is_ours(table: &Table) -> bool {
+    table.decor().prefix().and_then(|prefix| prefix.as_str()).is_some_and(|prefix| prefix.contains(MARK))
+}
+
+/// Removes the last rule, if it matches everything.
+fn take_catch_all(rules: &mut ArrayOfTables) -> Option<Table> {
+    let conditions = ["from", "to", "ports", "in", "out"];
+    let last = rules.iter().last().filter(|rule| conditions.iter().all(|key| !rule.contains_key(key)))?.clone();
+    rules.remove(rules.len() - 1);
+    Some(last)
+}
+
+/// The array of tables under a key, made if it is missing.
+fn tables<'a>(document: &'a mut DocumentMut, key: &str) -> Result<&'a mut ArrayOfTables, String> {
+    let item = document.entry(key).or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
+    item.as_array_of_tables_mut().ok_or_else(|| format!("write {key} as [[{key}]] first"))
+}
+
+/// The last place of a table in the document.
+fn last_position(item: &Item) -> Option<isize> {
+    match item {
+        Item::Table(table) => table.iter().filter_map(|(_, item)| last_position(item)).chain(table.position()).max(),
+        Item::ArrayOfTables(all) => {
+            all.iter().flat_map(|table| table.iter().filter_map(|(_, item)| last_position(item)).chain(table.position())).max()
+        }
+        _ => None,
+    }
+}
+
+/// A path beside the file, with this at its end.
+fn beside(file: &Path, end: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".");
+    name.push(end);
+    name.into()
+}
+
+/// A name for the old file that is not in use.
+fn free_backup(file: &Path) -> PathBuf {
+    let numbered = (2..).map(|number| beside(file, &format!("bak{number}")));
+    std::iter::once(beside(file, "bak")).chain(numbered).find(|path| !path.exists()).unwrap_or_else(|| beside(file, "bak"))
+}
+
+/// Writes a new file with the permissions and the owner of another one.
+fn write_like(model: &Path, path: &Path, text: &str) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt as _, chown};
+    // The copy has the permissions from the start: the file may have secrets.
+    fs::copy(model, path)?;
+    fs::write(path, text)?;
+    let owner = fs::metadata(model)?;
+    chown(path, Some(owner.uid()), Some(owner.gid()))
+}
+
+/// Has the proxy read its file again.
+fn reload(remote: &Remote) -> Result<(), String> {
+    let report = remote.reload().map_err(|error| failed(error).to_string())?;
+    report.refused.map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::live::{SplitSettings, example},
+        *,
+    };
+
+    const FILE: &str = "# My gateway.\nbuffer = \"4MiB\" # enough\n\n[[listen]]\ntransparent = \"[::]:5000\"\n\n[[rule]]\nto = \"10.0.0.0/8\"\n\
+                        action = \"bypass\"\n\n# All others.\n[[rule]]\n\n[near]\nkeepalive = \"10min\"\n";
+
+    fn advice() -> [PathAdvice; 2] {
+        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: None, buffer_bytes: Some(8 << 20) };
+        [example("192.0.2.0/24", Recommendation::Split(settings)), example("198.51.100.0/24", Recommendation::Bypass)]
+    }
+
+    #[test]
+    fn advice_is_added_and_comments_stay() {
+        let new = edited(FILE, &advice()).unwrap();
+        let config = Service::parse(&new, "new").unwrap_or_else(|error| panic!("{error}\n{new}")).config;
+        assert_eq!(config.buffer, Some(Bytes(8 << 20)));
+        let actions: Vec<_> = config.policy.rules.iter().map(|rule| (rule.to.len(), rule.near.as_deref(), rule.action)).collect();
+        use intercept::Action::{Bypass, Split};
+        let profile = config.policy.legs[0].name.as_deref();
+        assert_eq!(actions, [(1, None, Bypass), (1, profile, Split), (1, None, Bypass), (0, None, Split)], "{new}");
+        assert!(new.contains("# My gateway.") && new.contains("# enough") && new.contains("# All others.") && new.contains(MARK), "{new}");
+    }
+
+    #[test]
+    fn later_advice_replaces_earlier_advice() {
+        let once = edited(FILE, &advice()).unwrap();
+        let twice = edited(&once, &advice()).unwrap();
+        let count = |text: &str| text.matches(MARK).count();
+        assert_eq!((count(&once), count(&twice)), (3, 3), "{twice}");
+        Service::parse(&twice, "twice").unwrap();
+        let only = edited(&twice, &advice()[1..]).unwrap();
+        assert!(count(&only) == 1 && Service::parse(&only, "only").unwrap().config.policy.legs.is_empty(), "{only}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_changed_is_refused() {
+        assert!(edited("rule = 3\n", &advice()).unwrap_err().contains("[[rule]]"));
+        assert!(edited("rule = [", &advice()).is_err());
+    }
+
+    #[test]
+    fn a_backup_never_replaces_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("proxy.toml");
+        assert_eq!(free_backup(&file), directory.path().join("proxy.toml.bak"));
+        fs::write(free_backup(&file), "").unwrap();
+        assert_eq!(free_backup(&file), directory.path().join("proxy.toml.bak2"));
+    }
+}

@@ -1,0 +1,118 @@
+//! `tandem advise --live`: advice from what the running proxy has measured, and its application.
+
+use crate::common::{
+    Daemon, TANDEM,
+    middle::{self, Middle},
+    routed::{dial, listen},
+    skip, wait_until,
+};
+use proxy::control::Remote;
+use serde_json::Value;
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    path::Path,
+    process::Output,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+};
+
+/// A proxy between a client and a server, over links of 100 Mbit/s with 4 ms and 50 Mbit/s with
+/// 16 ms.
+struct Running {
+    middle: Middle,
+    _proxy: Daemon,
+}
+
+impl Running {
+    fn new(arguments: &[&str]) -> Self {
+        let middle = middle::plain();
+        let listener = listen(middle.server(), 80);
+        thread::spawn(move || {
+            for mut client in listener.incoming().flatten() {
+                thread::spawn(move || client.read_exact(&mut [0]).is_ok() && client.write_all(&vec![7; 2_000_000]).is_ok());
+            }
+        });
+        let proxy = Daemon::start(middle.router().command(TANDEM).arg("proxy").args(arguments));
+        let running = Running { middle, _proxy: proxy };
+        wait_until("the proxy is up", || running.remote(|remote| remote.status().is_ok()));
+        running
+    }
+
+    fn remote<T: Send>(&self, ask: impl FnOnce(Remote) -> T + Send) -> T {
+        self.middle.router().enter(|| ask(Remote::named("default"))).unwrap()
+    }
+
+    /// Runs `tandem advise --live` while the client downloads.
+    fn advise(&self, arguments: &[&str]) -> Output {
+        let is_over = AtomicBool::new(false);
+        let server = self.middle.addresses()[0].to_string();
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !is_over.load(Relaxed) {
+                        let mut stream = dial(self.middle.client(), &server, 80, |_| Ok(())).unwrap();
+                        let (mut got, mut part) = (0, vec![0; 1 << 16]);
+                        stream.write_all(b"x").unwrap();
+                        while let Ok(count @ 1..) = stream.read(&mut part) {
+                            got += count;
+                        }
+                        assert!(got == 2_000_000 || is_over.load(Relaxed), "{got} bytes");
+                    }
+                });
+            }
+            let mut command = self.middle.router().command(TANDEM);
+            let output = command.args(["advise", "--live", "--for", "4s", "--seeds", "2", "--rate", "100Mbit"]).args(arguments).output();
+            is_over.store(true, Relaxed);
+            output.unwrap()
+        })
+    }
+}
+
+#[test]
+fn advice_rests_on_what_the_proxy_has_measured() {
+    if skip("advice_rests_on_what_the_proxy_has_measured", &["nft", "ip"]) {
+        return;
+    }
+    let running = Running::new(&["--listen", "transparent=[::]:5000"]);
+    let output = running.advise(&["--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let advice: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [of_prefix] = &advice.as_array().unwrap()[..] else { panic!("{advice}") };
+    let path = &of_prefix["path"];
+    let rtt = |leg: &str| path[leg]["rtt_s"].as_f64().unwrap();
+    // The least round trips: those of the links, and what a busy machine adds.
+    assert!((0.0079..0.06).contains(&rtt("near")) && (0.0319..0.1).contains(&rtt("far")), "{path}");
+    assert!(path["prefix"].as_str().unwrap().ends_with(".0/24") && path["flows"].as_u64().unwrap() >= 3, "{path}");
+    assert!(path["near"]["loss"].as_f64().unwrap() < 0.2 && path["far"]["loss"].is_null(), "only the near leg sends: {path}");
+    assert!(["split", "bypass", "none"].contains(&of_prefix["recommendation"]["action"].as_str().unwrap()), "{advice}");
+    let refused = running.advise(&["--apply"]);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("the proxy runs from flags"), "{refused:?}");
+}
+
+#[test]
+fn advice_is_applied_and_the_old_file_is_kept() {
+    if skip("advice_is_applied_and_the_old_file_is_kept", &["nft", "ip"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("proxy.toml");
+    let old = "# The gateway's file.\n[[listen]]\ntransparent = \"[::]:5000\" # all\n";
+    fs::write(&file, old).unwrap();
+    let running = Running::new(&["-c", file.to_str().unwrap()]);
+    let output = running.advise(&["--apply"]);
+    let said = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let configuration = running.remote(|remote| remote.status().unwrap()).details.configuration.unwrap();
+    assert_eq!(configuration, file.canonicalize().unwrap());
+    let now = fs::read_to_string(&file).unwrap();
+    if said.contains("no advice") {
+        // Chance, on a machine without time for the path: nothing may have changed.
+        assert!(!output.status.success() && now == old, "{said}");
+        return;
+    }
+    assert!(output.status.success() && said.contains("has read"), "{said}");
+    assert!(now.starts_with("# The gateway's file.") || now.contains("# The gateway's file."), "{now}");
+    assert!(now.contains("# By tandem advise --live --apply.") && now.contains("[[rule]]") && now.contains("# all"), "{now}");
+    assert_eq!(fs::read_to_string(directory.path().join("proxy.toml.bak")).unwrap(), old);
+    assert!(!Path::new(&directory.path().join("proxy.toml.new")).exists());
+}

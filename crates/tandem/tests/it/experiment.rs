@@ -1,0 +1,240 @@
+//! The experiment: a share of the connections passes unsplit, and both groups are measured.
+
+use crate::common::{
+    Daemon, TANDEM,
+    browser::{Browser, CHROMIUM},
+    middle::{self, Middle},
+    routed::{Routed, SERVER, dial, echoes, ip, listen, nft},
+    skip, wait_until,
+};
+use lab::Host;
+use proxy::{ExperimentView, GroupCounts, control::Remote};
+use socket2::Socket;
+use std::{
+    io::{Read, Write},
+    net::{IpAddr, Shutdown, SocketAddr, TcpStream},
+    thread,
+    time::Duration,
+};
+
+/// What a server sends for each request of one byte.
+const ANSWER: usize = 20_000;
+
+fn view(router: &Host) -> ExperimentView {
+    router.enter(|| Remote::named("default").experiment().unwrap()).unwrap().expect("an experiment runs")
+}
+
+fn counts(router: &Host) -> [GroupCounts; 2] {
+    let view = view(router);
+    [view.groups[0].counts, view.groups[1].counts]
+}
+
+/// Serves answers on this port of every address of a host.
+fn serve(host: &Host, port: u16) {
+    let listener = listen(host, port);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let asked = stream.read_exact(&mut [0]).is_ok();
+                asked && stream.write_all(&[7; ANSWER]).is_ok() && stream.shutdown(Shutdown::Write).is_ok() && stream.read(&mut [0]).is_ok()
+            });
+        }
+    });
+}
+
+fn download(mut stream: TcpStream) {
+    stream.write_all(b"x").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert!(answer.len() == ANSWER && answer.iter().all(|byte| *byte == 7), "{} bytes", answer.len());
+}
+
+/// Starts the proxy on a router, and waits until it measures.
+fn proxy(middle: &Middle, share: &str) -> Daemon {
+    let daemon = Daemon::start(middle.router().command(TANDEM).args(["proxy", "--listen", "transparent=[::]:5000", "--experiment", share]));
+    wait_until("the proxy is up", || middle.router().enter(|| Remote::named("default").status().is_ok()).unwrap());
+    daemon
+}
+
+#[test]
+fn a_share_passes_unsplit_and_both_groups_are_measured_alike() {
+    if skip("a_share_passes_unsplit_and_both_groups_are_measured_alike", &["nft", "ip"]) {
+        return;
+    }
+    const CONNECTIONS: u64 = 400;
+    let middle = middle::plain();
+    serve(middle.server(), 80);
+    let _proxy = proxy(&middle, "1 in 4");
+    let addresses = middle.addresses();
+    thread::scope(|scope| {
+        for worker in 0..8 {
+            let (client, address) = (middle.client(), addresses[worker % 2]);
+            scope.spawn(move || {
+                for _ in 0..CONNECTIONS / 8 {
+                    download(dial(client, &address.to_string(), 80, |_| Ok(())).unwrap());
+                }
+            });
+        }
+    });
+    let router = middle.router();
+    wait_until("all connections of both groups have ended", || counts(router).iter().all(|counts| counts.begun == counts.complete));
+    let view = view(router);
+    assert_eq!((view.one_in, view.lost, view.failure.as_deref()), (4, 0, None));
+    let [unsplit, split] = &view.groups[..] else { panic!("{view:?}") };
+    let counted = router.enter(|| Remote::named("default").status().unwrap()).unwrap().counted.unwrap();
+    // A busy machine may retransmit SYNs, which the firewall counts again.
+    assert!(counted.experiment >= unsplit.counts.begun && counted.split + counted.experiment >= CONNECTIONS, "{counted:?}");
+    for group in [unsplit, split] {
+        // A quarter, within five standard deviations.
+        assert!((57..=143).contains(&group.counts.begun), "{group:?}");
+        // The round trip of the client's link is 8 ms. A machine that is busy adds to it.
+        let rtt = group.near_rtt_s.unwrap();
+        assert!((0.0079..0.08).contains(&rtt), "{group:?}");
+    }
+    // The round trip of the server's link is 32 ms, and the proxy answers split connections itself.
+    assert!((0.0319..0.32).contains(&unsplit.far_rtt_s.unwrap()) && split.far_rtt_s.is_none(), "{view:?}");
+    // All destinations, and one prefix of each family; each of all sizes and of the one there is.
+    let names: Vec<_> = view.rows.iter().map(|row| (row.prefix.as_deref(), row.size.as_deref())).collect();
+    let [v4, v6] = addresses.map(|address| proxy_prefix(address));
+    let of_prefix = |prefix: &str| names.iter().filter(|(of, _)| *of == Some(prefix)).count();
+    assert_eq!(
+        (&names[..2], of_prefix(&v4), of_prefix(&v6), names.len()),
+        (&[(None, None), (None, Some("<100kB"))][..], 2, 2, 6),
+        "{names:?}"
+    );
+    for row in &view.rows {
+        // The handshake and the request take two round trips of 40 ms. Split, the handshake takes 8.
+        assert!(row.unsplit_s.unwrap() > 0.0799 && row.split_s.unwrap() > 0.0479, "{row:?}");
+        assert!(row.gain.is_some_and(|gain| gain.low <= gain.ratio && gain.ratio <= gain.high), "{row:?}");
+    }
+    let shown = router.command(TANDEM).arg("experiment").output().unwrap();
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(text.contains("<100kB") && text.contains(" × as fast (") && text.contains("1 in 4 "), "{text}");
+}
+
+/// The prefix of a destination as the view names it.
+fn proxy_prefix(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => format!("{}/24", std::net::Ipv4Addr::from_bits(v4.to_bits() & !0xff)),
+        IpAddr::V6(v6) => format!("{}/48", std::net::Ipv6Addr::from_bits(v6.to_bits() >> 80 << 80)),
+    }
+}
+
+#[test]
+fn groups_are_measured_behind_nat_and_a_stateful_firewall() {
+    if skip("groups_are_measured_behind_nat_and_a_stateful_firewall", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    nft(&routed.router, super::nat::HOME_ROUTER);
+    serve(&routed.server, 80);
+    let _proxy = routed.configured("experiment = \"1 in 2\"\n[[rule]]\nin = \"near\"\n");
+    for _ in 0..20 {
+        SERVER.into_iter().for_each(|address| download(routed.connect(address, 80).unwrap()));
+    }
+    wait_until("all connections have a time", || counts(&routed.router).iter().map(|counts| counts.complete).sum::<u64>() == 40);
+    // One of 40 groups of one kind would be a chance of 2⁻³⁹.
+    assert!(counts(&routed.router).iter().all(|counts| counts.complete > 0), "{:?}", view(&routed.router));
+    let rows = view(&routed.router).rows;
+    assert!(rows.iter().any(|row| row.prefix.as_deref() == Some("10.99.2.0/24") && row.unsplit + row.split == 20), "{rows:?}");
+}
+
+/// The source ports of which connections pass unsplit, by the firewall's count.
+fn unsplit_ports(routed: &Routed) -> Vec<u16> {
+    let passed = || routed.status().counted.unwrap().experiment;
+    let is_unsplit = |port: &u16| {
+        let address = SocketAddr::new("10.99.1.1".parse().unwrap(), *port);
+        let prepare = |socket: &Socket| {
+            // A reset at the end, so that the port can be used again.
+            socket.set_linger(Some(Duration::ZERO))?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&address.into())
+        };
+        let before = passed();
+        let mut stream = dial(&routed.client, SERVER[0], 80, prepare).unwrap();
+        assert!(echoes(&mut stream));
+        passed() > before
+    };
+    (20_001..20_041).filter(is_unsplit).collect()
+}
+
+#[test]
+fn a_connection_stays_in_its_group_and_results_are_kept_over_a_hot_restart() {
+    if skip("a_connection_stays_in_its_group_and_results_are_kept_over_a_hot_restart", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.echo(80);
+    let _proxy = routed.proxy(&["--experiment", "1 in 3"]);
+    let before = unsplit_ports(&routed);
+    // Of 40, a third: 13, with a standard deviation of 3.
+    assert!((1..=28).contains(&before.len()), "{before:?}");
+    let ended = |counts: [GroupCounts; 2]| counts.map(|counts| counts.reset);
+    wait_until("the resets are counted", || ended(counts(&routed.router))[0] == before.len() as u64);
+    let output = routed.tandem(&["restart"]);
+    assert!(output.status.success(), "{output:?}\n{}", routed.log());
+    let [kept, _] = ended(counts(&routed.router));
+    assert_eq!(kept, before.len() as u64, "{}", routed.log());
+    assert_eq!(unsplit_ports(&routed), before);
+    // The next process reads the packet log as soon as the earlier one has left it.
+    wait_until("the next process measures", || {
+        unsplit_ports(&routed);
+        ended(counts(&routed.router))[0] >= 2 * before.len() as u64
+    });
+}
+
+#[test]
+fn an_experiment_begins_and_ends_by_a_reload() {
+    if skip("an_experiment_begins_and_ends_by_a_reload", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    serve(&routed.server, 80);
+    let proxy = routed.configured("");
+    let shown = |code: i32| routed.tandem(&["experiment"]).status.code() == Some(code);
+    assert!(shown(3), "there is none");
+    let configure = |text: &str| {
+        routed.write(&format!("{text}\n[[listen]]\ntransparent = \"[::]:5000\"\n"));
+        proxy.signal("HUP");
+    };
+    configure("experiment = \"1 in 2\"");
+    wait_until("the experiment has begun", || shown(0));
+    wait_until("both groups are measured", || {
+        download(routed.connect(SERVER[1], 80).unwrap());
+        counts(&routed.router).iter().all(|counts| counts.complete > 1)
+    });
+    configure("experiment = \"1 in 2\"\n[near]\nnot_sent = \"128KiB\"");
+    wait_until("it has begun anew, with other profiles", || counts(&routed.router).iter().all(|counts| counts.begun == 0));
+    configure("");
+    wait_until("it has ended", || shown(3));
+    let before = routed.status().counted.unwrap();
+    (0..20).for_each(|_| download(routed.connect(SERVER[0], 80).unwrap()));
+    let after = routed.status().counted.unwrap();
+    assert_eq!((after.split, after.experiment), (before.split + 20, before.experiment), "all are split");
+}
+
+#[test]
+fn the_page_shows_the_comparison_in_a_browser() {
+    if skip("the_page_shows_the_comparison_in_a_browser", &["nft", "ip", CHROMIUM]) {
+        return;
+    }
+    let routed = Routed::new();
+    serve(&routed.server, 80);
+    ip(&routed.router, &["link set lo up"]);
+    let _proxy = routed.proxy(&["--experiment", "1 in 2", "--page", "127.0.0.1:9155"]);
+    wait_until("both groups have a time", || {
+        SERVER.into_iter().for_each(|address| download(routed.connect(address, 80).unwrap()));
+        counts(&routed.router).iter().all(|counts| counts.complete > 3)
+    });
+    let browser = Browser::open(&routed.router, "http://127.0.0.1:9155/");
+    browser.wait_for("the comparison is shown", "!document.getElementById('experiment-section')?.hidden");
+    browser.wait_for("it has all rows", "document.querySelectorAll('#experiment tr').length === 6");
+    let cells = browser.eval("[...document.querySelectorAll('#experiment tr')[0].cells].map(cell => cell.textContent)");
+    let cells: Vec<&str> = cells.as_array().unwrap().iter().map(|cell| cell.as_str().unwrap()).collect();
+    assert!(cells[0] == "all" && cells[1] == "all" && cells[6].contains(" … ") && !cells[7].is_empty(), "{cells:?}");
+    let bar = browser.eval("document.querySelector('#experiment .interval b').getBoundingClientRect().width");
+    assert!(bar.as_f64().unwrap() > 0.0);
+    let state = browser.eval("document.getElementById('experiment-state').textContent");
+    assert!(state.as_str().unwrap().starts_with("1 in 2 connections passes unsplit. unsplit: "), "{state}");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
