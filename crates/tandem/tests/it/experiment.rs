@@ -95,7 +95,7 @@ fn a_share_passes_unsplit_and_both_groups_are_measured_alike() {
     assert!((0.0319..0.32).contains(&unsplit.far_rtt_s.unwrap()) && split.far_rtt_s.is_none(), "{view:?}");
     // All destinations, and one prefix of each family; each of all sizes and of the one there is.
     let names: Vec<_> = view.rows.iter().map(|row| (row.prefix.as_deref(), row.size.as_deref())).collect();
-    let [v4, v6] = addresses.map(|address| proxy_prefix(address));
+    let [v4, v6] = addresses.map(proxy_prefix);
     let of_prefix = |prefix: &str| names.iter().filter(|(of, _)| *of == Some(prefix)).count();
     assert_eq!(
         (&names[..2], of_prefix(&v4), of_prefix(&v6), names.len()),
