@@ -171,7 +171,7 @@ impl SetupCommand {
         let (nat, clients) = (found.suggested_nat(&long_link.0), Clients(found.suggested_clients(&long_link.0)));
         let mut ask = Asked(terminal);
         Ok(Answers {
-            rate: ask.one(self.rate.map(Some), None, |terminal| terminal.rate())?,
+            rate: ask.one(self.rate.map(Some), None, Terminal::rate)?,
             nat: ask.one(self.nat, nat, |terminal| terminal.nat(&found.nat, nat))?,
             clients: ask.one(self.clients.clone(), clients.clone(), |terminal| terminal.clients(&clients))?.0,
             metrics: ask.one(self.metrics, Metrics(Some(detect::METRICS)), Terminal::metrics)?.0,
