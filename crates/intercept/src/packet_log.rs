@@ -82,8 +82,8 @@ pub struct LoggedPacket {
     pub seq: u32,
     /// Acknowledgement number.
     pub ack: u32,
-    /// The flags.
-    flags: u8,
+    /// The flags, as in the header; see [`is_syn`](Self::is_syn) and the like.
+    pub flags: u8,
     /// Bytes of payload.
     pub payload: u32,
 }
