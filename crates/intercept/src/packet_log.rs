@@ -82,7 +82,7 @@ pub struct LoggedPacket {
     pub seq: u32,
     /// Acknowledgement number.
     pub ack: u32,
-    /// The flags, as in the header.
+    /// The flags, as in the header; see [`is_syn`](Self::is_syn) and the like.
     pub flags: u8,
     /// Bytes of payload.
     pub payload: u32,
