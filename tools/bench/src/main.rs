@@ -5,10 +5,11 @@
 //! (`comparison`; `rival` starts them, `load` generates the traffic). `bond`: a bond beside a relay
 //! (`bond_cost`). `control`: congestion controllers beside the kernel's. `pairs`: a bond beside the
 //! better of its networks (`network_pairs`). `paths`: the data path over rates, round trips and
-//! buffers (`path_sweep`). `pepsal`: PEPsal beside the proxy over a satellite link. `traces`:
-//! controllers over recorded links (`varying_links`). `equations`: how fast the models are
-//! evaluated. `experiment`: how often the interval of the proxy's experiment covers the true gain.
-//! `ns2`: the simulator beside ns-2. `large-trace`: how fast the detector reads a trace.
+//! buffers (`path_sweep`). `pepsal`: PEPsal beside the proxy over a satellite link. `quic`: page
+//! loads of a browser with QUIC and without (`quic_pages`). `traces`: controllers over recorded
+//! links (`varying_links`). `equations`: how fast the models are evaluated. `experiment`: how often
+//! the interval of the proxy's experiment covers the true gain. `ns2`: the simulator beside ns-2.
+//! `large-trace`: how fast the detector reads a trace.
 
 mod bond_cost;
 mod comparison;
@@ -25,6 +26,7 @@ mod ns2;
 mod other_program;
 mod path_sweep;
 mod pepsal;
+mod quic_pages;
 mod rival;
 mod sys;
 mod varying_links;
@@ -66,6 +68,7 @@ enum BenchCommand {
     Paths(path_sweep::PathSweep),
     Pepsal(pepsal::PepsalComparison),
     Proxy(comparison::ProxyComparison),
+    Quic(quic_pages::QuicPages),
     Render(RenderPages),
     Traces(varying_links::VaryingLinks),
 }
@@ -118,6 +121,7 @@ fn main() -> Result<ExitCode> {
         }
         BenchCommand::Pepsal(pepsal) => measure("pepsal", to, |record| pepsal.measure(record)),
         BenchCommand::Proxy(proxy) => measure("proxy", to, |record| proxy.measure(record)),
+        BenchCommand::Quic(pages) => measure("quic", to, |record| pages.measure(record)),
         BenchCommand::Traces(links) => measure("traces", to, |record| links.measure(record)),
     }
     .map(|()| ExitCode::SUCCESS)
