@@ -2,6 +2,8 @@
 
 mod apply;
 mod live;
+mod path_advice;
+mod trials;
 
 use crate::{
     CommandError, output,
@@ -9,11 +11,10 @@ use crate::{
 };
 use advise::{AdviceVerdict, Advisor};
 use clap::Args;
-use outcome::{Engine, Outcome};
-use runner::{RunOptions, RunOrder, SeedRange};
+use live::LiveFlags;
 use scenario::{Assignment, ScenarioFile, Variant};
-use std::{fmt::Write as _, path::PathBuf, str::FromStr, thread};
-use units::{Rate, Span};
+use std::{fmt::Write as _, path::PathBuf, str::FromStr};
+use trials::{Trials, by_equations};
 
 /// Advise whether to split a path: where, with which controller and buffer, and the gain
 ///
@@ -38,24 +39,8 @@ pub(crate) struct AdviseCommand {
     /// With --link: number of downloads at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]
     flows: u32,
-    /// Advise on the paths of the running proxy, from what it measures of its connections: one
-    /// recommendation for each destination prefix that carries much
-    #[arg(long, conflicts_with_all = ["file", "links", "sets"])]
-    live: bool,
-    /// With --live: write the advice into the configuration file of the proxy, keep the old file
-    /// beside it, and reload
-    #[arg(long, requires = "live")]
-    apply: bool,
-    /// With --live: how long the connections are watched
-    #[arg(long = "for", value_name = "TIME", default_value = "10s", requires = "live")]
-    time: Span,
-    /// With --live: rate of the link that carries the data to its receivers, if the proxy does not
-    /// know it as a capacity
-    #[arg(long, value_name = "RATE", requires = "live")]
-    rate: Option<Rate>,
-    /// With --live: name of the proxy, if several run
-    #[arg(long, value_name = "NAME", default_value = "default", requires = "live")]
-    name: String,
+    #[command(flatten)]
+    live: LiveFlags,
     /// Override a key of the scenario: link.2.loss.per_packet=0.01
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<Assignment>,
@@ -71,8 +56,9 @@ pub(crate) struct AdviseCommand {
 
 impl AdviseCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        if self.live {
-            return live::run(&self);
+        let trials = Trials { seeds: self.seeds, flags: self.flags, json: self.json };
+        if self.live.live {
+            return live::run(&self.live, &trials);
         }
         let (origin, mut variants) = self.path()?;
         if variants.len() > 1 {
@@ -83,10 +69,10 @@ impl AdviseCommand {
         let scenario = variants.remove(0).scenario;
         let advisor = Advisor::new(&scenario).map_err(|why| CommandError::Usage(format!("{origin}: {why}")))?;
         let candidates = advisor.candidates();
-        let outcomes = self.simulate(&candidates)?;
+        let outcomes = trials.simulate(&candidates)?;
         let advice = advisor.advice(&outcomes, &by_equations(&candidates)).map_err(|why| CommandError::CannotTell(why.to_string()))?;
         let buffers = match advice.verdict {
-            AdviceVerdict::Split => advisor.buffer_results(advice.objective, &self.simulate(&advisor.buffers(&advice.split.candidate))?),
+            AdviceVerdict::Split => advisor.buffer_results(advice.objective, &trials.simulate(&advisor.buffers(&advice.split.candidate))?),
             AdviceVerdict::DoesNotPay | AdviceVerdict::CannotTell => Vec::new(),
         };
         if self.json {
@@ -109,17 +95,6 @@ impl AdviseCommand {
             .and_then(|file| file.variants(&self.sets))
             .map_err(|error| CommandError::Usage(error.to_string()))?;
         Ok((origin.to_owned(), variants))
-    }
-
-    /// Returns the simulator's outcomes of each variant with each seed.
-    fn simulate(&self, variants: &[Variant]) -> Result<Vec<Outcome>, CommandError> {
-        let seeds = SeedRange { first: None, count: self.seeds };
-        let planned = runner::plan(variants, seeds, RunOrder::ByVariant, |_, _| Box::new(sim::Sim::default()));
-        let options = self.flags.options(self.json);
-        // Runs in virtual time have no deadlines, so that every core can take one.
-        let jobs = options.jobs.or_else(|| thread::available_parallelism().ok().map(usize::from));
-        let (outcomes, failure) = runs::run_all(planned, RunOptions { jobs, ..options });
-        failure.map_or(Ok(outcomes), Err)
     }
 }
 
@@ -161,15 +136,6 @@ impl LinkArgument {
         }
         text
     }
-}
-
-/// Returns the outcomes of the equations for the candidates that they cover.
-fn by_equations(candidates: &[Variant]) -> Vec<Outcome> {
-    let answer = |variant: &Variant| {
-        let outcome = theory::Theory.run(&variant.scenario, variant.scenario.seed, &()).ok()?;
-        Some(Outcome { case: variant.case.clone(), ..outcome })
-    };
-    candidates.iter().filter_map(answer).collect()
 }
 
 #[cfg(test)]

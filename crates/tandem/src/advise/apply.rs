@@ -1,6 +1,6 @@
 //! Writes advice into the configuration file of the running proxy, and has the proxy read it again.
 
-use super::live::{PathAdvice, Recommendation, buffer};
+use super::path_advice::{PathAdvice, Recommendation, buffer};
 use crate::{CommandError, flows::failed, service::usage};
 use proxy::{
     Service,
@@ -185,7 +185,7 @@ fn reload(remote: &Remote) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::live::{SplitSettings, example},
+        super::path_advice::{SplitSettings, example},
         *,
     };
 

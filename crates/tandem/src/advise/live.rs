@@ -1,22 +1,26 @@
 //! `tandem advise --live`: advice on the paths of a running proxy's connections, from what the proxy
 //! has measured of them.
 
-use super::{AdviseCommand, by_equations};
-use crate::{CommandError, advise::apply, flows::failed, output};
+use super::{
+    apply,
+    path_advice::{PathAdvice, Recommendation, SplitSettings, text},
+    trials::{Trials, by_equations},
+};
+use crate::{CommandError, flows::failed};
 use ::advise::{Advice, AdviceVerdict, Advisor, ProxyLeg, buffer_to_configure};
+use clap::Args;
 use monitor::{MeasuredPath, PathObserver};
 use proxy::{
     ExperimentRow, Limiter,
     control::{ProxyStatus, Remote},
 };
 use scenario::ScenarioFile;
-use serde::Serialize;
 use std::{
     fmt::Write as _,
     thread,
     time::{Duration, Instant},
 };
-use units::{Bytes, Rate};
+use units::{Rate, Span};
 
 /// Time from sample to sample.
 const SAMPLE: Duration = Duration::from_secs(1);
@@ -31,88 +35,48 @@ const PAYLOAD: f64 = 1448.0 / 1500.0;
 /// Rate of a link that is not the limit, at least: bit/s.
 const FAST: f64 = 100e6;
 
-/// What to do with the connections to a prefix.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "action")]
-pub(super) enum Recommendation {
-    /// Split them, with these settings.
-    Split(SplitSettings),
-    /// Let them pass unsplit.
-    Bypass,
-    /// Change nothing: there is no advice, and why.
-    None {
-        /// Why not.
-        why: String,
-    },
-}
-
-/// The settings of a split.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct SplitSettings {
-    /// `near` or `far`: the leg that sends the data.
-    pub(super) leg: &'static str,
-    pub(super) control: String,
-    pub(super) capacity: Option<String>,
-    pub(super) buffer_bytes: Option<u64>,
-}
-
-/// Advice on a path.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct PathAdvice {
-    pub(super) path: MeasuredPath,
-    pub(super) recommendation: Recommendation,
-    /// Sentences.
-    pub(super) why: Vec<String>,
-    /// What the experiment has shown of this prefix.
-    experiment: Option<ExperimentRow>,
-    /// Lines for the configuration.
-    pub(super) config: Option<String>,
-}
-
-impl PathAdvice {
-    /// The name of the profile in the configuration.
-    fn profile(&self) -> String {
-        format!("advice-{}", self.path.prefix.replace(['/', ':'], "-"))
-    }
-
-    /// What to add to the configuration.
-    fn lines(&self) -> Option<String> {
-        let prefix = &self.path.prefix;
-        match &self.recommendation {
-            Recommendation::Bypass => Some(format!("[[rule]]\nto     = \"{prefix}\"\naction = \"bypass\"\n")),
-            Recommendation::Split(settings) => {
-                let profile = self.profile();
-                let mut text = format!("[[leg]]\nname    = \"{profile}\"\ncontrol = \"{}\"\n", settings.control);
-                if let Some(capacity) = &settings.capacity {
-                    let _ = writeln!(text, "capacity = \"{capacity}\"");
-                }
-                let _ = write!(text, "\n[[rule]]\nto   = \"{prefix}\"\n{:4} = \"{profile}\"\n", settings.leg);
-                Some(text)
-            }
-            Recommendation::None { .. } => None,
-        }
-    }
+/// Options of advice on a running proxy.
+#[derive(Debug, Args)]
+pub(super) struct LiveFlags {
+    /// Advise on the paths of the running proxy, from what it measures of its connections: one
+    /// recommendation for each destination prefix that carries much
+    #[arg(long, conflicts_with_all = ["file", "links", "sets"])]
+    pub(super) live: bool,
+    /// With --live: write the advice into the configuration file of the proxy, keep the old file
+    /// beside it, and reload
+    #[arg(long, requires = "live")]
+    apply: bool,
+    /// With --live: how long the connections are watched
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", requires = "live")]
+    time: Span,
+    /// With --live: rate of the link that carries the data to its receivers, if the proxy does not
+    /// know it as a capacity
+    #[arg(long, value_name = "RATE", requires = "live")]
+    rate: Option<Rate>,
+    /// With --live: name of the proxy, if several run
+    #[arg(long, value_name = "NAME", default_value = "default", requires = "live")]
+    name: String,
 }
 
 /// Gives advice on the paths of the running proxy, and applies it if that is asked for.
-pub(super) fn run(command: &AdviseCommand) -> Result<(), CommandError> {
-    let remote = Remote::named(&command.name);
+pub(super) fn run(flags: &LiveFlags, trials: &Trials) -> Result<(), CommandError> {
+    let remote = Remote::named(&flags.name);
     let status = remote.status().map_err(failed)?;
     // Before anything is measured: a proxy that runs from flags cannot follow.
-    let configuration = if command.apply { Some(apply::configuration(&status)?) } else { None };
-    let paths = observe(&remote, command.time.duration())?;
+    let configuration = if flags.apply { Some(apply::configuration(&status)?) } else { None };
+    let paths = observe(&remote, flags.time.duration())?;
     let experiment = remote.experiment().map_err(failed)?.map(|view| view.rows).unwrap_or_default();
     let mut all = Vec::new();
     for path in paths.into_iter().take(PATHS) {
-        all.push(advise(command, path, &status, &experiment)?);
+        all.push(advise((flags.rate, trials), path, &status, &experiment)?);
     }
-    if command.json {
+    if trials.json {
         outln!("{}", serde_json::to_string(&all).unwrap_or_default());
     } else {
-        out!("{}", text(&all, command.time.duration()));
+        out!("{}", text(&all, flags.time.duration()));
     }
     if all.is_empty() || all.iter().all(|advice| advice.config.is_none()) {
-        return if command.apply { Err(CommandError::CannotTell("there is no advice to apply".into())) } else { Ok(()) };
+        return if flags.apply { Err(CommandError::CannotTell("there is no advice to apply".into())) } else { Ok(()) };
     }
     configuration.map_or(Ok(()), |configuration| apply::apply(&remote, &configuration, &all))
 }
@@ -130,13 +94,13 @@ fn observe(remote: &Remote, time: Duration) -> Result<Vec<MeasuredPath>, Command
 }
 
 fn advise(
-    command: &AdviseCommand,
+    (rate, trials): (Option<Rate>, &Trials),
     path: MeasuredPath,
     status: &ProxyStatus,
     experiment: &[ExperimentRow],
 ) -> Result<PathAdvice, CommandError> {
     let measured = experiment.iter().find(|row| row.prefix.as_deref() == Some(&path.prefix) && row.size.is_none()).cloned();
-    let (recommendation, why) = recommend(command, &path, status, measured.as_ref())?;
+    let (recommendation, why) = recommend((rate, trials), &path, status, measured.as_ref())?;
     let mut advice = PathAdvice { path, recommendation, why, experiment: measured, config: None };
     advice.config = advice.lines();
     Ok(advice)
@@ -149,7 +113,7 @@ fn decided(row: Option<&ExperimentRow>) -> Option<(f64, f64, f64)> {
 }
 
 fn recommend(
-    command: &AdviseCommand,
+    (rate, trials): (Option<Rate>, &Trials),
     path: &MeasuredPath,
     status: &ProxyStatus,
     experiment: Option<&ExperimentRow>,
@@ -168,7 +132,7 @@ fn recommend(
     }
     let (limiter, share) = path.limits.first().copied().unwrap_or((Limiter::Sender, 0.0));
     let own_leg = if path.is_download() { Limiter::NearLeg } else { Limiter::FarLeg };
-    let known = command.rate.or_else(|| match &status.links[..] {
+    let known = rate.or_else(|| match &status.links[..] {
         [link] if link.capacity_bps > 0 => Some(Rate(link.capacity_bps)),
         _ => None,
     });
@@ -192,7 +156,7 @@ fn recommend(
     // A capacity that was not given must not become a setting.
     let advisor = if known.is_some() { advisor } else { advisor.with_unknown_capacity() };
     let candidates = advisor.candidates();
-    let outcomes = command.simulate(&candidates)?;
+    let outcomes = trials.simulate(&candidates)?;
     let advice = match advisor.advice(&outcomes, &by_equations(&candidates)) {
         Ok(advice) => advice,
         Err(error) => return none(error.to_string(), why),
@@ -210,7 +174,7 @@ fn recommend(
         AdviceVerdict::DoesNotPay => return none("simulation and experiment disagree: let the experiment go on".into(), why),
         AdviceVerdict::CannotTell => return none("the simulated gain may be chance".into(), why),
     }
-    let buffers = advisor.buffer_results(advice.objective, &command.simulate(&advisor.buffers(&gain.candidate))?);
+    let buffers = advisor.buffer_results(advice.objective, &trials.simulate(&advisor.buffers(&gain.candidate))?);
     Ok((Recommendation::Split(settings(&advice, buffer_to_configure(&buffers))), why))
 }
 
@@ -260,87 +224,13 @@ fn name_of(limiter: Limiter) -> &'static str {
     }
 }
 
-/// The advice in words, and the lines for the configuration.
-fn text(all: &[PathAdvice], time: Duration) -> String {
-    if all.is_empty() {
-        return format!(
-            "No split connection carried data in {} s: try again while there is traffic, or watch longer (--for).\n",
-            time.as_secs()
-        );
-    }
-    let mut out = String::new();
-    for advice in all {
-        let MeasuredPath { prefix, flows, near, far, control, .. } = &advice.path;
-        let loss = |loss: Option<f64>| loss.map_or("unknown".into(), |loss| format!("{:.2} %", loss * 100.0));
-        let what = match &advice.recommendation {
-            Recommendation::Split(settings) => {
-                let capacity = settings.capacity.as_ref().map_or(String::new(), |capacity| format!(", capacity {capacity}"));
-                let buffer = settings.buffer_bytes.map_or(String::new(), |bytes| format!(", buffer {}", Bytes(bytes)));
-                format!("split, with {} on the {} leg{capacity}{buffer}", settings.control, settings.leg)
-            }
-            Recommendation::Bypass => "let them pass unsplit".into(),
-            Recommendation::None { why } => format!("no advice: {why}"),
-        };
-        let head = format!(
-            "{prefix}: {what}. Measured of {flows} connections: round trips {:.0} ms near and {:.0} ms far, losses {} near and {} far, at most \
-             {}, now with {control}. {}",
-            near.rtt_s * 1e3,
-            far.rtt_s * 1e3,
-            loss(near.loss),
-            loss(far.loss),
-            Rate(advice.path.peak_bps as u64),
-            advice.why.join(" ")
-        );
-        out += &(report::wrap(head.trim_end(), output::width()) + "\n");
-        if let Some(lines) = &advice.config {
-            out += &format!("\n{}", lines.lines().map(|line| format!("    {line}").trim_end().to_owned() + "\n").collect::<String>());
-        }
-        out += "\n";
-    }
-    if let Some(bytes) = buffer(all) {
-        out += &format!("For all of them, before the first [table] of the file:\n\n    buffer = \"{}\"\n", Bytes(bytes));
-    }
-    out
-}
-
-/// The buffer that suffices for every split; absent: none is known.
-pub(super) fn buffer(all: &[PathAdvice]) -> Option<u64> {
-    let of = |advice: &PathAdvice| match &advice.recommendation {
-        Recommendation::Split(settings) => settings.buffer_bytes,
-        _ => None,
-    };
-    all.iter().filter_map(of).max()
-}
-
-#[cfg(test)]
-pub(super) fn example(prefix: &str, recommendation: Recommendation) -> PathAdvice {
-    use monitor::MeasuredLeg;
-    let leg = |rtt_s, loss| MeasuredLeg { rtt_s, loss };
-    let path = MeasuredPath {
-        prefix: prefix.into(),
-        flows: 7,
-        down_bytes: 7_000_000,
-        up_bytes: 1000,
-        near: leg(0.6, Some(0.005)),
-        far: leg(0.02, None),
-        control: "cubic".into(),
-        peak_bps: 2.5e6,
-        concurrent: 3.6,
-        limits: vec![(Limiter::NearLeg, 0.9), (Limiter::Sender, 0.1)],
-        mean_bytes: 1_000_000,
-    };
-    let mut advice = PathAdvice { path, recommendation, why: vec!["Because.".into()], experiment: None, config: None };
-    advice.config = advice.lines();
-    advice
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_measured_path_becomes_a_scenario() {
-        let mut path = example("192.0.2.0/24", Recommendation::Bypass).path;
+        let mut path = super::super::path_advice::example("192.0.2.0/24", Recommendation::Bypass).path;
         let scenario = |path: &MeasuredPath| {
             let text = scenario_text(path, Rate(20_000_000), path.limits[0].0);
             ScenarioFile::parse(&text, "test").unwrap().variants(&[]).unwrap().remove(0).scenario
@@ -354,24 +244,5 @@ mod tests {
         path.far.loss = Some(0.01);
         let upload = scenario(&path);
         assert_eq!((upload.links[0].delay, upload.links[1].delay), ("300ms".parse().unwrap(), "10ms".parse().unwrap()));
-    }
-
-    #[test]
-    fn advice_has_the_lines_of_the_configuration() {
-        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: Some("20Mbit".into()), buffer_bytes: Some(4 << 20) };
-        let split = example("2001:db8::/48", Recommendation::Split(settings));
-        let bypass = example("192.0.2.0/24", Recommendation::Bypass);
-        let lines = [split.config.as_deref().unwrap(), bypass.config.as_deref().unwrap()].join("\n");
-        let file = format!("{lines}\n[[listen]]\ntransparent = \"[::]:5000\"\n");
-        let config = proxy::Service::parse(&file, "test").unwrap().config;
-        assert_eq!(config.policy.rules[0].near.as_deref(), config.policy.legs[0].name.as_deref());
-        assert_eq!(config.policy.legs[0].profile.control.as_deref(), Some("bbr"));
-        assert_eq!(config.policy.rules[1].action, intercept::Action::Bypass);
-        let all = [split, bypass];
-        let shown = text(&all, Duration::from_secs(10));
-        assert!(
-            shown.contains("split, with bbr on the near leg, capacity 20Mbit, buffer 4MiB") && shown.contains("    buffer = \"4MiB\""),
-            "{shown}"
-        );
     }
 }

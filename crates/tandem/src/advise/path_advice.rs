@@ -1,0 +1,170 @@
+//! Advice on a path of the running proxy: what to do, why, in words and as lines of a configuration.
+
+use crate::output;
+use monitor::MeasuredPath;
+use proxy::ExperimentRow;
+use serde::Serialize;
+use std::{fmt::Write as _, time::Duration};
+use units::{Bytes, Rate};
+
+/// What to do with the connections to a prefix.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "action")]
+pub(super) enum Recommendation {
+    /// Split them, with these settings.
+    Split(SplitSettings),
+    /// Let them pass unsplit.
+    Bypass,
+    /// Change nothing: there is no advice, and why.
+    None {
+        /// Why not.
+        why: String,
+    },
+}
+
+/// The settings of a split.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct SplitSettings {
+    /// `near` or `far`: the leg that sends the data.
+    pub(super) leg: &'static str,
+    pub(super) control: String,
+    pub(super) capacity: Option<String>,
+    pub(super) buffer_bytes: Option<u64>,
+}
+
+/// Advice on a path.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct PathAdvice {
+    pub(super) path: MeasuredPath,
+    pub(super) recommendation: Recommendation,
+    /// Sentences.
+    pub(super) why: Vec<String>,
+    /// What the experiment has shown of this prefix.
+    pub(super) experiment: Option<ExperimentRow>,
+    /// Lines for the configuration.
+    pub(super) config: Option<String>,
+}
+
+impl PathAdvice {
+    /// The name of the profile in the configuration.
+    fn profile(&self) -> String {
+        format!("advice-{}", self.path.prefix.replace(['/', ':'], "-"))
+    }
+
+    /// What to add to the configuration.
+    pub(super) fn lines(&self) -> Option<String> {
+        let prefix = &self.path.prefix;
+        match &self.recommendation {
+            Recommendation::Bypass => Some(format!("[[rule]]\nto     = \"{prefix}\"\naction = \"bypass\"\n")),
+            Recommendation::Split(settings) => {
+                let profile = self.profile();
+                let mut text = format!("[[leg]]\nname    = \"{profile}\"\ncontrol = \"{}\"\n", settings.control);
+                if let Some(capacity) = &settings.capacity {
+                    let _ = writeln!(text, "capacity = \"{capacity}\"");
+                }
+                let _ = write!(text, "\n[[rule]]\nto   = \"{prefix}\"\n{:4} = \"{profile}\"\n", settings.leg);
+                Some(text)
+            }
+            Recommendation::None { .. } => None,
+        }
+    }
+}
+
+/// The advice in words, and the lines for the configuration.
+pub(super) fn text(all: &[PathAdvice], time: Duration) -> String {
+    if all.is_empty() {
+        return format!(
+            "No split connection carried data in {} s: try again while there is traffic, or watch longer (--for).\n",
+            time.as_secs()
+        );
+    }
+    let mut out = String::new();
+    for advice in all {
+        let MeasuredPath { prefix, flows, near, far, control, .. } = &advice.path;
+        let loss = |loss: Option<f64>| loss.map_or("unknown".into(), |loss| format!("{:.2} %", loss * 100.0));
+        let what = match &advice.recommendation {
+            Recommendation::Split(settings) => {
+                let capacity = settings.capacity.as_ref().map_or(String::new(), |capacity| format!(", capacity {capacity}"));
+                let buffer = settings.buffer_bytes.map_or(String::new(), |bytes| format!(", buffer {}", Bytes(bytes)));
+                format!("split, with {} on the {} leg{capacity}{buffer}", settings.control, settings.leg)
+            }
+            Recommendation::Bypass => "let them pass unsplit".into(),
+            Recommendation::None { why } => format!("no advice: {why}"),
+        };
+        let head = format!(
+            "{prefix}: {what}. Measured of {flows} connections: round trips {:.0} ms near and {:.0} ms far, losses {} near and {} far, at most \
+             {}, now with {control}. {}",
+            near.rtt_s * 1e3,
+            far.rtt_s * 1e3,
+            loss(near.loss),
+            loss(far.loss),
+            Rate(advice.path.peak_bps as u64),
+            advice.why.join(" ")
+        );
+        out += &(report::wrap(head.trim_end(), output::width()) + "\n");
+        if let Some(lines) = &advice.config {
+            out += &format!("\n{}", lines.lines().map(|line| format!("    {line}").trim_end().to_owned() + "\n").collect::<String>());
+        }
+        out += "\n";
+    }
+    if let Some(bytes) = buffer(all) {
+        out += &format!("For all of them, before the first [table] of the file:\n\n    buffer = \"{}\"\n", Bytes(bytes));
+    }
+    out
+}
+
+/// The buffer that suffices for every split; absent: none is known.
+pub(super) fn buffer(all: &[PathAdvice]) -> Option<u64> {
+    let of = |advice: &PathAdvice| match &advice.recommendation {
+        Recommendation::Split(settings) => settings.buffer_bytes,
+        _ => None,
+    };
+    all.iter().filter_map(of).max()
+}
+
+#[cfg(test)]
+pub(super) fn example(prefix: &str, recommendation: Recommendation) -> PathAdvice {
+    use monitor::MeasuredLeg;
+    use proxy::Limiter;
+    let leg = |rtt_s, loss| MeasuredLeg { rtt_s, loss };
+    let path = MeasuredPath {
+        prefix: prefix.into(),
+        flows: 7,
+        down_bytes: 7_000_000,
+        up_bytes: 1000,
+        near: leg(0.6, Some(0.005)),
+        far: leg(0.02, None),
+        control: "cubic".into(),
+        peak_bps: 2.5e6,
+        concurrent: 3.6,
+        limits: vec![(Limiter::NearLeg, 0.9), (Limiter::Sender, 0.1)],
+        mean_bytes: 1_000_000,
+    };
+    let mut advice = PathAdvice { path, recommendation, why: vec!["Because.".into()], experiment: None, config: None };
+    advice.config = advice.lines();
+    advice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_has_the_lines_of_the_configuration() {
+        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: Some("20Mbit".into()), buffer_bytes: Some(4 << 20) };
+        let split = example("2001:db8::/48", Recommendation::Split(settings));
+        let bypass = example("192.0.2.0/24", Recommendation::Bypass);
+        let lines = [split.config.as_deref().unwrap(), bypass.config.as_deref().unwrap()].join("\n");
+        let file = format!("{lines}\n[[listen]]\ntransparent = \"[::]:5000\"\n");
+        let config = proxy::Service::parse(&file, "test").unwrap().config;
+        assert_eq!(config.policy.rules[0].near.as_deref(), config.policy.legs[0].name.as_deref());
+        assert_eq!(config.policy.legs[0].profile.control.as_deref(), Some("bbr"));
+        assert_eq!(config.policy.rules[1].action, intercept::Action::Bypass);
+        let all = [split, bypass];
+        let shown = text(&all, Duration::from_secs(10));
+        assert!(
+            shown.contains("split, with bbr on the near leg, capacity 20Mbit, buffer 4MiB") && shown.contains("    buffer = \"4MiB\""),
+            "{shown}"
+        );
+    }
+}
