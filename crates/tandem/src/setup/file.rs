@@ -39,35 +39,38 @@ impl Answers {
         let (buffer, send_buffer) = self.buffers();
         let sized = match self.rate {
             Some(LinkSize { rate, rtt }) => format!("twice what fills {rate} over {rtt}"),
-            None => "for a link of unknown rate; twice rate times round trip is enough".into(),
+            None => "twice rate times round trip is enough".into(),
         };
         let metrics = match self.metrics {
             Some(at) => format!("metrics = \"{at}\"       # for Prometheus\n"),
             None => "#metrics = \"127.0.0.1:9155\"  # for Prometheus\n".into(),
         };
         let control = match &self.controller {
-            Some(name) => format!("control     = \"{name}\"          # tandem advise --link RATE,RTT,LOSS compares controllers\n"),
+            Some(name) => format!("control     = \"{name}\"          # tandem advise compares controllers\n"),
             None => "#control    = \"bbr\"          # this kernel does not have it: modprobe tcp_bbr\n".into(),
         };
         let nat = match self.nat {
-            NatPlace::Here => "This host translates the clients' addresses there: that applies to the proxy's legs too.",
-            NatPlace::Elsewhere => "Another host translates the clients' addresses: the proxy's legs have the clients' own.",
-            NatPlace::None => "Addresses are not translated: the proxy's legs have the clients' own.",
+            NatPlace::Here => "This host translates the clients' addresses there, those of the legs too.",
+            NatPlace::Elsewhere => "Another host translates addresses: the legs have the clients' own.",
+            NatPlace::None => "Addresses are not translated: the legs have the clients' own.",
         };
         let mut text = format!(
             "#:schema /usr/share/tandem/proxy.schema.json\n\
-             # Written by tandem setup. `tandem config explain KEY` describes a key, `tandem config check --host` checks\n\
-             # the file and this host; `tandem reload` applies most changes, `tandem restart` nearly all.\n\n\
-             # Data buffered for each direction of a connection at most: {sized}.\n\
+             # Written by tandem setup. `tandem config explain KEY` describes a key, `tandem\n\
+             # config check --host` checks the file and this host; `tandem reload` applies most\n\
+             # changes, `tandem restart` nearly all.\n\n\
+             # Data buffered for each direction of a connection at most:\n\
+             # {sized}.\n\
              buffer  = \"{buffer}\"\n{metrics}\n\
              # Connections that are routed through this host, IPv4 and IPv6.\n\
              [[listen]]\ntransparent = \"[::]:5000\"\n\n\
-             # Legs over the long link ({}), whichever end opened the connection.\n# {nat}\n\
+             # Legs over the long link, whichever end opened the connection. Its addresses:\n\
+             # {}.\n# {nat}\n\
              [[leg]]\ninterface   = \"{link}\"\n{control}send_buffer = \"{send_buffer}\"\nkeepalive   = \"10min\"\n\
-             #capacity   = \"10Mbit\"       # rate in the direction of sending, to have the proxy's packets shaped to it\n\n\
+             #capacity   = \"10Mbit\"       # to have the proxy shape its packets to this rate\n\n\
              # The first rule that matches a connection decides. Management is not split.\n\
              [[rule]]\nports  = 22\naction = \"bypass\"\n",
-            if addresses.is_empty() { "no address yet" } else { addresses.as_str() }
+            if addresses.is_empty() { "none yet" } else { addresses.as_str() }
         );
         if !self.local.is_empty() {
             text += &format!(
@@ -77,8 +80,8 @@ impl Answers {
         }
         if !self.clients.is_empty() {
             text += &format!(
-                "\n# These clients' connections are split, also past a forward chain of another firewall that has not accepted one\n\
-                 # of their kind yet; all others pass unsplit.\n\
+                "\n# These clients' connections are split, also past a forward chain of another\n\
+                 # firewall that has not accepted one of their kind yet. All others pass unsplit.\n\
                  [[rule]]\nfrom   = {}\naction = \"split\"\n\n[[rule]]\naction = \"bypass\"\n",
                 list(&self.clients)
             );
@@ -122,6 +125,6 @@ mod tests {
         assert_eq!((service.config.buffer, service.config.policy.rules.len()), (Some(Bytes(4 << 20)), 1));
         assert_eq!(service.config.policy.legs[0].profile.control.as_deref(), Some("reno"));
         assert!(service.metrics.is_some());
-        assert!(least.text().lines().chain(answers().text().lines()).all(|line| line.chars().count() <= 120));
+        assert!(least.text().lines().chain(answers().text().lines()).all(|line| line.chars().count() <= 82));
     }
 }
