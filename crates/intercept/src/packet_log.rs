@@ -27,8 +27,8 @@ const PACKET: u16 = ULOG;
 const CONFIG: u16 = ULOG | 1;
 /// The flag of a request that is to be answered.
 const ACKNOWLEDGE: u16 = 4;
-/// Attributes of a configuration: a command (bind), what is copied of packets, the longest time that
-/// a batch waits.
+/// Attributes of a configuration: a command (bind), what is copied of packets, the longest time
+/// that a batch waits.
 const CONFIG_COMMAND: u16 = 1;
 const CONFIG_MODE: u16 = 2;
 const CONFIG_TIMEOUT: u16 = 4;
@@ -260,7 +260,7 @@ fn headers(bytes: &[u8]) -> Option<LoggedPacket> {
 mod tests {
     use super::*;
 
-    /// An IPv4 packet with 1000 bytes of payload, of which none is captured.
+    /// The headers of an IPv4 packet with 1000 bytes of payload; the payload is not captured.
     fn packet() -> Vec<u8> {
         let mut bytes = vec![0x45, 0, 4, 16, 0, 0, 0x40, 0, 64, 6, 0, 0, 192, 0, 2, 1, 198, 51, 100, 2];
         bytes.extend_from_slice(&[0x30, 0x39, 0, 80, 0, 0, 0, 7, 0, 0, 1, 0, 0x50, 0x11, 0, 9, 0, 0, 0, 0]);

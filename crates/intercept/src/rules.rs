@@ -11,9 +11,9 @@
 //! `guard`, which heeds the forward chains of other programs, then `split`. From there `open` hands
 //! it to the proxy, unless its chain `admit` decides otherwise, which heeds other programs' input
 //! chains (see `guard`). `open` is empty while the proxy is full or ending. If other programs use
-//! conntrack, `zone` makes it distinguish the two legs of a connection. With an `experiment`, `open`
-//! lets a share of what it would hand to the proxy pass unsplit. `quic` has what becomes of UDP port
-//! 443.
+//! conntrack, `zone` makes it distinguish the two legs of a connection. With an `experiment`,
+//! `open` lets a share of what it would hand to the proxy pass unsplit. `quic` has what becomes of
+//! UDP port 443.
 //!
 //! `table` has the text of the nftables table, `conditions` that of rules' conditions, `owner` the
 //! process that owns the table, `installed` changes and restores it while the proxy runs, `watch`

@@ -202,8 +202,9 @@ pub(crate) fn outcome(
     Outcome { valid, ..outcome }
 }
 
-/// A warning if a flow started late, from when each was to start and did, s. A flow's thread can
-/// get a processor late although the links, whose thread is a real-time one, are on time.
+/// A warning if a flow started late. `starts` has the planned and the actual start of each, s. On a
+/// loaded machine the scheduler can delay a flow's thread while the emulated links, which run in a
+/// real-time thread, are on time.
 fn late_start(starts: impl Iterator<Item = (f64, f64)>) -> Option<String> {
     let late = starts.map(|(asked, started)| started - asked).enumerate().filter(|(_, late)| *late > MAX_STALL_S);
     let (flow, most) = late.max_by(|(_, one), (_, other)| one.total_cmp(other))?;

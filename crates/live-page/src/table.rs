@@ -1,7 +1,8 @@
 //! The flows of a proxy as of the last second, while a browser is connected.
 //!
-//! Every second the table takes a list of all flows in brief, which costs no system call for a flow.
-//! A flow's full statistics are as old as the last time that it was shown, or that its turn came.
+//! Every second the table takes a list of all flows in brief, which costs no system call for a
+//! flow. A flow's full statistics are as old as the last time that it was shown, or that its turn
+//! came.
 
 use crate::view::{ROWS, View};
 use monitor::WatchedFlow;
@@ -32,7 +33,7 @@ pub(crate) struct FlowTable {
     listed_at: Option<Instant>,
     /// Serial number of the flow that was listed last.
     serial: u64,
-    /// Index in `listed` of the next flow whose full statistics are read.
+    /// Index in `listed` of the flow that is next in the rotation.
     turn: usize,
 }
 
@@ -122,7 +123,7 @@ impl FlowTable {
         }
     }
 
-    /// The next flows, in rotation, whose full statistics are to be read.
+    /// The next flows of the rotation: their full statistics are to be read.
     pub(crate) fn in_turn(&mut self) -> Vec<FlowId> {
         let count = IN_TURN.min(self.listed.len());
         let chosen = (0..count).map(|offset| self.listed[(self.turn + offset) % self.listed.len()]).collect();

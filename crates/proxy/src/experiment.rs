@@ -64,7 +64,7 @@ impl ExperimentView {
     }
 }
 
-/// What the thread and those who ask share.
+/// Shared by the measuring thread and its callers.
 #[derive(Debug)]
 struct State {
     share: ExperimentShare,

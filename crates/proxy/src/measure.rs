@@ -50,8 +50,8 @@ const LEAST_FOR_SHARE: u64 = 10_000;
 pub(crate) const FAILURES: [&str; 10] =
     ["refused", "timed_out", "unreachable", "no_route", "unresolved", "not_permitted", "no_port", "reset", "no_room", "other"];
 
-/// The index in [`FAILURES`] of the failure to connect by which a flow ended; none: it was connected,
-/// or ended before it was dialled.
+/// The index in [`FAILURES`] of the failure to connect by which a flow ended; none: it was
+/// connected, or ended before it was dialled.
 fn failure(ending: Ending) -> Option<usize> {
     let name = match ending {
         Ending::FarNotReached(kind) => match kind {

@@ -42,7 +42,8 @@ pub fn render(proxy: &Arc<Proxy>) -> impl Fn() -> Option<String> + Send + Sync +
     move || Some(text(&proxy.upgrade()?.status()))
 }
 
-/// When metrics were first served, seconds since the Unix epoch: a moment after the process started.
+/// When metrics were first served, seconds since the Unix epoch: a moment after the process
+/// started.
 fn started_s() -> f64 {
     static STARTED: OnceLock<f64> = OnceLock::new();
     *STARTED.get_or_init(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64())

@@ -1,5 +1,5 @@
-//! A running proxy: its workers, and its other threads (gate, log, name lookups). `handover` is what
-//! it does when another process takes over from it, `experiment` compares split and unsplit
+//! A running proxy: its workers, and its other threads (gate, log, name lookups). `handover` is
+//! what it does when another process takes over from it, `experiment` compares split and unsplit
 //! connections.
 
 mod experiment;

@@ -21,8 +21,8 @@ use trials::{Trials, by_equations};
 /// Simulates the scenario as written, end to end with other controllers, and split at each position
 /// with each controller, all with the same seeds. Where the equations apply, prints the gain that
 /// they predict beside it. The path needs at least two links: a proxy stands between two links. It
-/// is a scenario file, or links on the command line: --link 1Gbit,4ms --link 50Mbit,600ms,0.1%. Or it
-/// is what the running proxy has measured: --live.
+/// is a scenario file, or links on the command line: --link 1Gbit,4ms --link 50Mbit,600ms,0.1%. Or
+/// it is what the running proxy has measured: --live.
 #[derive(Debug, Args)]
 pub(crate) struct AdviseCommand {
     /// Scenario file: the path, and the flows over it

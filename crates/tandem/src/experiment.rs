@@ -8,8 +8,8 @@ use proxy::control::Remote;
 ///
 /// With experiment = "1 in N" in the proxy's configuration, that share of the connections passes
 /// unsplit, chosen by chance, and as many split ones are measured beside them. Shown are both times
-/// by destination prefix and size, their ratio with its 95 % interval, and the number of connections
-/// behind it.
+/// by destination prefix and size, their ratio with its 95 % interval, and the number of
+/// connections behind it.
 #[derive(Debug, Args)]
 pub(crate) struct ExperimentCommand {
     /// Print JSON

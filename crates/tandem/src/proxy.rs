@@ -77,8 +77,8 @@ pub(crate) struct ProxyCommand {
     /// first connection of a client to a server port passes unsplit) or ignore [default: heed]
     #[arg(long, value_name = "POLICY")]
     forward_policy: Option<ForwardPolicy>,
-    /// Let this share of the connections pass unsplit, as in "1 in 50", and compare them with as many
-    /// split ones: see `tandem experiment`
+    /// Let this share of the connections pass unsplit, as in "1 in 50", and compare them with as
+    /// many split ones: see `tandem experiment`
     #[arg(long, value_name = "SHARE")]
     experiment: Option<ExperimentShare>,
     /// Take over from the proxy of this name that runs: it hands its listening sockets and firewall

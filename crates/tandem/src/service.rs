@@ -28,8 +28,8 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs a proxy until a signal ends it, or another process takes over. `take_over`: it takes over
-/// from the one that runs. `file`: its configuration file. `read_again` returns the configuration for a reload; `None`: the
-/// configuration comes from the command line.
+/// from the one that runs. `file`: its configuration file. `read_again` returns the configuration
+/// for a reload; `None`: the configuration comes from the command line.
 pub(crate) fn serve(
     service: &Service,
     take_over: bool,

@@ -21,8 +21,8 @@ pub(crate) fn header_of_one(key: &str) -> String {
     format!("is a list of tables, but there is only one: write [{key}] instead of [[{key}]]")
 }
 
-/// The key of a list of tables that may have to be a single table: `control` for `path` `control[0]`
-/// if the file has `[[control]]` instead of `[control]`.
+/// The key of a list of tables that may have to be a single table: `control` for `path`
+/// `control[0]` if the file has `[[control]]` instead of `[control]`.
 ///
 /// serde reads a list as a struct whose fields are the members of the list. The first member is a
 /// table, and the first field has another type, so that the message is about that type. The message
@@ -95,7 +95,8 @@ fn wrong_type(message: &str, path: &str) -> Option<String> {
         ("sequence", ..) => "a list".into(),
         _ => found.trim_start_matches("boolean ").trim_matches('`').into(),
     };
-    // The cure for a table outside of lists is in its header; one inside of a list is mostly inline.
+    // The cure for a table outside of lists is in its header; one inside of a list is mostly
+    // inline.
     let has_header = !path.is_empty() && !path.contains('[');
     let is_table = expected.starts_with("struct ") || expected == "a map";
     Some(match (expected, found) {
@@ -103,7 +104,8 @@ fn wrong_type(message: &str, path: &str) -> Option<String> {
         ("a sequence", "map") => format!("is one table, but a list of tables is expected: write {}", key_and_value(path, "[{ … }]")),
         ("a sequence", _) => format!("is {is}, but a list is expected: write {}", key_and_value(path, "[ … ]")),
         _ if is_table => format!("is {is}, but a table is expected: write {}", key_and_value(path, "{ … }")),
-        // toml's words for any value but a text or a table where the name of an enum's variant is expected.
+        // toml's words for any value but a text or a table where the name of an enum's variant is
+        // expected.
         ("string only", _) => "is not a text: write a single name, in quotation marks".into(),
         ("a boolean", _) => match text.and_then(boolean) {
             Some(value) => format!("is {is}, but true or false is expected: write {value}, without quotation marks"),
@@ -209,8 +211,8 @@ fn is_toml(value: &str) -> bool {
     format!("v = {value}").parse::<toml::Table>().is_ok()
 }
 
-/// What is wrong with `key = value` if `value` has no quotation marks. None if it may be right, or if
-/// what is meant is unknown.
+/// What is wrong with `key = value` if `value` has no quotation marks. None if it may be right, or
+/// if what is meant is unknown.
 fn bare_word(key: &str, value: &str) -> Option<String> {
     let is_word = value.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '.') && !value.contains(['"', '\'', '{', '[']);
     let is_address = value.starts_with('[') && value.contains("]:");

@@ -2,8 +2,8 @@
 //!
 //! Most callers need [`read_toml`] alone. Its parts are public for a reader that changes the table
 //! before it deserializes it, as the cases of a scenario do. [`text_or_table`] is for values with a
-//! short and a long form. [`Sources`] reads a file with those that it includes, and [`expand`] fills
-//! in variables of the environment.
+//! short and a long form. [`Sources`] reads a file with those that it includes, and [`expand`]
+//! fills in variables of the environment.
 
 mod environment;
 mod explain;
@@ -134,8 +134,8 @@ fn path_of(error: &serde_path_to_error::Error<toml::de::Error>) -> String {
     if path == "." { String::new() } else { path }
 }
 
-/// Whether the schema has a single table at `key`, where `value` has a list of tables: with the first
-/// of these in place of the list, `key` is no longer of the wrong type.
+/// Whether the schema has a single table at `key`, where `value` has a list of tables: with the
+/// first of these in place of the list, `key` is no longer of the wrong type.
 fn is_single_table<T: DeserializeOwned>(mut value: Value, key: &str) -> bool {
     let place = key.split('.').try_fold(&mut value, |table, step| table.get_mut(step));
     let Some(place) = place else { return false };

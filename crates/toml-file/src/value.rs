@@ -1,5 +1,5 @@
-//! Values that take more than a derived deserializer: with a short and a long form, or in a table whose
-//! keys are those of several types.
+//! Values that take more than a derived deserializer: with a short and a long form, or in a table
+//! whose keys are those of several types.
 
 use serde::{
     Deserialize, Deserializer,
@@ -20,12 +20,13 @@ pub fn inline(value: &Value) -> String {
     }
 }
 
-/// The message of an error of [`nested`] is this character, the path, this character, and the message
-/// proper. A control character occurs in neither.
+/// The message of an error of [`nested`] is this character, the path, this character, and the
+/// message proper. A control character occurs in neither.
 const MARK: char = '\u{1f}';
 
-/// Deserializes a part of a value for a `Deserialize` implementation that has taken the value apart. Its
-/// errors keep the path within `value` on their way through [`deserialize`](crate::deserialize).
+/// Deserializes a part of a value for a `Deserialize` implementation that has taken the value
+/// apart. Its errors keep the path within `value` on their way through
+/// [`deserialize`](crate::deserialize).
 ///
 /// # Errors
 /// The value does not fit the schema.

@@ -5,8 +5,8 @@
 //! clients themselves. Then the experiment is repeated, each time with a new proxy, and its
 //! intervals are compared with the true gain.
 //!
-//! The link is far from full: otherwise split downloads would take capacity from unsplit ones, and the
-//! gain in runs of one kind alone would be another one than in a mixture.
+//! The link is far from full: otherwise split downloads would take capacity from unsplit ones, and
+//! the gain in runs of one kind alone would be another one than in a mixture.
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{Host, NetworkOptions, SeriesNetwork};

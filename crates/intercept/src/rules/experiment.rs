@@ -2,13 +2,13 @@
 //! equal share is split and measured beside them.
 //!
 //! A keyed hash of a connection's addresses and ports decides, so that retransmitted SYNs are
-//! treated alike, and no one who does not know the key can choose. Connections with the value
-//! [`Group::Unsplit`] pass unsplit, those with [`Group::Split`] are split. The set `measured` holds
-//! both kinds. The packets of both from the client, before any other hook has changed them, and the
-//! SYNs, FINs and resets to the client, after all other hooks, go to the packet log of the kernel
-//! (NFLOG), their headers alone. Both groups are measured at the same two places. The kernel tells
-//! the time of a packet only where it comes in, so that the server's answer to an unsplit SYN is
-//! logged there too.
+//! treated alike, and clients, which do not know the key, cannot choose their group. Connections
+//! with the value [`Group::Unsplit`] pass unsplit, those with [`Group::Split`] are split. The set
+//! `measured` holds both kinds. The packets of both from the client, before any other hook has
+//! changed them, and the SYNs, FINs and resets to the client, after all other hooks, go to the
+//! packet log of the kernel (NFLOG), their headers alone. Both groups are measured at the same two
+//! places. The kernel tells the time of a packet only where it comes in, so that the server's
+//! answer to an unsplit SYN is logged there too.
 //!
 //! The chain `open` jumps to `choose` only for connections that it would hand to the proxy: neither
 //! a bypass rule, nor another program's chain, nor the lack of room has any part in the choice.
@@ -176,8 +176,8 @@ impl Rules {
         let mut lines =
             vec![format!("add chain inet {TABLE} measured {{ type filter hook postrouting priority {PRIORITY}; policy accept; }}")];
         let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
-        // A leg with the same addresses and ports exists, or existed a moment ago: the packets of an
-        // unsplit connection would be taken for its own.
+        // A leg with the same addresses and ports exists, or existed a moment ago: the packets of
+        // an unsplit connection would be taken for its own.
         rule("choose", "socket transparent 1 return".into());
         let log = format!("log group {LOG_GROUP} snaplen {CAPTURED}");
         // Without waiting for a batch: a connection is shown as soon as it begins or ends.

@@ -381,8 +381,8 @@ fn both_directions_have_the_same_outages_and_their_own_losses() {
     assert!(forward != reverse && !forward.is_empty() && !reverse.is_empty());
 }
 
-/// A window of packets that circulates over both directions of a link, 1500 bytes one way and 52 the
-/// other. Returns the packets that arrive within a second.
+/// A window of packets that circulates over both directions of a link, 1500 bytes one way and 52
+/// the other. Returns the packets that arrive within a second.
 fn circulate(medium: Medium, window: usize, is_lazy: bool) -> usize {
     let specs = [false, true].map(|is_reverse| DirectionSpec {
         medium,

@@ -54,7 +54,7 @@ pub(super) fn bare(path: &str) -> String {
     path.chars().filter(outside).collect()
 }
 
-/// A key whose value another configuration changes.
+/// A key that has another value in another configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyChange {
     /// The key, with the numbers of list members from 1: `rule[2].to`. Where a member of a list is
@@ -73,7 +73,7 @@ pub struct KeyChange {
 impl fmt::Display for KeyChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.old, &self.new) {
-            // A secret, whose values are not shown.
+            // A secret: its values are not shown.
             (Some(old), Some(new)) if old == new => write!(f, "{}: changed", self.key),
             (Some(old), Some(new)) => write!(f, "{}: {old} → {new}", self.key),
             (Some(old), None) => write!(f, "{}: {old} removed", self.key),

@@ -32,7 +32,7 @@ pub enum PageError {
 }
 
 impl PageConfig {
-    /// A page at this address, whose token is not read yet, if a file has one.
+    /// A page at this address. A token in a file is not read yet.
     pub fn new(listen: SocketAddr, token_file: Option<PathBuf>) -> Self {
         PageConfig { listen, token_file, token: None }
     }

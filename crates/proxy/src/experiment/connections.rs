@@ -3,17 +3,17 @@
 //! A connection is measured by what its client has: its time is that from the client's SYN to the
 //! acknowledgement of the last byte that the client received. Both packets come from the client, so
 //! that the way from the client to this host adds the same to both, and the difference is the
-//! client's own time. Nothing depends on how the proxy's other leg carries the data, which makes the
-//! time comparable between the groups:
+//! client's own time. Nothing depends on how the proxy's other leg carries the data, which makes
+//! the time comparable between the groups:
 //!
 //! - **Downloads**: the last byte of the server.
 //! - **Uploads**: a proxy acknowledges the client's bytes long before the server has them, so that
 //!   their acknowledgement says nothing. The answer of the server to them does: it follows when the
 //!   server has them. If no data follow them, the end of the server's stream (FIN) is the answer.
 //!
-//! Time in which the client has all that it asked for does not count: from the acknowledgement of an
-//! answer to the next request, and silence of more than [`IDLE`], of a connection that waits for an
-//! event. Connections that end by a reset or not at all are counted, and have no time.
+//! Time in which the client has all that it asked for does not count: from the acknowledgement of
+//! an answer to the next request, and silence of more than [`IDLE`], of a connection that waits for
+//! an event. Connections that end by a reset or not at all are counted, and have no time.
 
 use intercept::{Group, LoggedPacket, Passage};
 use std::{
@@ -39,7 +39,8 @@ pub(super) enum Event {
     Began,
     /// A SYN-ACK was acknowledged by the client after this time: a round trip on the client's side.
     Near(Duration),
-    /// The server answered the SYN of an unsplit connection after this time: a round trip on its side.
+    /// The server answered the SYN of an unsplit connection after this time: a round trip on its
+    /// side.
     Far(Duration),
     /// It has ended.
     Ended(Ended),

@@ -4,9 +4,9 @@
 //! Times of transfers are skewed, and their ratio is what an operator asks for. So everything is
 //! computed from logarithms: the difference of their means is the logarithm of the ratio, and its
 //! interval follows from Welch's t-test, which lets the groups have different variances. Over
-//! several size classes the differences are averaged with the weights n·m/(n+m) of group sizes n and
-//! m: the sizes differ from group to group by chance alone, and a class without one of the groups
-//! has no weight.
+//! several size classes the differences are averaged with the weights n·m/(n+m) of group sizes n
+//! and m: the sizes differ from group to group by chance alone, and a class without one of the
+//! groups has no weight.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF as _, StudentsT};

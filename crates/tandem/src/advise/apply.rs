@@ -30,8 +30,8 @@ pub(super) fn configuration(status: &ProxyStatus) -> Result<PathBuf, CommandErro
     })
 }
 
-/// Changes the file, keeps the old one beside it, and reloads. If the proxy refuses the new file, the
-/// old one is put back.
+/// Changes the file, keeps the old one beside it, and reloads. If the proxy refuses the new file,
+/// the old one is put back.
 ///
 /// # Errors
 /// The file cannot be changed, or the proxy refuses it.

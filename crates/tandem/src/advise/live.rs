@@ -1,5 +1,5 @@
-//! `tandem advise --live`: advice on the paths of a running proxy's connections, from what the proxy
-//! has measured of them.
+//! `tandem advise --live`: advice on the paths of a running proxy's connections, from what the
+//! proxy has measured of them.
 
 use super::{
     apply,

@@ -1,4 +1,5 @@
-//! Advice on a path of the running proxy: what to do, why, in words and as lines of a configuration.
+//! Advice on a path of the running proxy: what to do, why, in words and as lines of a
+//! configuration.
 
 use crate::output;
 use monitor::MeasuredPath;

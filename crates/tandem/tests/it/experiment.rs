@@ -103,7 +103,8 @@ fn a_share_passes_unsplit_and_both_groups_are_measured_alike() {
         "{names:?}"
     );
     for row in &view.rows {
-        // The handshake and the request take two round trips of 40 ms. Split, the handshake takes 8.
+        // The handshake and the request take two round trips of 40 ms. Split, the handshake takes
+        // 8.
         assert!(row.unsplit_s.unwrap() > 0.0799 && row.split_s.unwrap() > 0.0479, "{row:?}");
         assert!(row.gain.is_some_and(|gain| gain.low <= gain.ratio && gain.ratio <= gain.high), "{row:?}");
     }
