@@ -141,8 +141,8 @@ impl PacketLog {
     /// Binds the log in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// `ResourceBusy` if another process reads it; otherwise the kernel has no packet log
-    /// (CONFIG_NETFILTER_NETLINK_LOG), or this process may not read it.
+    /// `PermissionDenied` if another process reads it or CAP_NET_ADMIN is missing: the kernel says
+    /// EPERM for both. Otherwise the kernel has no packet log (CONFIG_NETFILTER_NETLINK_LOG).
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_NETFILTER)?;
         socket.bind_auto()?;

@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_flow_that_starts_late_is_named() {
-        assert_eq!(late_start([(1.0, 1.001), (2.0, 2.2)].into_iter()), None);
+        assert_eq!(late_start([(1.0, 1.001), (2.0, 2.19)].into_iter()), None);
         let late = [(0.0, 0.0), (1.0, 1.3), (2.0, 2.5)];
         assert_eq!(late_start(late.into_iter()).as_deref(), Some("flow 2 started 500 ms late (up to 200 ms is fine)"));
     }

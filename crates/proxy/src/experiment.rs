@@ -157,10 +157,14 @@ fn measure(state: &Mutex<State>, is_over: &AtomicBool, waker: &OwnedFd) -> io::R
         match PacketLog::open() {
             Ok(log) => break log,
             // The process from which this one takes over still reads it.
-            Err(why) if why.kind() == io::ErrorKind::ResourceBusy && !is_over.load(Relaxed) => thread::sleep(RETRY),
+            Err(why) if why.kind() == io::ErrorKind::PermissionDenied && !is_over.load(Relaxed) => {
+                lock(state).failure = Some("another process reads the packet log, or CAP_NET_ADMIN is missing; tries again".into());
+                thread::sleep(RETRY);
+            }
             Err(why) => return Err(why),
         }
     };
+    lock(state).failure = None;
     let mut swept = Instant::now();
     while !is_over.load(Relaxed) {
         log.wait(waker.as_fd(), SWEEP)?;

@@ -7,6 +7,7 @@ use crate::common::{
     routed::{Routed, SERVER, dial, echoes, ip, listen, nft},
     skip, wait_until,
 };
+use intercept::PacketLog;
 use lab::Host;
 use proxy::{ExperimentView, GroupCounts, control::Remote};
 use socket2::Socket;
@@ -182,6 +183,20 @@ fn a_connection_stays_in_its_group_and_results_are_kept_over_a_hot_restart() {
         unsplit_ports(&routed);
         ended(counts(&routed.router))[0] >= 2 * before.len() as u64
     });
+}
+
+#[test]
+fn a_busy_packet_log_is_reported_and_tried_again() {
+    if skip("a_busy_packet_log_is_reported_and_tried_again", &["nft", "ip"]) {
+        return;
+    }
+    let middle = middle::plain();
+    let router = middle.router();
+    let log = router.enter(|| PacketLog::open().unwrap()).unwrap();
+    let _proxy = proxy(&middle, "1 in 2");
+    wait_until("it is reported", || view(router).failure.is_some_and(|why| why.contains("another process")));
+    drop(log);
+    wait_until("the proxy reads it", || view(router).failure.is_none());
 }
 
 #[test]
