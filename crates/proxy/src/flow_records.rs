@@ -1,23 +1,19 @@
 //! Flow records: a JSON object on a line of its own for each flow that ends, written to a file or a
 //! socket.
 //!
-//! A worker puts records into batches and sends these to a thread of their own, so that a slow disk
-//! or collector does not stall traffic. Records for which the queue has no room, or which cannot be
+//! A thread of their own writes them. Records for which its queue has no room, or which cannot be
 //! written, are dropped and counted.
 
 mod line;
 mod output;
 
-use crate::{
-    flow_log::{self, MAX_AGE},
-    measure::{FlowId, ProfileNumbers},
-};
+use crate::line_batches::LineSink;
+pub(crate) use line::append;
 use output::Output;
-use relay::FlowRecord;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{
-    io, mem,
+    io,
     net::SocketAddr,
     path::PathBuf,
     sync::{
@@ -26,7 +22,7 @@ use std::{
         mpsc::{self, SyncSender, TrySendError},
     },
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 use units::Bytes;
 
@@ -34,8 +30,6 @@ use units::Bytes;
 const QUEUE: usize = 256;
 /// How long a new configuration waits for a place in the queue.
 const CONFIGURE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A batch is sent when it has reached this length, bytes.
-const MAX_LENGTH: usize = 32 * 1024;
 
 /// Where flow records go: to one of `file`, `unix` and `tcp`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -189,67 +183,14 @@ impl RecordSink {
     pub(crate) fn counts(&self) -> RecordCounts {
         RecordCounts { written: self.counts.written.load(Relaxed), dropped: self.counts.dropped.load(Relaxed) }
     }
+}
 
-    fn send(&self, lines: Vec<u8>, count: u64) {
+impl LineSink for RecordSink {
+    const MAX_LENGTH: usize = 32 * 1024;
+
+    fn send(&mut self, lines: Vec<u8>, count: u64) {
         if self.messages.try_send(Message::Batch(lines, count)).is_err() {
             self.counts.dropped.fetch_add(count, Relaxed);
-        }
-    }
-}
-
-/// A worker's present batch. The worker calls [`add`](Self::add) for each flow that ends and
-/// [`hand_over_old`](Self::hand_over_old) once in each turn; dropping it sends the rest.
-#[derive(Debug)]
-pub(crate) struct FlowRecords {
-    sink: RecordSink,
-    lines: Vec<u8>,
-    count: u64,
-    since: Instant,
-    /// The time of the last record, and its text.
-    time: (Instant, String),
-}
-
-impl FlowRecords {
-    pub(crate) fn new(sink: RecordSink) -> Self {
-        let now = Instant::now();
-        FlowRecords { sink, lines: Vec::new(), count: 0, since: now, time: (now, flow_log::rfc3339(SystemTime::now())) }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.lines.is_empty()
-    }
-
-    pub(crate) fn add(&mut self, flow: FlowId, record: &FlowRecord, profiles: &ProfileNumbers, now: Instant) {
-        if self.lines.is_empty() {
-            self.since = now;
-        }
-        // Flows that end in the same turn share the formatted time.
-        if now != self.time.0 {
-            self.time = (now, flow_log::rfc3339(SystemTime::now()));
-        }
-        line::append(&mut self.lines, &self.time.1, flow, record, profiles);
-        self.count += 1;
-        if self.lines.len() > MAX_LENGTH {
-            self.hand_over();
-        }
-    }
-
-    /// Sends the batch if it is old enough.
-    pub(crate) fn hand_over_old(&mut self, now: Instant) {
-        if !self.lines.is_empty() && now - self.since >= MAX_AGE {
-            self.hand_over();
-        }
-    }
-
-    fn hand_over(&mut self) {
-        self.sink.send(mem::take(&mut self.lines), mem::take(&mut self.count));
-    }
-}
-
-impl Drop for FlowRecords {
-    fn drop(&mut self) {
-        if !self.lines.is_empty() {
-            self.hand_over();
         }
     }
 }

@@ -35,6 +35,7 @@ mod flow_records;
 pub mod fuzz_api;
 mod gate;
 mod greeting;
+mod line_batches;
 mod listeners;
 mod liveness;
 mod measure;

@@ -13,7 +13,7 @@ use crate::{
     error::{ChangeError, ProxyStartError},
     experiment::{Results, RunningExperiment},
     failure::ProxyFailure,
-    flow_log,
+    flow_log::LogSink,
     flow_records::{RecordCounts, RecordSink},
     gate::{self, BypassChange, Gate, GateCommand},
     listeners::{self, InheritedListeners, WorkerListener},
@@ -232,7 +232,7 @@ impl PreparedProxy {
             failures: Mutex::new(Some(failures)),
             _mtu_probing: config.install_rules.then(kernel_setting::probe_mtu).flatten(),
         };
-        let (log, log_thread) = flow_log::start().map_err(OpenError::system("start the log's thread"))?;
+        let (log, log_thread) = LogSink::start().map_err(OpenError::system("start the log's thread"))?;
         proxy.log = Some(log_thread);
         let records =
             RecordSink::start(config.flow_records.clone()).map_err(OpenError::system("start the thread that writes flow records"))?;

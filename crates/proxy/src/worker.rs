@@ -22,9 +22,10 @@ pub(crate) mod sys;
 use crate::{
     carrier::{CarrierContext, OpenCarrier, StreamCarrier},
     config::ProxyConfig,
-    flow_log::{self, Lines},
-    flow_records::{FlowRecords, RecordSink},
+    flow_log::LogSink,
+    flow_records::RecordSink,
     gate::GateCommand,
+    line_batches::{LineBatches, MAX_AGE},
     listeners::WorkerListener,
     liveness::LoopProgress,
     measure::WorkerMeasurements,
@@ -64,7 +65,7 @@ pub(crate) struct WorkerContext {
     /// Channel to the gate; none: connections cannot pass unsplit, and wait while the worker is
     /// full.
     pub(crate) gate: Option<mpsc::Sender<GateCommand>>,
-    pub(crate) log: Option<flow_log::Batches>,
+    pub(crate) log: Option<LogSink>,
     pub(crate) records: Option<RecordSink>,
     /// Channel for name lookups.
     pub(crate) lookups: mpsc::Sender<NameLookup>,
@@ -110,9 +111,9 @@ pub(crate) struct Worker {
     next_connections_check: Instant,
     flow_reports: Vec<FlowReport>,
     totals: Totals,
-    lines: Option<Lines>,
+    lines: Option<LineBatches<LogSink>>,
     /// Flow records; none: the configuration has none.
-    records: Option<FlowRecords>,
+    records: Option<LineBatches<RecordSink>>,
     measurements: WorkerMeasurements,
     /// Time of the next samples, and the slot that is sampled first.
     next_samples: Instant,
@@ -173,8 +174,8 @@ impl Worker {
         let (now, hard_limit) = (Instant::now(), config.hard_limit_of_a_worker());
         Ok(Worker {
             routes: Routes::open().ok(),
-            lines: context.log.clone().map(Lines::new),
-            records: context.records.clone().map(FlowRecords::new),
+            lines: context.log.clone().map(LineBatches::new),
+            records: context.records.clone().map(LineBatches::new),
             measurements: WorkerMeasurements::new(context.number, config.policy.profiles().map(|(name, ..)| name)),
             next_samples: now,
             next_sampled: 0,
@@ -280,8 +281,8 @@ impl Worker {
         let connects = !self.dialling.is_empty() || !self.dialling_long.is_empty() || !self.pending.is_empty();
         let deadlines = [
             (!self.ticking.is_empty()).then(|| self.next_tick.saturating_duration_since(Instant::now())),
-            self.lines.as_ref().filter(|lines| !lines.is_empty()).map(|_| flow_log::MAX_AGE),
-            self.records.as_ref().filter(|records| !records.is_empty()).map(|_| flow_log::MAX_AGE),
+            self.lines.as_ref().filter(|lines| !lines.is_empty()).map(|_| MAX_AGE),
+            self.records.as_ref().filter(|records| !records.is_empty()).map(|_| MAX_AGE),
             connects.then_some(CONNECT_TICK),
             (!self.flows.is_empty()).then(|| self.next_samples.saturating_duration_since(Instant::now())),
             (self.alive() > 0).then(|| self.next_connections_check.saturating_duration_since(Instant::now())),

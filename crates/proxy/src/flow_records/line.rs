@@ -104,7 +104,7 @@ impl<'a> LegLine<'a> {
 }
 
 /// Appends the line of a flow.
-pub(super) fn append(lines: &mut Vec<u8>, time: &str, flow: FlowId, record: &FlowRecord, profiles: &ProfileNumbers) {
+pub(crate) fn append(lines: &mut Vec<u8>, time: &str, flow: FlowId, record: &FlowRecord, profiles: &ProfileNumbers) {
     let last = &record.last;
     let measured = &last.measured;
     let name = |profile: ProfileId| profiles.name(profile);

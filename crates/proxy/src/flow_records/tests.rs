@@ -1,6 +1,10 @@
 use super::*;
+use crate::{
+    line_batches::LineBatches,
+    measure::{FlowId, ProfileNumbers},
+};
 use intercept::sys::TcpInfo;
-use relay::{DirectionStats, Ending, FlowStats, PhaseTimes, ProfileId};
+use relay::{DirectionStats, Ending, FlowRecord, FlowStats, PhaseTimes, ProfileId};
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
@@ -38,8 +42,8 @@ fn send(sink: &RecordSink, ports: std::ops::Range<u16>) {
     let mut profiles = ProfileNumbers::default();
     profiles.set(["near leg", "far leg", "sat"].into_iter().map(str::to_owned));
     for port in ports {
-        let mut records = FlowRecords::new(sink.clone());
-        records.add(FlowId(port.into()), &record(port), &profiles, Instant::now());
+        let mut records = LineBatches::new(sink.clone());
+        records.add(Instant::now(), |lines, time| append(lines, time, FlowId(port.into()), &record(port), &profiles));
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{Worker, WorkerSlot};
 use crate::{
     connection::{Connection, ConnectionStart, FollowUp, refuse_socks},
+    flow_log, flow_records,
     greeting::RequestedServer,
     measure::FlowId,
 };
@@ -197,10 +198,11 @@ impl Worker {
     fn report(&mut self, flow: FlowId, record: FlowRecord) {
         self.totals.add(&record);
         if let Some(lines) = self.lines.as_mut().filter(|_| self.config.log_flows) {
-            lines.add(flow, &record, self.scratch.now);
+            lines.add(self.scratch.now, |lines, time| flow_log::append(lines, time, flow, &record));
         }
         if let Some(records) = &mut self.records {
-            records.add(flow, &record, &self.measurements.profiles, self.scratch.now);
+            let profiles = &self.measurements.profiles;
+            records.add(self.scratch.now, |lines, time| flow_records::append(lines, time, flow, &record, profiles));
         }
         (self.context.on_end)(record);
     }
