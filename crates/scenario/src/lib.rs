@@ -6,6 +6,7 @@
 //! `outcome`.
 
 mod agent;
+mod assignment;
 mod attached_files;
 mod bond_values;
 mod case_name;
@@ -41,13 +42,14 @@ mod trace;
 mod web_client;
 
 pub use agent::{Agent, AgentKind};
+pub use assignment::Assignment;
 pub use attached_files::OpenFile;
 pub use bond_values::{MeasurementInterval, SplitFractions};
 pub use case_name::{case_parts, short_case, short_keys};
 pub use control::{Control, ControllerSetting};
 pub use cross_flows::CrossFlow;
 pub use explicit::Explicit;
-pub use file::{Assignment, ScenarioFile, Variant, schema};
+pub use file::{ScenarioFile, Variant, schema};
 pub use flows::{Draw, FlowDirection, FlowGroup, FlowSpec, Opens};
 pub use foreground_arrivals::{ForegroundArrivals, MmppPhases, StreamLoad};
 pub use fraction::Fraction;
