@@ -7,6 +7,9 @@ use std::time::Duration;
 /// Packets per second and link that a machine with two cores forwards in real time without falling
 /// behind, with a margin.
 const PACKETS_PER_S: f64 = 60_000.0;
+/// Flows that a machine with two cores starts in real time without delaying any: each has threads
+/// of its own.
+const FLOWS: usize = 400;
 /// The most runs in real time at once: more progress bars than this are not readable.
 const MAX_AT_ONCE: usize = 8;
 
@@ -18,7 +21,8 @@ pub(crate) fn parallel_runs(scenarios: &[&Scenario]) -> usize {
         (slowest as f64 * scenario.links.len() as f64 + parallel as f64) / 12_000.0
     };
     let heaviest = scenarios.iter().map(|scenario| packets_per_s(scenario)).fold(1.0, f64::max);
-    ((PACKETS_PER_S / heaviest) as usize).clamp(1, MAX_AT_ONCE)
+    let flows = scenarios.iter().map(|scenario| scenario.flow_specs(scenario.seed).len()).max().unwrap_or(0).max(1);
+    ((PACKETS_PER_S / heaviest) as usize).min(FLOWS / flows).clamp(1, MAX_AT_ONCE)
 }
 
 /// The delay between the starts of runs side by side. Random transfers arrive at the same times
