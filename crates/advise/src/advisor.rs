@@ -78,8 +78,13 @@ impl Advisor {
             all.push(self.end_to_end(controller.name(), format!("end to end, {}", controller.name())));
         }
         for proxy in &self.proxies {
+            // A capacity that is estimated is one that nobody can tell the controller.
+            let is_known = |controller: &Controller| match proxy.capacity {
+                Some(LinkCapacity::Auto) => controller.estimates_capacity(),
+                _ => self.knows_capacity,
+            };
             let possible =
-                |controller: &Controller| self.fits(*controller, proxy.after) && (self.knows_capacity || !controller.needs_capacity());
+                |controller: &Controller| self.fits(*controller, proxy.after) && (!controller.needs_capacity() || is_known(controller));
             all.extend(Controller::all().filter(possible).map(|it| self.split(proxy, it)));
         }
         all
@@ -101,12 +106,7 @@ impl Advisor {
         scenario.splits = vec![Split { buffer: Buffer::Unlimited, ..proxy.clone() }];
         scenario.control.proxy = vec![controller.name().into()];
         let rate = LinkCapacity::Rate(self.base.links[proxy.after].rate);
-        let mut next_link = proxy.capacity.unwrap_or(rate);
-        if next_link == LinkCapacity::Auto && controller.needs_capacity() && !controller.estimates_capacity() {
-            next_link = rate;
-            scenario.splits[0].capacity = None;
-        }
-        let capacity = controller.needs_capacity().then_some(next_link);
+        let capacity = controller.needs_capacity().then_some(proxy.capacity.unwrap_or(rate));
         let candidate = Candidate { after: Some(proxy.after), control: controller.name().into(), capacity };
         (candidate, Variant::new(format!("split after link {}, {}", proxy.after, controller.name()), scenario))
     }
@@ -243,6 +243,14 @@ mod tests {
             assert!(candidates().filter(|candidate| candidate.control == "share").all(|candidate| candidate.capacity == Some(capacity)));
             assert!(candidates().all(|candidate| candidate.control != "dctcp"), "no queue sets ECN marks");
         }
+    }
+
+    #[test]
+    fn a_capacity_that_is_estimated_is_told_to_no_controller() {
+        let advisor = Advisor::new(&scenario("[[split]]\nafter = 1\ncapacity = \"auto\"\n")).unwrap();
+        let with_capacity: Vec<_> = advisor.candidates.values().filter_map(|candidate| candidate.capacity).collect();
+        assert_eq!(with_capacity, [LinkCapacity::Auto], "share alone estimates it");
+        assert!(advisor.candidates.contains_key("split after link 1, cubic"));
     }
 
     #[test]
