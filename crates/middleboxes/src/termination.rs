@@ -9,14 +9,14 @@ use crate::{
     run_network::RunNetwork,
 };
 use anyhow::{Context as _, Result};
-use detect::{CaptureFile, CloseKind, FindingOptions, Teardown, TraceConditions, findings};
+use detect::{CaptureFile, FindingOptions, Teardown, TraceConditions, findings};
 use std::{
     path::{Path, PathBuf},
     thread,
     time::Duration,
 };
 
-/// Aborts downloads through each middlebox and prints when the server learnt of it
+/// Aborts downloads through each middlebox, and looks when the server learns of it.
 #[derive(Debug, clap::Args)]
 pub struct Termination {
     /// The tandem program
@@ -44,33 +44,18 @@ const PATH: PathSpec =
 const READ: usize = 6_000_000;
 
 impl Termination {
-    /// Runs the command.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot do its work.
-    pub fn run(&self) -> Result<()> {
-        println!("| middle | what came to the server | after | it went on sending for | gracefully |\n|---|---|---|---|---|");
-        self.play(|aborted| println!("{}", aborted.row()))
-    }
-
     /// Aborts a download through each middlebox of which this machine has the program.
     ///
     /// # Errors
     ///
     /// If the network cannot be built, which needs root, or a download fails.
     pub fn aborted_downloads(&self) -> Result<Vec<AbortedDownload>> {
-        let mut all = Vec::new();
-        self.play(|aborted| all.push(aborted))?;
-        Ok(all)
-    }
-
-    fn play(&self, mut each: impl FnMut(AbortedDownload)) -> Result<()> {
         let tandem = testbed::resolve_program(&self.tandem);
         let directory = tempfile::tempdir()?;
         let lingering = [Middlebox::Lingering(40), Middlebox::Lingering(12 * 60)].into_iter().filter(|_| self.lingering);
-        let all = Middlebox::all().into_iter().filter(|middle| middle.is_thorough());
-        for middle in std::iter::once(Middlebox::Forwarding).chain(all).chain(lingering) {
+        let thorough = Middlebox::all().into_iter().filter(|middle| middle.is_thorough());
+        let mut aborted = Vec::new();
+        for middle in std::iter::once(Middlebox::Forwarding).chain(thorough).chain(lingering) {
             if !self.only.is_empty() && !self.only.contains(&middle.name()) {
                 continue;
             }
@@ -79,9 +64,9 @@ impl Termination {
                 continue;
             }
             let ending = self.abort_download(middle, &tandem, directory.path()).with_context(|| middle.name())?;
-            each(AbortedDownload { middle: middle.name(), ending });
+            aborted.push(AbortedDownload { middle: middle.name(), ending });
         }
-        Ok(())
+        Ok(aborted)
     }
 
     fn abort_download(&self, middle: Middlebox, tandem: &Path, directory: &Path) -> Result<Option<Teardown>> {
@@ -122,23 +107,4 @@ pub struct AbortedDownload {
     pub middle: String,
     /// How the two ends learnt of it; none if the traces do not show that.
     pub ending: Option<Teardown>,
-}
-
-impl AbortedDownload {
-    fn row(&self) -> String {
-        let Some(ending) = self.ending else { return format!("| {} | – | – | – | – |", self.middle) };
-        let what = match ending.sender {
-            Some(CloseKind::Reset) => "a reset",
-            Some(CloseKind::Fin) => "a close",
-            None => "nothing",
-        };
-        // A middlebox that holds the complete answer has already closed the server's connection.
-        let seconds = |span: Option<f64>| match span {
-            None => "–".into(),
-            Some(span) if span < 0.0 => format!("{:.3} s before", -span),
-            Some(span) => format!("{span:.3} s"),
-        };
-        let gracefully = ending.graceful().map_or("–", |graceful| if graceful { "yes" } else { "no" });
-        format!("| {} | {what} | {} | {} | {gracefully} |", self.middle, seconds(ending.later_s), seconds(ending.went_on_s))
-    }
 }

@@ -5,12 +5,16 @@
 //! (`comparison`; `rival` starts them, `load` generates the traffic). `bond`: a bond beside a relay
 //! (`bond_cost`). `control`: congestion controllers beside the kernel's. `pairs`: a bond beside the
 //! better of its networks (`network_pairs`). `paths`: the data path over rates, round trips and
-//! buffers (`path_sweep`). `pepsal`: PEPsal beside the proxy over a satellite link. `quic`: page
+//! buffers (`path_sweep`). `engines`, `downloads`: scenarios on the lab and in the simulator, and
+//! over two networks (`scenario_runs`). `advice`: what `tandem advise` says of three paths, and the lab
+//! (`advised_paths`). `pepsal`: PEPsal beside the proxy over a satellite link. `quic`: page
 //! loads of a browser with QUIC and without (`quic_pages`). `traces`: controllers over recorded
 //! links (`varying_links`). `equations`: how fast the models are evaluated. `experiment`: how often
-//! the interval of the proxy's experiment covers the true gain. `ns2`: the simulator beside ns-2.
+//! the interval of the proxy's experiment covers the true gain. `simulator`: how fast it is
+//! (`simulator_speed`). `ns2`: the simulator beside ns-2.
 //! `large-trace`: how fast the detector reads a trace.
 
+mod advised_paths;
 mod bond_cost;
 mod comparison;
 mod control;
@@ -28,6 +32,8 @@ mod path_sweep;
 mod pepsal;
 mod quic_pages;
 mod rival;
+mod scenario_runs;
+mod simulator_speed;
 mod sys;
 mod varying_links;
 
@@ -55,11 +61,14 @@ struct BenchArguments {
 enum BenchCommand {
     #[command(hide = true)]
     Bare(minimal_relay::MinimalRelay),
+    Advice(advised_paths::AdvisedPaths),
     Bond(bond_cost::BondCost),
     #[command(hide = true)]
     Copy(bond_cost::CopyRelay),
     Control(control::ControllerCost),
+    Downloads(scenario_runs::BondDownloads),
     Emulator(emulator::EmulatorCost),
+    Engines(scenario_runs::EngineComparison),
     Equations(equations::Equations),
     Experiment(experiment::ExperimentCoverage),
     LargeTrace(large_trace::LargeTrace),
@@ -69,6 +78,7 @@ enum BenchCommand {
     Pepsal(pepsal::PepsalComparison),
     Proxy(comparison::ProxyComparison),
     Quic(quic_pages::QuicPages),
+    Simulator(simulator_speed::SimulatorSpeed),
     Render(RenderPages),
     Traces(varying_links::VaryingLinks),
 }
@@ -103,8 +113,11 @@ fn main() -> Result<ExitCode> {
         BenchCommand::Bare(bare) => bare.run(),
         BenchCommand::Copy(copying) => copying.run(),
         BenchCommand::Render(pages) => pages.run(),
+        BenchCommand::Advice(advice) => measure("advice", to, |record| advice.measure(record)),
         BenchCommand::Bond(bond) => measure("bond", to, |record| bond.measure(record)),
         BenchCommand::Control(control) => measure("control", to, |record| control.measure(record)),
+        BenchCommand::Downloads(downloads) => measure("downloads", to, |record| downloads.measure(record)),
+        BenchCommand::Engines(engines) => measure("engines", to, |record| engines.measure(record)),
         BenchCommand::Emulator(emulator) => measure("emulator", to, |record| emulator.measure(record)),
         BenchCommand::Equations(equations) => measure("equations", to, |record| equations.measure(record)),
         BenchCommand::Experiment(experiment) => measure("experiment", to, |record| experiment.measure(record)),
@@ -122,6 +135,7 @@ fn main() -> Result<ExitCode> {
         BenchCommand::Pepsal(pepsal) => measure("pepsal", to, |record| pepsal.measure(record)),
         BenchCommand::Proxy(proxy) => measure("proxy", to, |record| proxy.measure(record)),
         BenchCommand::Quic(pages) => measure("quic", to, |record| pages.measure(record)),
+        BenchCommand::Simulator(speed) => measure("simulator", to, |record| speed.measure(record)),
         BenchCommand::Traces(links) => measure("traces", to, |record| links.measure(record)),
     }
     .map(|()| ExitCode::SUCCESS)

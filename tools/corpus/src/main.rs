@@ -2,8 +2,8 @@
 //! of Wei et al.: the commands of the library.
 
 use clap::Parser;
-use corpus::{CheckCorpus, GenerateCorpus};
-use middleboxes::{Characteristics, ImageDownload, ProbeOperators, Termination};
+use corpus::{CheckCorpus, GenerateCorpus, TerminationTable};
+use middleboxes::{Characteristics, ImageDownload, ProbeOperators};
 use std::process::ExitCode;
 
 /// Generates the detector's labelled corpus, checks the detector against it, and repeats
@@ -15,7 +15,7 @@ enum CorpusCommand {
     CorpusCheck(CheckCorpus),
     Image(ImageDownload),
     Operators(ProbeOperators),
-    Termination(Termination),
+    Termination(TerminationTable),
 }
 
 fn main() -> anyhow::Result<ExitCode> {

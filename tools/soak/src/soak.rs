@@ -13,6 +13,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, ensure};
 use lab::Host;
+use measurements::{SampleColumn, SampleTable, measure};
 use std::{
     fs,
     path::PathBuf,
@@ -42,8 +43,13 @@ pub(crate) struct Soak {
     /// Adds hostile clients, and a firewall with NAT on the proxy's host
     #[arg(long)]
     hostile: bool,
+    /// Writes the counts and circumstances into this directory, as soak.json or soak-hostile.json
+    #[arg(long, value_name = "DIRECTORY")]
+    record: Option<PathBuf>,
 }
 
+/// Head of the column of counts.
+const COUNT: &str = "count";
 /// How long flows that have lost an endpoint may remain after all clients have stopped.
 const LAST_FLOWS: Duration = Duration::from_secs(180);
 /// Growth of memory that is no leak, in addition to a quarter: what the allocator keeps, bytes.
@@ -54,6 +60,20 @@ const KEPT_DESCRIPTORS: u64 = 2 * 8 * 2;
 
 impl Soak {
     pub(crate) fn run(&self) -> Result<ExitCode> {
+        let name = if self.hostile { "soak-hostile" } else { "soak" };
+        let mut passes = false;
+        measure(name, self.record.as_deref(), |record| {
+            record.rounds = 1;
+            let mut table = SampleTable::new("counts", "", vec![SampleColumn::text(COUNT)]);
+            passes = self.play(&mut table)?;
+            record.tables = vec![table];
+            Ok(())
+        })?;
+        Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Whether everything adds up. Fills the table.
+    fn play(&self, table: &mut SampleTable) -> Result<bool> {
         ensure!(self.minutes > 0.0, "--minutes must be more than 0");
         let network = ThreeHosts::new("reno")?;
         let tandem = testbed::resolve_program(&self.tandem);
@@ -139,7 +159,7 @@ impl Soak {
             state.stop.store(true, Relaxed);
         });
         await_clients(clients, &fail);
-        self.finish(&network, &state, &mut proxy, &tandem, (&at_start, &samples), &fail);
+        let last = self.finish(&network, &state, &mut proxy, &tandem, (&at_start, &samples), &fail);
         drop(log.join());
         if leftovers(&network.middle)? != before {
             fail(format!("the proxy left something behind on its host:\n{}\ninstead of:\n{before}", leftovers(&network.middle)?));
@@ -154,28 +174,35 @@ impl Soak {
                 failures.push(format!("there were no {what}"));
             }
         }
-        println!(
-            "connections {} complete {} killed {} failed {} not connected {} unsplit {}; {} flows ({:.1} GB) counted alike by both ends and \
-             the proxy",
-            totals.begun,
-            totals.complete,
-            totals.killed,
-            totals.failed,
-            totals.not_connected,
-            totals.unsplit,
-            totals.exact,
-            totals.exact_bytes as f64 / 1e9
+        let verdict = if failures.is_empty() { "PASS".to_owned() } else { format!("FAIL: {}", failures.join("; ")) };
+        let reference = samples.get(1).or(samples.first()).unwrap_or(&at_start);
+        let mut count = |name: &str, value: String| table.row(name).set(COUNT, value);
+        count("connections begun", totals.begun.to_string());
+        count("complete, every byte compared", totals.complete.to_string());
+        count(
+            "killed on purpose, failed in a cut, never connected because of a cut",
+            format!("{}, {}, {}", totals.killed, totals.failed, totals.not_connected),
         );
-        if failures.is_empty() {
-            println!("PASS after {:.0} s", begun.elapsed().as_secs_f64());
-            return Ok(ExitCode::SUCCESS);
+        count("passed unsplit: bypass rules, a full table, restarts of the rules", totals.unsplit.to_string());
+        let exact = format!("{} ({:.1} GB)", totals.exact, totals.exact_bytes as f64 / 1e9);
+        count("split flows with equal byte counts at both ends and the proxy", exact);
+        if self.hostile {
+            count("hostile clients", harm.to_string());
         }
-        println!("FAIL after {:.0} s: {}", begun.elapsed().as_secs_f64(), failures.join("; "));
-        Ok(ExitCode::FAILURE)
+        let [cuts, reloads, refused, bypasses] =
+            [&faults.cuts, &faults.reloads, &faults.refused, &faults.bypasses].map(|count| count.load(Relaxed));
+        count("cuts, reloads (refused), changes of the bypass list", format!("{cuts}, {reloads} ({refused}), {bypasses}"));
+        if let Some(last) = last {
+            count("resident memory, minute 2 and end", format!("{:.1} and {:.1} MiB", mebibytes(reference.rss), mebibytes(last.rss)));
+            count("descriptors, start and end", format!("{} and {}", at_start.descriptors, last.descriptors));
+        }
+        count("violations", totals.violations.to_string());
+        count("result", format!("{verdict} after {:.0} s", begun.elapsed().as_secs_f64()));
+        Ok(failures.is_empty())
     }
 
     /// After all clients have stopped: waits until the proxy has no flows, compares all counts, and
-    /// stops the proxy.
+    /// stops the proxy. Returns its last sample, if it still answered.
     fn finish(
         &self,
         network: &ThreeHosts,
@@ -184,13 +211,16 @@ impl Soak {
         tandem: &std::path::Path,
         (at_start, samples): (&ProxySample, &[ProxySample]),
         fail: &impl Fn(String),
-    ) {
+    ) -> Option<ProxySample> {
         let process = proxy.0.id();
         let begun = Instant::now();
         let last = loop {
             let sample = match ProxySample::take(network, process) {
                 Ok(sample) => sample,
-                Err(error) => return fail(format!("cannot read the proxy's state: {error:#}")),
+                Err(error) => {
+                    fail(format!("cannot read the proxy's state: {error:#}"));
+                    return None;
+                }
             };
             let totals = state.ledger.totals();
             // The proxy writes its log a moment after it updates its metrics.
@@ -218,6 +248,7 @@ impl Soak {
         if let Err(error) = proxy.stop() {
             fail(format!("{error:#}"));
         }
+        Some(last)
     }
 }
 
@@ -255,16 +286,8 @@ impl Soak {
         }
         let reference = samples.get(1).or(samples.first()).unwrap_or(at_start);
         println!(
-            "at the end: rss {:.1} MiB (minute 2: {:.1}), descriptors {} (at the start: {}), split {} bypassed {} unsplit {} (SYNs sent again: {again}), \
-         ended {:?}",
-            mebibytes(last.rss),
-            mebibytes(reference.rss),
-            last.descriptors,
-            at_start.descriptors,
-            last.split,
-            last.bypassed,
-            last.unsplit,
-            last.ended
+            "split {} bypassed {} unsplit {} (SYNs sent again: {again}), ended {:?}",
+            last.split, last.bypassed, last.unsplit, last.ended
         );
         if last.rss > reference.rss + reference.rss / 4 + SLACK {
             fail(format!("memory has grown from {} to {} bytes", reference.rss, last.rss));
