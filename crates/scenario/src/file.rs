@@ -100,6 +100,16 @@ impl Assignment {
     pub fn new(key: impl Into<String>, values: Vec<Value>) -> Self {
         Assignment { key: key.into(), values }
     }
+
+    /// The key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The values that it gets in turn.
+    pub fn values(&self) -> &[Value] {
+        &self.values
+    }
 }
 
 /// Splits at commas outside of brackets, braces and quotes.
@@ -192,6 +202,15 @@ impl ScenarioFile {
         }
         let is_wanted = |variant: &Variant| names.is_empty() || names.iter().any(|name| covers(name, &variant.case));
         Ok(variants.into_iter().filter(is_wanted).collect())
+    }
+
+    /// The scenarios of the case with exactly this name, with the changes `sets`. None: the file has
+    /// no such case.
+    ///
+    /// # Errors
+    /// As [`variants`](Self::variants), of this case.
+    pub fn variants_of_case(&self, name: &str, sets: &[Assignment]) -> Result<Vec<Variant>, FileError> {
+        self.variants_of_cases(sets, |case| case == name)
     }
 
     /// The names of the file's cases.
@@ -463,6 +482,9 @@ mod tests {
         assert_eq!(select(&["split"]).unwrap(), ["split, split.1.buffer=1MB", "split, split.1.buffer=3MB"]);
         assert_eq!(select(&["split, split.1.buffer=3MB"]).unwrap(), ["split, split.1.buffer=3MB"]);
         assert_eq!(select(&["split", "spl"]).unwrap(), [""; 0]);
+        let exactly = |name: &str| file.variants_of_case(name, &sets).map(|variants| variants.len());
+        assert_eq!((exactly("split").unwrap(), exactly("spl").unwrap()), (2, 0));
+        assert!(exactly("end to end").is_err());
     }
 
     #[test]
