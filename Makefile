@@ -18,7 +18,7 @@ PURE = control detect document replay sim streams theory tree
 # Seconds for which each fuzz target runs with new inputs.
 export TANDEM_FUZZ_SECONDS ?= 2
 
-.PHONY: help setup demo check lints test oldest deny readme-commands three-kernels kernels packages bench lint docs install build clean book reference papers-record papers-docs
+.PHONY: help setup demo check lints test oldest deny readme-commands three-kernels kernels packages bench lint docs install build clean book reference papers-record papers-docs python
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -62,6 +62,10 @@ readme-commands:
 
 three-kernels:
 	@tools/kernels/run --short --program $(TESTED)/tandem
+
+python: ## builds the wheel of the Python package into out/python, and tests it on each CPython from 3.10 on
+	@scripts/setup demo
+	@scripts/python
 
 deny: ## checks licences, duplicate crates and known vulnerabilities of the dependencies (deny.toml), where cargo-deny is installed
 	@if ! cargo deny --version > /dev/null 2>&1; then \

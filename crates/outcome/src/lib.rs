@@ -21,7 +21,7 @@ pub use outcome::{
     AgentOutcome, FlowOutcome, IntervalOutcome, LegOutcome, NetworkOutcome, Outcome, Phases, ProxyOutcome, ReorderOutcome, Series,
     ShaperOutcome, schema,
 };
-pub use run_table::{RunColumn, RunTable};
+pub use run_table::{RunColumn, RunRow, RunTable};
 pub use samples::{FlowSamples, LegSample, LegSamples, LinkSample, RunSamples};
 pub use sojourns::{Means, Sojourns};
 pub use statistics::{Dist, half_width, jain};

@@ -28,6 +28,7 @@ mod plain_table;
 mod remarks;
 mod results;
 mod run_files;
+mod run_reader;
 #[cfg(test)]
 mod samples;
 mod terminal;
@@ -50,6 +51,7 @@ pub use paper_tables::{
 };
 pub use plain_table::PlainTable;
 pub use run_files::{run_csv, run_parquet};
+pub use run_reader::read_run_parquet;
 pub use terminal::{Alignment, TextColumn, TextStyle, TextTable, reflow, wrap};
 
 use outcome::Outcome;

@@ -1,7 +1,8 @@
 //! Many runs side by side: engines, variants of a scenario, and seeds.
 //!
 //! [`plan`] lists the runs, [`run_all`] executes them on several threads and returns the answers in
-//! the order of the list, whatever the order in which they end. There is one thread per core for
+//! the order of the list, whatever the order in which they end; [`run_each`] passes them on one by
+//! one. There is one thread per core for
 //! engines in virtual time. For engines in real time
 //! ([`Engine::runs_in_real_time`](outcome::Engine::runs_in_real_time)) there are as many threads as
 //! the machine can run without falling behind; many of them are pinned to cores, which saves
@@ -20,4 +21,4 @@ mod progress;
 pub use answers::{FailedRuns, RunError, sort_answers};
 pub use interrupt::interrupt_flag;
 pub use plan::{PlannedRun, RunOrder, SeedRange, plan};
-pub use pool::{RunOptions, run_all};
+pub use pool::{RunOptions, run_all, run_each};

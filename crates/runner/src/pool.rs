@@ -12,7 +12,7 @@ use scenario::Scenario;
 use std::{
     collections::VecDeque,
     sync::{
-        Mutex,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
@@ -32,10 +32,12 @@ pub struct RunOptions {
 
 /// A run that waits for a thread.
 struct WaitingRun<'a> {
-    /// Its place among the answers.
+    /// Its place among the runs.
     index: usize,
     tries_left: u32,
     run: PlannedRun<'a>,
+    /// The outcome of the try before, which was not valid.
+    earlier: Option<Outcome>,
 }
 
 /// Executes every run and returns the answers in the order of `runs`. Runs whose outcome is not
@@ -43,34 +45,58 @@ struct WaitingRun<'a> {
 /// or SIGTERM no run starts; those without an answer are [`EngineError::Cancelled`].
 pub fn run_all(runs: Vec<PlannedRun<'_>>, options: RunOptions) -> Vec<Result<Outcome, RunError>> {
     let cases: Vec<String> = runs.iter().map(|run| run.variant.case.clone()).collect();
+    let answers: Vec<Mutex<Option<Result<Outcome, RunError>>>> = runs.iter().map(|_| Mutex::new(None)).collect();
+    run_each(runs, options, &interrupt_flag(), &|index, answer| {
+        *answers[index].lock().expect("no thread panics while it stores an answer") = Some(answer);
+    });
+    let answers = answers.into_iter().map(|answer| answer.into_inner().ok().flatten());
+    answers.zip(cases).map(|(answer, case)| answer.unwrap_or(Err(RunError { case, error: EngineError::Cancelled }))).collect()
+}
+
+/// Executes every run, as [`run_all`], and passes each answer to `on_answer`, with the place of its
+/// run in `runs`, on the thread that has found it. Nothing is kept, so that a caller can play more
+/// runs than outcomes fit into memory. Once `interrupted` is set no run starts; those that have not
+/// started get no answer.
+pub fn run_each(
+    runs: Vec<PlannedRun<'_>>,
+    options: RunOptions,
+    interrupted: &Arc<AtomicBool>,
+    on_answer: &(dyn Fn(usize, Result<Outcome, RunError>) + Sync),
+) {
     let scenarios: Vec<&Scenario> = runs.iter().map(|run| &run.variant.scenario).collect();
     let in_real_time = runs.iter().any(|run| run.engine.runs_in_real_time());
     let by_default = || if in_real_time { parallel_runs(&scenarios) } else { thread::available_parallelism().map_or(1, usize::from) };
     let jobs = options.jobs.unwrap_or_else(by_default).clamp(1, runs.len().max(1));
     let cores = if in_real_time { usable_cores() } else { Vec::new() };
     let offset = if in_real_time { start_offset(&scenarios, jobs) } else { Duration::ZERO };
-    let interrupted = interrupt_flag();
     let bars = Bars::new(options.progress, &runs);
     let pool = RunPool::new(runs, options.tries);
-    thread::scope(|scope| {
-        for worker in 0..jobs {
-            let (pool, bars, interrupted, cores) = (&pool, &bars, &interrupted, &cores);
-            scope.spawn(move || {
-                if jobs >= 2 * cores.len() {
-                    pin_to_core(cores, worker);
-                }
-                let started = Instant::now();
-                while started.elapsed() < offset * worker as u32 && !interrupted.load(Relaxed) {
-                    thread::sleep(Duration::from_millis(20));
-                }
-                while let Some(waiting) = pool.next(interrupted) {
-                    let answer = execute(&waiting.run, &bars.add(&waiting.run, interrupted.clone()));
-                    pool.finish(waiting, answer);
-                }
-            });
+    let work = |worker: usize| {
+        if jobs >= 2 * cores.len() {
+            pin_to_core(&cores, worker);
         }
-    });
-    pool.answers().into_iter().zip(cases).map(|(answer, case)| answer.map_err(|error| RunError { case, error })).collect()
+        let started = Instant::now();
+        while started.elapsed() < offset * worker as u32 && !interrupted.load(Relaxed) {
+            thread::sleep(Duration::from_millis(20));
+        }
+        while let Some(waiting) = pool.next(interrupted) {
+            let answer = execute(&waiting.run, &bars.add(&waiting.run, interrupted.clone()));
+            if let Some((index, answer)) = pool.finish(waiting, answer) {
+                on_answer(index, answer);
+            }
+        }
+    };
+    if jobs == 1 && !in_real_time {
+        work(0);
+    } else {
+        thread::scope(|scope| {
+            for worker in 0..jobs {
+                let work = &work;
+                scope.spawn(move || work(worker));
+            }
+        });
+    }
+    pool.earlier_outcomes().for_each(|(index, outcome)| on_answer(index, Ok(outcome)));
 }
 
 fn execute(run: &PlannedRun<'_>, progress: &RunProgress) -> Result<Outcome, EngineError> {
@@ -88,43 +114,47 @@ fn compared_with_ideal(scenario: &Scenario, outcome: Outcome) -> Outcome {
     Outcome { sojourn_over_can: outcome.sojourn_s.iter().zip(ideal).map(ratio).collect(), ..outcome }
 }
 
-/// The runs that wait, and the answers so far.
+/// The runs that wait.
 struct RunPool<'a> {
     waiting: Mutex<VecDeque<WaitingRun<'a>>>,
-    answers: Vec<Mutex<Option<Result<Outcome, EngineError>>>>,
 }
 
 impl<'a> RunPool<'a> {
     fn new(runs: Vec<PlannedRun<'a>>, tries: u32) -> Self {
-        let answers = runs.iter().map(|_| Mutex::new(None)).collect();
-        let waiting = runs.into_iter().enumerate().map(|(index, run)| WaitingRun { index, tries_left: tries, run });
-        RunPool { waiting: Mutex::new(waiting.collect()), answers }
+        let waiting = runs.into_iter().enumerate().map(|(index, run)| WaitingRun { index, tries_left: tries, run, earlier: None });
+        RunPool { waiting: Mutex::new(waiting.collect()) }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<WaitingRun<'a>>> {
+        self.waiting.lock().expect("no thread panics while it holds the queue")
     }
 
     /// The next run to execute; none after an interrupt.
     fn next(&self, interrupted: &AtomicBool) -> Option<WaitingRun<'a>> {
-        let next = self.waiting.lock().expect("no thread panics while it holds the queue").pop_front();
-        next.filter(|_| !interrupted.load(Relaxed))
+        if interrupted.load(Relaxed) { None } else { self.queue().pop_front() }
     }
 
-    /// Stores an answer, and queues the run again if its outcome is not valid and tries are left.
-    fn finish(&self, waiting: WaitingRun<'a>, answer: Result<Outcome, EngineError>) {
-        let again = waiting.tries_left > 1 && answer.as_ref().is_ok_and(|outcome| !outcome.valid);
-        let mut slot = self.answers[waiting.index].lock().expect("no thread panics while it stores an answer");
-        // An interrupted second try leaves the answer of the first.
-        if slot.is_none() || !matches!(answer, Err(EngineError::Cancelled)) {
-            *slot = Some(answer);
-        }
-        drop(slot);
-        if again {
-            let again = WaitingRun { tries_left: waiting.tries_left - 1, ..waiting };
-            self.waiting.lock().expect("no thread panics while it holds the queue").push_back(again);
-        }
+    /// The place and the answer of a run that is done. Queues the run again if its outcome is not
+    /// valid and tries are left.
+    fn finish(&self, mut waiting: WaitingRun<'a>, answer: Result<Outcome, EngineError>) -> Option<(usize, Result<Outcome, RunError>)> {
+        let answer = match answer {
+            Ok(outcome) if waiting.tries_left > 1 && !outcome.valid => {
+                let again = WaitingRun { tries_left: waiting.tries_left - 1, earlier: Some(outcome), ..waiting };
+                self.queue().push_back(again);
+                return None;
+            }
+            // An interrupted second try leaves the answer of the first.
+            Err(EngineError::Cancelled) if waiting.earlier.is_some() => waiting.earlier.take().ok_or(EngineError::Cancelled),
+            answer => answer,
+        };
+        let case = || waiting.run.variant.case.clone();
+        Some((waiting.index, answer.map_err(|error| RunError { case: case(), error })))
     }
 
-    fn answers(self) -> Vec<Result<Outcome, EngineError>> {
-        let answers = self.answers.into_iter().map(|answer| answer.into_inner().ok().flatten());
-        answers.map(|answer| answer.unwrap_or(Err(EngineError::Cancelled))).collect()
+    /// The outcomes of runs that an interrupt kept from being tried again.
+    fn earlier_outcomes(self) -> impl Iterator<Item = (usize, Outcome)> {
+        let waiting = self.waiting.into_inner().unwrap_or_default();
+        waiting.into_iter().filter_map(|waiting| Some((waiting.index, waiting.earlier?)))
     }
 }
 
@@ -173,5 +203,22 @@ mod tests {
             assert!(answers.iter().all(|answer| answer.as_ref().unwrap().valid == (tries > 1)));
             assert!(runs.iter().all(|run| run.load(Relaxed) == executed));
         }
+    }
+
+    #[test]
+    fn an_interrupted_second_try_leaves_the_outcome_of_the_first() {
+        let counts: Vec<AtomicU32> = (0..2).map(|_| AtomicU32::new(0)).collect();
+        let (variant, interrupted) = (variant(), Arc::new(AtomicBool::new(false)));
+        let planned = (0..2).map(|seed| PlannedRun { engine: Box::new(Busy { runs: &counts }), variant: &variant, seed }).collect();
+        let answers = Mutex::new(Vec::new());
+        let options = RunOptions { jobs: Some(1), tries: 2, progress: false };
+        // The first run of seed 0 is not valid and waits; the second seed is valid at its first try
+        // and sets the flag.
+        counts[1].store(1, Relaxed);
+        run_each(planned, options, &interrupted, &|index, answer| {
+            interrupted.store(true, Relaxed);
+            answers.lock().unwrap().push((index, answer.unwrap().valid));
+        });
+        assert_eq!(answers.into_inner().unwrap(), [(1, true), (0, false)]);
     }
 }

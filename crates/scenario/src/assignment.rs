@@ -8,8 +8,8 @@ use toml_file::Fault;
 /// control.proxy=cubic,hybla`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assignment {
-    pub(crate) key: String,
-    pub(crate) values: Vec<Value>,
+    key: String,
+    values: Vec<Value>,
 }
 
 impl std::str::FromStr for Assignment {
@@ -48,6 +48,16 @@ impl Assignment {
     /// A change of `key` to each of `values` in turn.
     pub fn new(key: impl Into<String>, values: Vec<Value>) -> Self {
         Assignment { key: key.into(), values }
+    }
+
+    /// The key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The values that it gets in turn.
+    pub fn values(&self) -> &[Value] {
+        &self.values
     }
 }
 

@@ -119,6 +119,15 @@ impl ScenarioFile {
         Ok(variants.into_iter().filter(is_wanted).collect())
     }
 
+    /// The scenarios of the case with exactly this name, with the changes `sets`. None: the file has
+    /// no such case.
+    ///
+    /// # Errors
+    /// As [`variants`](Self::variants), of this case.
+    pub fn variants_of_case(&self, name: &str, sets: &[Assignment]) -> Result<Vec<Variant>, FileError> {
+        self.variants_of_cases(sets, |case| case == name)
+    }
+
     /// The names of the file's cases.
     pub fn case_names(&self) -> Vec<String> {
         self.cases.iter().map(|case| case.name.clone()).collect()
@@ -169,23 +178,23 @@ fn sweep(
     sets: &[Assignment],
     variants: &mut Vec<Variant>,
 ) -> Result<(), FileError> {
-    let combinations: usize = sets.iter().map(|assignment| assignment.values.len()).product();
+    let combinations: usize = sets.iter().map(|assignment| assignment.values().len()).product();
     for number in 0..combinations {
         let (mut table, mut rest) = (table.clone(), number);
         let mut names: Vec<String> = if case.is_empty() { vec![] } else { vec![case.into()] };
         let (mut made, mut values) = (Vec::new(), BTreeMap::new());
         // The last assignment varies fastest, as a reader of the command line expects.
         for (after, assignment) in sets.iter().enumerate() {
-            let inner: usize = sets[after + 1..].iter().map(|assignment| assignment.values.len()).product();
-            let value = &assignment.values[rest / inner];
+            let inner: usize = sets[after + 1..].iter().map(|assignment| assignment.values().len()).product();
+            let value = &assignment.values()[rest / inner];
             rest %= inner;
             let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            made.push(format!("{}={shown}", assignment.key));
-            if assignment.values.len() > 1 {
-                names.push(format!("{}={shown}", assignment.key));
+            made.push(format!("{}={shown}", assignment.key()));
+            if assignment.values().len() > 1 {
+                names.push(format!("{}={shown}", assignment.key()));
             }
-            set(&mut table, &assignment.key, value.clone()).map_err(|fault| from_set(case, &made, &fault))?;
-            values.insert(assignment.key.clone(), SetValue::from(value));
+            set(&mut table, assignment.key(), value.clone()).map_err(|fault| from_set(case, &made, &fault))?;
+            values.insert(assignment.key().to_owned(), SetValue::from(value));
         }
         let scenario = scenario_of(&table, files).map_err(|fault| from_set(case, &made, &fault))?;
         scenario.check_ends_of_intervals(written).map_err(|fault| from_set(case, &made, &fault))?;
@@ -345,6 +354,9 @@ mod tests {
         assert_eq!(select(&["split"]).unwrap(), ["split, split.1.buffer=1MB", "split, split.1.buffer=3MB"]);
         assert_eq!(select(&["split, split.1.buffer=3MB"]).unwrap(), ["split, split.1.buffer=3MB"]);
         assert_eq!(select(&["split", "spl"]).unwrap(), [""; 0]);
+        let exactly = |name: &str| file.variants_of_case(name, &sets).map(|variants| variants.len());
+        assert_eq!((exactly("split").unwrap(), exactly("spl").unwrap()), (2, 0));
+        assert!(exactly("end to end").is_err());
     }
 
     #[test]
@@ -380,7 +392,7 @@ mod tests {
     #[test]
     fn a_value_with_commas_is_one_value() {
         let assignment: Assignment = "flow.1.start={ uniform = [\"0s\", \"2s\"] },1s".parse().unwrap();
-        assert_eq!(assignment.values.len(), 2);
+        assert_eq!(assignment.values().len(), 2);
         assert!("control.proxy".parse::<Assignment>().is_err());
         assert!("=3".parse::<Assignment>().is_err());
     }

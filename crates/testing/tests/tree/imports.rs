@@ -343,6 +343,18 @@ fn name_of(item: &Item) -> Option<String> {
     Some(name.to_string())
 }
 
+/// Returns the directories of all crates of the workspace, sorted within each group.
+pub(crate) fn crate_directories(root: &Path) -> Vec<PathBuf> {
+    let mut directories = Vec::new();
+    for group in ["crates", "tools"] {
+        let mut crates: Vec<PathBuf> = fs::read_dir(root.join(group)).unwrap().map(|entry| entry.unwrap().path()).collect();
+        crates.sort();
+        directories.extend(crates);
+    }
+    directories.push(root.join("python"));
+    directories
+}
+
 /// Returns the root files of a crate's library, programs and tests.
 fn programs(directory: &Path) -> Vec<PathBuf> {
     let mut roots: Vec<PathBuf> = ["src/lib.rs", "src/main.rs"].map(|name| directory.join(name)).into();
@@ -361,16 +373,12 @@ fn programs(directory: &Path) -> Vec<PathBuf> {
 fn files_have_no_import_cycles() {
     let root = root();
     let (mut found, mut files) = (String::new(), 0);
-    for group in ["crates", "tools"] {
-        let mut crates: Vec<PathBuf> = fs::read_dir(root.join(group)).unwrap().map(|entry| entry.unwrap().path()).collect();
-        crates.sort();
-        for directory in crates {
-            for path in programs(&directory) {
-                let program = Program::read(&path);
-                files += program.files.len();
-                if let Some(cycle) = program.cycle(&root) {
-                    found += &format!("{}:\n{}\n", path.strip_prefix(&root).unwrap().display(), cycle.join("\n"));
-                }
+    for directory in crate_directories(&root) {
+        for path in programs(&directory) {
+            let program = Program::read(&path);
+            files += program.files.len();
+            if let Some(cycle) = program.cycle(&root) {
+                found += &format!("{}:\n{}\n", path.strip_prefix(&root).unwrap().display(), cycle.join("\n"));
             }
         }
     }

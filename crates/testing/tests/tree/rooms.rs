@@ -2,7 +2,7 @@
 //! dependency, each dependency is an arrow or a chain of arrows, and each crate has a row in the
 //! table.
 
-use crate::documents::root;
+use crate::{documents::root, imports::crate_directories};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -14,15 +14,12 @@ type Graph = BTreeMap<String, BTreeSet<String>>;
 /// Returns the dependencies in the manifests.
 fn dependencies() -> Graph {
     let mut graph = Graph::new();
-    for group in ["crates", "tools"] {
-        for entry in fs::read_dir(root().join(group)).unwrap() {
-            let directory = entry.unwrap().path();
-            let Ok(text) = fs::read_to_string(directory.join("Cargo.toml")) else { continue };
-            let manifest: toml::Table = text.parse().unwrap_or_else(|why| panic!("{}: {why}", directory.display()));
-            let tables = ["dependencies", "build-dependencies"].into_iter().filter_map(|key| manifest.get(key)?.as_table());
-            let used = tables.flat_map(|table| table.keys().cloned()).collect();
-            graph.insert(directory.file_name().unwrap().to_string_lossy().into_owned(), used);
-        }
+    for directory in crate_directories(&root()) {
+        let Ok(text) = fs::read_to_string(directory.join("Cargo.toml")) else { continue };
+        let manifest: toml::Table = text.parse().unwrap_or_else(|why| panic!("{}: {why}", directory.display()));
+        let tables = ["dependencies", "build-dependencies"].into_iter().filter_map(|key| manifest.get(key)?.as_table());
+        let used = tables.flat_map(|table| table.keys().cloned()).collect();
+        graph.insert(directory.file_name().unwrap().to_string_lossy().into_owned(), used);
     }
     // Only dependencies on crates of the workspace count.
     let rooms: BTreeSet<String> = graph.keys().cloned().collect();
@@ -81,7 +78,7 @@ fn crates_depend_on_each_other_as_the_graph_shows() {
 fn every_crate_has_a_row_in_the_table() {
     let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
     let dependencies = dependencies();
-    let has_row = |name: &str| ["crates", "tools"].iter().any(|group| page.contains(&format!("\n| `{group}/{name}` |")));
+    let has_row = |name: &str| ["crates/", "tools/", ""].iter().any(|group| page.contains(&format!("\n| `{group}{name}` |")));
     let missing: Vec<_> = dependencies.keys().filter(|name| !has_row(name)).collect();
     assert!(missing.is_empty(), "docs/architecture.md has no row for {missing:?}");
 }

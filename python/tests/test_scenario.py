@@ -1,0 +1,120 @@
+"""Scenarios: how they are made, and what is wrong with those that cannot be played."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tandem
+from conftest import ROOT
+
+TOML = """name = "path"
+[[link]]
+rate = "10Mbit"
+delay = "20ms"
+loss = { per_packet = 0.01 }
+[[flow]]
+bytes = "1MB"
+"""
+
+
+def toml(**link: object) -> str:
+    return tandem.Scenario(link={"rate": "10Mbit", "delay": "20ms", **link}, flow={"bytes": "1MB"}).to_toml()
+
+
+def test_keywords_dict_and_text_are_alike() -> None:
+    keys: dict[str, Any] = {"name": "path", "link": [{"rate": "10Mbit", "delay": "20ms", "loss": {"per_packet": 0.01}}], "flow": [{"bytes": "1MB"}]}
+    text = tandem.Scenario.from_toml(TOML)
+    for other in (tandem.Scenario(**keys), tandem.Scenario.from_dict(keys)):
+        assert other.with_({"seed": 1}).to_toml() == text.with_({"seed": 1}).to_toml()
+
+
+def test_bare_numbers_are_in_base_units() -> None:
+    written = toml()
+    assert toml(rate=10e6, delay=0.02) == written
+    assert toml(rate=np.float64(1e7), delay=datetime.timedelta(milliseconds=20)) == written
+    assert 'bytes = "1MB"' in tandem.Scenario(link={"rate": 1e7, "delay": 0.02}, flow={"bytes": 1_000_000}).to_toml()
+    assert "per_packet = 0.01" in toml(loss={"per_packet": 0.01})
+    split: dict[str, Any] = {"link": [{"rate": 1e7, "delay": 0.01}] * 2, "flow": {"bytes": 1e6}}
+    assert 'buffer = "64KiB"' in tandem.Scenario(split={"after": 1, "buffer": 65536}, **split).to_toml()
+
+
+def test_quantities_of_pint() -> None:
+    pint = pytest.importorskip("pint")
+    units = pint.UnitRegistry()
+    assert toml(rate=10 * units.Mbit / units.s, delay=20 * units.ms) == toml()
+    assert toml(rate=units.Quantity(1.25e6, "byte/s")) == toml()
+    loss = tandem.Scenario(link={"rate": "1Mbit", "delay": "1ms"}, flow={"bytes": 1 * units.megabyte})
+    assert 'bytes = "1MB"' in loss.to_toml()
+    path = tandem.Scenario.from_toml(TOML).with_({"link.1.loss.per_packet": 2 * units.percent})
+    assert path.run(on="sim").set == {"link.1.loss.per_packet": 0.02}
+    with pytest.raises(TypeError, match="neither a rate"):
+        toml(delay=20 * units.meter)
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "message"),
+    [
+        ({"link.1.rate": "10Mbot"}, "link[1].rate", 'ends in the unknown unit "Mbot"'),
+        ({"link.1.rate": -5}, "link[1].rate", "is negative"),
+        ({"link.2.rate": "5Mbit"}, "link.2.rate", "there is 1 of link: say which"),
+        ({"link.1.bandwidth": "5Mbit"}, "link[1].bandwidth", "did you mean rate"),
+    ],
+)
+def test_errors_are_those_of_the_command_line(change: dict[str, object], key: str, message: str) -> None:
+    with pytest.raises(tandem.ScenarioError, match="--set") as caught:
+        tandem.Scenario.from_toml(TOML).with_(change)
+    assert caught.value.key == key and message in caught.value.reason and message in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_an_error_in_a_text_names_the_line() -> None:
+    with pytest.raises(tandem.ScenarioError, match=r"mine\.toml:3: link\[1\]\.rate") as caught:
+        tandem.Scenario.from_toml(TOML.replace("10Mbit", "0bit"), origin="mine.toml")
+    assert caught.value.line == 3
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is tandem.ScenarioError and again.key == "link[1].rate"
+
+
+def test_values_that_no_scenario_has() -> None:
+    with pytest.raises(TypeError, match="no values of type"):
+        toml(rate=object())
+
+
+def test_changes_and_cases() -> None:
+    demo = tandem.Scenario.load(ROOT / "scenarios/demo.toml")
+    assert demo.to_toml() == (ROOT / "scenarios/demo.toml").read_text()
+    assert len(demo.cases) > 1
+    with pytest.raises(tandem.ScenarioError, match="has the cases"):
+        demo.run(on="sim")
+    with pytest.raises(tandem.ScenarioError, match="there is no case"):
+        demo.case("nothing")
+    one = demo.case(demo.cases[0])
+    assert one.cases == [demo.cases[0]] and tandem.Scenario.from_toml(one.to_toml()).cases == []
+    path = tandem.Scenario.from_toml(TOML)
+    changed = path.with_({"link.1.rate": "5Mbit"}).with_({"link.1.rate": "6Mbit"}, duration="3s")
+    assert 'rate = "6Mbit"' in changed.to_toml() and 'duration = "3s"' in changed.to_toml()
+    assert path.with_(seed=3) == path.set(seed=3) != path
+    with pytest.raises(AttributeError, match="never changes"):
+        path.name = "other"
+
+
+def test_a_pickled_scenario_has_the_files_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "steps.csv").write_text("time,rate\n1s,2Mbit\n")
+    named = TOML.replace('delay = "20ms"', 'delay = "20ms"\nsteps = "steps.csv"')
+    with pytest.raises(tandem.ScenarioError, match="directory"):
+        tandem.Scenario.from_toml(named)
+    (tmp_path / "path.toml").write_text(named)
+    try:
+        path = tandem.Scenario.load(tmp_path / "path.toml")
+    except tandem.ScenarioError as error:
+        pytest.fail(str(error))
+    pickled = pickle.dumps(path)
+    (tmp_path / "steps.csv").unlink()
+    again = pickle.loads(pickled)
+    assert again == path and again.run(on="sim").to_json() == path.run(on="sim").to_json()
