@@ -3,7 +3,7 @@
 //!
 //! The package in `tandem/` is what users see; it documents everything and converts units and
 //! frames. This module is private to it. Long work runs on threads of its own without the GIL, and
-//! ends when a signal arrives ([`interruptible`]). Results that are arrays go to NumPy without a
+//! ends when a signal arrives (`interruptible`). Results that are arrays go to NumPy without a
 //! copy.
 
 mod advice;

@@ -79,20 +79,18 @@ class Dask(Executor):
         as_completed: Any = _distributed().as_completed
         name = f"tandem-sweep-{uuid.uuid4().hex[:12]}"
         known = {f"{name}-{index}": batch for index, batch in enumerate(batches)}
-        self._futures = [
-            # Batches of a sweep have no result that another call could use.
-            self._client.submit(play_batch, *arguments(plan, batch), 1, plan.tries, key=key, pure=False, retries=2)
-            for key, batch in known.items()
-        ]
-        self.show_progress()
-        completed = iter(as_completed(self._futures))
+        with _loss_is_an_error():
+            self._futures = [
+                # Batches of a sweep have no result that another call could use.
+                self._client.submit(play_batch, *arguments(plan, batch), 1, plan.tries, key=key, pure=False, retries=2)
+                for key, batch in known.items()
+            ]
+            self.show_progress()
+            completed = iter(as_completed(self._futures))
         while known:
-            try:
+            with _loss_is_an_error():
                 future = next(completed)
                 result = future.result()
-            # What Dask raises depends on when it notices the loss. CommClosedError is an OSError.
-            except (concurrent.futures.CancelledError, asyncio.CancelledError, OSError, StopIteration) as error:
-                raise _tandem.RunError(f"the scheduler of Dask was lost or has restarted ({type(error).__name__})") from error
             batch = known.pop(future.key)
             # The scheduler may forget the result.
             self._futures.remove(future)
@@ -109,9 +107,24 @@ class Dask(Executor):
             display(_distributed().progress(self._futures, notebook=True))
 
     def cancel(self) -> None:
-        # A client that has lost its scheduler has nothing to cancel.
-        with contextlib.suppress(OSError, concurrent.futures.CancelledError, asyncio.CancelledError, TimeoutError):
+        # A client that has lost its scheduler has nothing to cancel; the error that says so is
+        # already on its way.
+        with contextlib.suppress(Exception, asyncio.CancelledError):
             self._client.cancel(self._futures)
+
+
+@contextlib.contextmanager
+def _loss_is_an_error() -> Iterator[None]:
+    """Reports that Dask was lost, or has given up a batch. What it raises depends on when it notices
+    that.
+    """
+    try:
+        yield
+    except (Exception, asyncio.CancelledError) as error:
+        is_of_dask = type(error).__module__.startswith("distributed")
+        if is_of_dask or isinstance(error, (concurrent.futures.CancelledError, asyncio.CancelledError, OSError, StopIteration)):
+            raise _tandem.RunError(f"Dask has lost a batch, or its scheduler ({type(error).__name__}): {error}") from error
+        raise
 
 
 def _distributed() -> Any:

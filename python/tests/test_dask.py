@@ -73,7 +73,7 @@ import sys, dask, distributed, tandem
 dask.config.set({"distributed.comm.timeouts.connect": "2s"})
 path = tandem.Scenario.from_toml(open(sys.argv[1]).read())
 tandem._rows.FLUSH_SECONDS = 0
-client = distributed.Client(sys.argv[2], timeout=10)
+client = distributed.Client(sys.argv[2], timeout=20)
 try:
     tandem.sweep(path, {"link.2.loss.per_packet": [0.0, 0.01]}, seeds=100000, to=sys.argv[3], client=client)
 except tandem.RunError as error:
@@ -90,7 +90,7 @@ def test_a_lost_scheduler_is_an_error_and_the_rows_remain(path: tandem.Scenario,
     worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(address), "--nthreads", "1"]
     worker_process = subprocess.Popen([*worker, "--no-dashboard", "--death-timeout", "60"], stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not address.exists() or not address.read_text().strip():
             assert time.monotonic() < deadline
             time.sleep(0.05)
