@@ -1,11 +1,14 @@
 //! The experiment: a share of the connections passes unsplit, and both groups are measured.
 
-use crate::common::{
-    Daemon, TANDEM,
-    browser::{Browser, CHROMIUM},
-    middle::{self, Middle},
-    routed::{Routed, SERVER, dial, echoes, ip, listen, nft},
-    skip, wait_until,
+use crate::{
+    common::{
+        Daemon, TANDEM,
+        browser::{Browser, CHROMIUM},
+        middle::{self, Middle},
+        routed::{Routed, SERVER, dial, echoes, ip, listen, nft},
+        skip, wait_until,
+    },
+    takeover,
 };
 use intercept::PacketLog;
 use lab::Host;
@@ -173,8 +176,7 @@ fn a_connection_stays_in_its_group_and_results_are_kept_over_a_hot_restart() {
     assert!((1..=28).contains(&before.len()), "{before:?}");
     let ended = |counts: [GroupCounts; 2]| counts.map(|counts| counts.reset);
     wait_until("the resets are counted", || ended(counts(&routed.router))[0] == before.len() as u64);
-    let output = routed.tandem(&["restart"]);
-    assert!(output.status.success(), "{output:?}\n{}", routed.log());
+    let _successor = takeover::restart(&routed);
     let [kept, _] = ended(counts(&routed.router));
     assert_eq!(kept, before.len() as u64, "{}", routed.log());
     assert_eq!(unsplit_ports(&routed), before);
