@@ -1,4 +1,4 @@
-//! Runs: one, whose outcome is kept whole, or a batch of a sweep, of which only numbers are kept.
+//! Single runs, which return the whole outcome, and batches of a sweep, which return numbers only.
 
 use crate::{
     engines::engine,

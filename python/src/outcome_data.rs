@@ -91,7 +91,8 @@ impl OutcomeData {
         found.map(|dist| (dist.mean, dist.p50, dist.p99, dist.max))
     }
 
-    /// The shares of time of the phases free, starvation and backpressure; none if nothing is split.
+    /// The shares of time of the phases free, starvation and backpressure; none if nothing is
+    /// split.
     fn phases(&self) -> Option<(f64, f64, f64)> {
         self.outcome.proxy.as_ref().map(|proxy| (proxy.phases.free, proxy.phases.starvation, proxy.phases.backpressure))
     }

@@ -86,8 +86,8 @@ impl Points {
         Ok(TableData { table })
     }
 
-    /// A row for each engine and point: the number of seeds, whether all runs are valid, the mean of
-    /// each number over the seeds with half the width of its 95 % interval (Student's t).
+    /// A row for each engine and point: the number of seeds, whether all runs are valid, the mean
+    /// of each number over the seeds with half the width of its 95 % interval (Student's t).
     fn means(&self, engines: Vec<String>, rows: Rows<'_>) -> PyResult<TableData> {
         let (engine, point) = (rows.engine.as_slice()?, rows.point.as_slice()?);
         let mut groups: BTreeMap<(u32, u64), Vec<RunRow>> = BTreeMap::new();
@@ -155,8 +155,8 @@ pub(crate) struct TableData {
 
 #[pymethods]
 impl TableData {
-    /// Its columns: arrays of numbers (NaN where one is missing), whole numbers and truths, lists of
-    /// texts.
+    /// Its columns: arrays of numbers (NaN where one is missing), whole numbers and truths, lists
+    /// of texts.
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         columns(py, &self.table)
     }

@@ -78,7 +78,8 @@ impl Advisor {
             all.push(self.end_to_end(controller.name(), format!("end to end, {}", controller.name())));
         }
         for proxy in &self.proxies {
-            // A capacity that is estimated is one that nobody can tell the controller.
+            // Where the capacity is to be estimated, it is unknown: a controller that must be told
+            // it does not fit.
             let is_known = |controller: &Controller| match proxy.capacity {
                 Some(LinkCapacity::Auto) => controller.estimates_capacity(),
                 _ => self.knows_capacity,

@@ -1,6 +1,6 @@
 //! The flow log: one line of `key=value` pairs on standard error for each flow that ends. Workers
-//! send batches of lines to the log's own thread. Batches that do not fit into its queue are dropped
-//! and counted in the log.
+//! send batches of lines to the log's own thread. Batches that do not fit into its queue are
+//! dropped and counted in the log.
 
 use crate::{line_batches::LineSink, measure::FlowId};
 use relay::FlowRecord;

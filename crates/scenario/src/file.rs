@@ -119,8 +119,8 @@ impl ScenarioFile {
         Ok(variants.into_iter().filter(is_wanted).collect())
     }
 
-    /// The scenarios of the case with exactly this name, with the changes `sets`. None: the file has
-    /// no such case.
+    /// The scenarios of the case with exactly this name, with the changes `sets`. None: the file
+    /// has no such case.
     ///
     /// # Errors
     /// As [`variants`](Self::variants), of this case.

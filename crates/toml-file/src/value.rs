@@ -1,5 +1,5 @@
 //! Values that take more than a derived deserializer: with a short and a long form, or in a table
-//! whose keys are those of several types.
+//! that has the keys of several types.
 
 use serde::{
     Deserialize, Deserializer,

@@ -1,4 +1,4 @@
-//! What `tandem advise` says of three paths whose senders use BBR, and what the lab says of it.
+//! Compares the advice of `tandem advise` for three paths with BBR senders with lab runs.
 
 use crate::scenario_runs::ScenarioRuns;
 use advise::{AdviceVerdict, Advisor, buffer_to_configure};
@@ -8,8 +8,8 @@ use scenario::{Buffer, Variant};
 use std::path::PathBuf;
 use units::Bytes;
 
-/// Lets the simulator advise on three paths whose senders use BBR, and plays the path as it is and
-/// as advised on the lab
+/// Takes the advice of the simulator for three paths with BBR senders, and plays each path as it is
+/// and as advised on the lab
 #[derive(Debug, clap::Args)]
 pub(crate) struct AdvisedPaths {
     /// The paths

@@ -6,13 +6,13 @@
 //! (`bond_cost`). `control`: congestion controllers beside the kernel's. `pairs`: a bond beside the
 //! better of its networks (`network_pairs`). `paths`: the data path over rates, round trips and
 //! buffers (`path_sweep`). `engines`, `downloads`: scenarios on the lab and in the simulator, and
-//! over two networks (`scenario_runs`). `advice`: what `tandem advise` says of three paths, and the lab
-//! (`advised_paths`). `pepsal`: PEPsal beside the proxy over a satellite link. `quic`: page
+//! over two networks (`scenario_runs`). `advice`: what `tandem advise` says of three paths, and the
+//! lab (`advised_paths`). `pepsal`: PEPsal beside the proxy over a satellite link. `quic`: page
 //! loads of a browser with QUIC and without (`quic_pages`). `traces`: controllers over recorded
 //! links (`varying_links`). `equations`: how fast the models are evaluated. `experiment`: how often
 //! the interval of the proxy's experiment covers the true gain. `simulator`: how fast it is
-//! (`simulator_speed`). `ns2`: the simulator beside ns-2.
-//! `large-trace`: how fast the detector reads a trace.
+//! (`simulator_speed`). `ns2`: the simulator beside ns-2. `large-trace`: how fast the detector
+//! reads a trace.
 
 mod advised_paths;
 mod bond_cost;

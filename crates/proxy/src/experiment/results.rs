@@ -45,8 +45,8 @@ pub struct GroupView {
     pub open: u64,
     /// Geometric mean of the handshake's round trip on the client's side, seconds.
     pub near_rtt_s: Option<f64>,
-    /// The same on the server's side; absent of split connections, whose handshake the proxy
-    /// answers.
+    /// The same on the server's side; absent for split connections: the proxy
+    /// answers their handshake.
     pub far_rtt_s: Option<f64>,
 }
 
