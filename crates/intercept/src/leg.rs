@@ -228,6 +228,17 @@ impl Shares {
         let unsent = (buffer / 4).min(2 << 20);
         Shares { receive: buffer - pipe - unsent, pipe, unsent }
     }
+
+    /// Divides a B of `buffer` bytes with at most `most` each in the pipe and unsent, so that more
+    /// of it is the window of the source.
+    pub fn with_window(buffer: usize, most: usize) -> Self {
+        let Shares { pipe, unsent, .. } = Self::of(buffer);
+        if pipe == 0 {
+            return Self::of(buffer);
+        }
+        let (pipe, unsent) = (pipe.min(1 << most.max(Self::SPLICE_FROM / 4).ilog2()), unsent.min(most.max(Self::SPLICE_FROM / 4)));
+        Shares { receive: buffer - pipe - unsent, pipe, unsent }
+    }
 }
 
 /// Sets the options that every leg needs. Call it before a socket connects, or on a listener before
@@ -510,6 +521,12 @@ mod tests {
             let shares = Shares::of(buffer);
             assert_eq!(shares.receive + shares.pipe + shares.unsent, buffer);
             assert!(shares.receive >= buffer / 4 && shares.unsent >= 3000, "{shares:?}");
+            for most in [0, 70_000, 1 << 30] {
+                let other = Shares::with_window(buffer, most);
+                assert_eq!(other.receive + other.pipe + other.unsent, buffer);
+                assert!(other.receive >= shares.receive && other.pipe <= shares.pipe, "{other:?}");
+                assert!(other.pipe == 0 || other.unsent <= most.max(64 * 1024), "{other:?}");
+            }
         }
     }
 }

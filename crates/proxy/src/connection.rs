@@ -211,8 +211,8 @@ impl Connection {
             watches_near: false,
             in_again: false,
             in_ticking: false,
-            up: Direction::new(shares, preface, already_read),
-            down: Direction::new(shares, reply, Vec::new()),
+            up: Direction::new(shares, preface, already_read).adapting(config.buffer_limits()),
+            down: Direction::new(shares, reply, Vec::new()).adapting(config.buffer_limits()),
         })
     }
 

@@ -104,7 +104,7 @@ pub(crate) fn offered(config: &ProxyConfig, listener: &WorkerListener) -> Offere
 fn fixed(config: &ProxyConfig, listen: &ListenerConfig) -> FixedOptions {
     let options = options(config, listen);
     FixedOptions {
-        buffer: config.small_buffer().filter(|_| options.shares.is_some()),
+        buffer: config.listener_buffer().filter(|_| options.shares.is_some()),
         window: options.window.map(|window| Bytes(window as u64)),
         mss: options.mss,
     }

@@ -3,7 +3,8 @@
 //!
 //! `emulator`: the lab's links. `proxy`: the proxy beside plain forwarding and other proxies
 //! (`comparison`; `rival` starts them, `load` generates the traffic). `bond`: a bond beside a relay
-//! (`bond_cost`). `control`: congestion controllers beside the kernel's. `pairs`: a bond beside the
+//! (`bond_cost`). `buffer-auto`: the proxy's buffer that follows each flow beside fixed ones
+//! (`buffer_auto`). `control`: congestion controllers beside the kernel's. `pairs`: a bond beside the
 //! better of its networks (`network_pairs`). `paths`: the data path over rates, round trips and
 //! buffers (`path_sweep`). `pepsal`: PEPsal beside the proxy over a satellite link. `quic`: page
 //! loads of a browser with QUIC and without (`quic_pages`). `traces`: controllers over recorded
@@ -12,6 +13,7 @@
 //! `large-trace`: how fast the detector reads a trace.
 
 mod bond_cost;
+mod buffer_auto;
 mod comparison;
 mod control;
 mod emulator;
@@ -56,6 +58,7 @@ enum BenchCommand {
     #[command(hide = true)]
     Bare(minimal_relay::MinimalRelay),
     Bond(bond_cost::BondCost),
+    BufferAuto(buffer_auto::BufferAuto),
     #[command(hide = true)]
     Copy(bond_cost::CopyRelay),
     Control(control::ControllerCost),
@@ -104,6 +107,7 @@ fn main() -> Result<ExitCode> {
         BenchCommand::Copy(copying) => copying.run(),
         BenchCommand::Render(pages) => pages.run(),
         BenchCommand::Bond(bond) => measure("bond", to, |record| bond.measure(record)),
+        BenchCommand::BufferAuto(buffers) => measure("buffer-auto", to, |record| buffers.measure(record)),
         BenchCommand::Control(control) => measure("control", to, |record| control.measure(record)),
         BenchCommand::Emulator(emulator) => measure("emulator", to, |record| emulator.measure(record)),
         BenchCommand::Equations(equations) => measure("equations", to, |record| equations.measure(record)),
