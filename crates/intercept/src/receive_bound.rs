@@ -73,7 +73,8 @@ impl ReceiveBound {
     /// A lower one bounds the window at first, not the buffer: what an earlier window has admitted
     /// may still arrive, for a round trip. TCP does not take an announced window back (RFC 9293
     /// §3.8.6.2.1), and neither does the kernel (`tcp_select_window`): the window closes as data
-    /// arrives. Call [`settle`](Self::settle) once a round trip has passed, until it is complete.
+    /// arrives. Call [`settle`](Self::settle) until it is complete: the window alone bounds what
+    /// arrives in a round trip, but not a queue that is not read.
     ///
     /// # Errors
     /// The socket refuses an option.
@@ -88,7 +89,8 @@ impl ReceiveBound {
     }
 
     /// Continues a [`change`](Self::change) to a lower bound; returns whether it is complete. If
-    /// not, call it again after the next reads.
+    /// not, call it again after reads, before what they freed is announced, and before reads, when
+    /// the window is closed.
     ///
     /// The buffer is lowered only so far that what is in the queue and what the last announced
     /// window has admitted still fit. The window then opens no further until reads make room.
@@ -97,8 +99,12 @@ impl ReceiveBound {
     /// The socket refuses an option.
     pub fn settle(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         let (Some(lower), Some(present)) = (self.lower, self.bytes) else { return Ok(true) };
-        let window = sys::tcp_info(socket)?.rcv_wnd as usize;
-        let admitted = sys::receive_memory(socket)?.used + window * MOST_OVERHEAD;
+        let info = sys::tcp_info(socket)?;
+        let (window, used, received) = (info.rcv_wnd as usize, sys::receive_memory(socket)?.used, sys::received(socket));
+        // Assumes that packets in flight have the same ratio as those in the queue, if that has some.
+        let in_flight = if received > ENOUGH_FOR_RATIO { window * used / received } else { window * MOST_OVERHEAD };
+        // A closed window admits nothing: the queue may exceed its buffer until it is read.
+        let admitted = if window < info.rcv_mss as usize { 0 } else { used + in_flight.min(window * MOST_OVERHEAD) };
         let bytes = lower.max(admitted).min(present);
         self.bytes = Some(bytes);
         self.lower = self.lower.filter(|lower| *lower < bytes);
@@ -190,6 +196,8 @@ impl ReceiveBound {
 
 /// Memory of received packets over their payload at the worst, rounded up (1.6: see above).
 const MOST_OVERHEAD: usize = 2;
+/// Payload in the queue from which its own ratio of memory to payload is telling, bytes.
+const ENOUGH_FOR_RATIO: usize = 16 * 1024;
 
 /// Bounds the window so that what it admits fits into a buffer of `bytes`, although the window
 /// scale rounds it up.
@@ -213,6 +221,22 @@ pub fn bound_receive(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     // The kernel doubles the value.
     sys::force_receive_buffer(&socket, bytes / 2)?;
     sys::clamp_window(&socket, bytes)
+}
+
+/// As [`bound_receive`], for a socket before its handshake whose bound may become up to `most` later.
+///
+/// The window scale has to fit `most`, and the first window must not be larger than the bound: TCP
+/// does not take a window back. The kernel derives the scale from the clamp only if the buffer is
+/// not locked. So the kernel tunes the buffer until [`ReceiveBound::change`] locks it.
+///
+/// # Errors
+/// The kernel refuses an option.
+pub fn bound_receive_at_first(socket: impl AsFd, bytes: usize, most: usize) -> io::Result<()> {
+    sys::force_receive_buffer(&socket, bytes / 2)?;
+    sys::clamp_window(&socket, most)?;
+    let unlocked = BufferLocks::of(&socket).and_then(|locks| locks.with_receive(false).apply(&socket));
+    // Before Linux 5.14 buffers cannot be unlocked. The first window is then that of `most`.
+    unlocked.or_else(|_| bound_receive(&socket, most))
 }
 
 #[cfg(test)]
@@ -345,6 +369,30 @@ mod tests {
             most = most.max(fill(&mut sender, &receiver));
         }
         assert!(most > 3 * full, "{most} bytes in the queue, {full} before");
+    }
+
+    #[test]
+    fn a_bound_grows_after_a_handshake_with_a_small_window() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        bound_receive_at_first(&listener, BOUND, 16 * BOUND).unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        sender.set_nonblocking(true).unwrap();
+        let receiver = listener.accept().unwrap().0;
+        let window = sys::tcp_info(&receiver).unwrap().rcv_wnd as usize;
+        assert!(window <= BOUND, "a first window of {window} bytes");
+        let mut bound = ReceiveBound::inherited(Some(BOUND));
+        bound.change(receiver.as_fd(), BOUND).unwrap();
+        bound.pause(receiver.as_fd()).unwrap();
+        let full = fill(&mut sender, &receiver);
+        assert!(full <= BOUND, "{full} bytes in the queue");
+        bound.change(receiver.as_fd(), 16 * BOUND).unwrap();
+        let mut most = 0;
+        for _ in 0..10 {
+            drain(&mut bound, &receiver);
+            bound.pause(receiver.as_fd()).unwrap();
+            most = most.max(fill(&mut sender, &receiver));
+        }
+        assert!(most > 6 * full, "{most} bytes in the queue, {full} before");
     }
 
     #[test]

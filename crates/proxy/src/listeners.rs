@@ -5,7 +5,7 @@ use crate::{
     config::{ListenerConfig, ProxyConfig},
     takeover::{FixedOptions, OfferedListener},
 };
-use intercept::{AcceptedConnection, ListenAt, Listener, ListenerOptions, OpenError, leg::Shares, listener::BACKLOG};
+use intercept::{AcceptedConnection, ListenAt, Listener, ListenerOptions, OpenError, listener::BACKLOG};
 use rustix::fd::OwnedFd;
 use std::{io, net::SocketAddr};
 use units::Bytes;
@@ -113,7 +113,7 @@ fn fixed(config: &ProxyConfig, listen: &ListenerConfig) -> FixedOptions {
 fn options(config: &ProxyConfig, listen: &ListenerConfig) -> ListenerOptions {
     ListenerOptions {
         shares_port: config.threads > 1,
-        shares: config.buffer.filter(|_| !listen.takes_streams()).map(|buffer| Shares::of(buffer.0 as usize)),
+        shares: config.shares().filter(|_| !listen.takes_streams()),
         window: config
             .bond
             .as_ref()

@@ -1,7 +1,8 @@
 //! Measures a direction for the [law](crate::buffer_law) of B, and says when.
 //!
 //! There is no timer: B can be wrong only where bytes move, so a measurement is due after some
-//! bytes. It takes four system calls, which a message or an idle connection never pays.
+//! bytes, or at the end of a gap between them, when the destination has nothing to send. It takes four
+//! system calls, which a message or an idle connection never pays.
 
 use crate::{
     buffer_law::{BufferLaw, BufferLimits, BufferSample},
@@ -37,12 +38,17 @@ pub(crate) struct BufferControl {
     /// The next measurement is due at this time, if so many bytes have been moved.
     due: (Instant, u64),
     source_rtt: Duration,
-    /// When bytes were moved last, and whether the source was waited for since.
-    moved: (Instant, bool),
+    /// When the last turn began, and whether it ended because the source had no data.
+    turn: (Instant, bool),
+    /// How long the source was waited for since the last measurement, and whether it is the reason
+    /// for which the present turn comes so late.
+    waited: (Duration, bool),
+    /// The present turn ends a wait that is long enough to be measured.
+    ends_wait: bool,
     /// The source has paused since the last measurement.
     paused: bool,
-    /// When B was lowered; the receive queue gets its lower bound a round trip later.
-    lowered: Option<Instant>,
+    /// The receive queue has not got its lower bound yet.
+    is_settling: bool,
 }
 
 impl BufferControl {
@@ -51,10 +57,19 @@ impl BufferControl {
     /// # Errors
     /// A socket's.
     pub(crate) fn new(limits: BufferLimits, source: &PlainLeg, destination: &PlainLeg, moved: u64, now: Instant) -> io::Result<Self> {
-        let first = measure(source, destination, moved, 0)?;
-        let source_rtt = first.source_rtt;
+        let first = measure(source, destination, [moved, 0], (Duration::ZERO, true))?;
         let law = BufferLaw::new(limits, first);
-        Ok(BufferControl { law, begun: now, due: (now, moved), source_rtt, moved: (now, false), paused: false, lowered: None })
+        Ok(BufferControl {
+            law,
+            begun: now,
+            due: (now, moved),
+            source_rtt: first.source_rtt,
+            turn: (now, false),
+            waited: (Duration::ZERO, false),
+            ends_wait: false,
+            paused: false,
+            is_settling: false,
+        })
     }
 
     /// The present B, bytes.
@@ -69,22 +84,54 @@ impl BufferControl {
 
     /// To be called before bytes are moved.
     pub(crate) fn begin_turn(&mut self, now: Instant) {
-        let pause = PAUSE.max(self.source_rtt * PAUSE_ROUND_TRIPS);
-        self.paused |= self.moved.1 && now.saturating_duration_since(self.moved.0) > pause;
-        self.moved = (now, false);
+        let (last, waited) = std::mem::replace(&mut self.turn, (now, false));
+        let since = now.saturating_duration_since(last);
+        let paused = waited && since > PAUSE.max(self.source_rtt * PAUSE_ROUND_TRIPS);
+        self.paused |= paused;
+        self.ends_wait = waited && !paused && since >= self.least_time();
+        self.waited = (self.waited.0 + if waited { since } else { Duration::ZERO }, waited);
+    }
+
+    /// To be called after bytes were moved: the receive queue follows a lower B as far as it can.
+    ///
+    /// # Errors
+    /// A socket's.
+    pub(crate) fn end_turn(&mut self, source: &mut PlainLeg) -> io::Result<()> {
+        if self.is_settling {
+            self.is_settling = !source.settle_receive()?;
+        }
+        Ok(())
     }
 
     /// To be called when a turn ends because the source has no data.
     pub(crate) fn wait_for_source(&mut self) {
-        self.moved.1 = true;
+        self.turn.1 = true;
     }
 
     /// Whether a measurement is due.
     pub(crate) fn is_due(&self, moved: u64, now: Instant) -> bool {
-        moved >= self.due.1 && now >= self.due.0
+        now >= self.due.0 && (moved >= self.due.1 || self.ends_wait)
     }
 
-    /// Measures, and returns B. `spare` is how much it may grow. `in_hand` bytes are in neither
+    /// The time between measurements, at least.
+    fn least_time(&self) -> Duration {
+        (self.source_rtt / IN_A_ROUND_TRIP).clamp(LEAST_PAUSE, MOST_PAUSE)
+    }
+
+    /// Bounds what the sockets hold, by B.
+    ///
+    /// # Errors
+    /// A socket's.
+    pub(crate) fn divide(&mut self, source: &mut PlainLeg, destination: &PlainLeg) -> io::Result<()> {
+        let shares = self.shares();
+        source.change_receive(shares)?;
+        // At once: if the destination stops, there is no later measurement, and a bound on the window
+        // alone does not bound the queue.
+        self.is_settling = !source.settle_receive()?;
+        destination.bound_unsent(shares)
+    }
+
+    /// Measures, has the sockets' bounds follow, and returns B. `spare` is how much it may grow. `in_hand` bytes are in neither
     /// socket.
     ///
     /// # Errors
@@ -96,27 +143,33 @@ impl BufferControl {
         [moved, in_hand, spare]: [u64; 3],
         now: Instant,
     ) -> io::Result<u64> {
-        let sample = measure(source, destination, moved, in_hand)?;
+        let waited = std::mem::take(&mut self.waited);
+        let sample = measure(source, destination, [moved, in_hand], waited)?;
         let at = now.saturating_duration_since(self.begun);
         self.source_rtt = sample.source_rtt;
         let before = self.law.buffer();
         let buffer = self.law.next(BufferSample { at, paused: std::mem::take(&mut self.paused), ..sample }, spare);
-        if self.lowered.is_some_and(|then| now.saturating_duration_since(then) > 2 * self.source_rtt) {
-            self.lowered = if source.settle_receive()? { None } else { Some(now) };
-        }
         if buffer != before {
-            self.lowered = (buffer < before).then_some(now);
+            self.divide(source, destination)?;
+        } else if self.is_settling {
+            self.is_settling = !source.settle_receive()?;
         }
-        let pause = (self.source_rtt / IN_A_ROUND_TRIP).clamp(LEAST_PAUSE, MOST_PAUSE);
-        self.due = (now + pause, moved + EVERY_BYTES.min(buffer / EVERY_PART));
+        self.due = (now + self.least_time(), moved + EVERY_BYTES.min(buffer / EVERY_PART));
         Ok(buffer)
     }
 }
 
-/// Measures a direction, without what depends on the time.
-fn measure(source: &PlainLeg, destination: &PlainLeg, moved: u64, in_hand: u64) -> io::Result<BufferSample> {
+/// Measures a direction, without what depends on the time. `waited` is how long the source was
+/// waited for, and whether the last turn had emptied its queue.
+fn measure(
+    source: &PlainLeg,
+    destination: &PlainLeg,
+    [moved, in_hand]: [u64; 2],
+    (waited, was_empty): (Duration, bool),
+) -> io::Result<BufferSample> {
     let (from, to) = (sys::tcp_info(source)?, sys::tcp_info(destination)?);
     let unsent = sys::unsent(destination)? as u64;
+    let has_gap = unsent + in_hand == 0 && could_send(&to);
     Ok(BufferSample {
         at: Duration::ZERO,
         sent: moved.saturating_sub(unsent),
@@ -125,7 +178,9 @@ fn measure(source: &PlainLeg, destination: &PlainLeg, moved: u64, in_hand: u64) 
         source_rtt: rtt_of_source(&from),
         destination_rtt: Duration::from_micros(to.rtt_us.into()),
         out_of_order: from.rcv_ooopack.into(),
-        starves: unsent + in_hand == 0 && could_send(&to),
+        // A queue that was not empty was left to the destination, whose room the proxy waited for.
+        starved: if has_gap && was_empty { waited } else { Duration::ZERO },
+        is_late: has_gap && !was_empty,
         paused: false,
     })
 }

@@ -1,56 +1,61 @@
 //! The law by which B of a direction follows what is measured (`buffer = "auto"`). Pure: the caller
 //! passes the time and the measurements, and applies the result.
 //!
-//! B has two purposes, and the law has a rule for each, and a third rule that takes back. A floor
-//! keeps the proxy's own latency from starving the destination: B is at least [`LATENCY`] of the
-//! flow's rate.
+//! B is the window of the source's leg, and it bridges times in which one leg is slower than the
+//! other. The law has a rule for each purpose, one against the proxy's own latency, and one that
+//! takes back.
 //!
-//! - **The window of the source's leg.** The source sends at most one window in each of its round
-//!   trips. So the window must be twice what the flow carries in a round trip (three times if
-//!   packets come out of order: what follows a gap waits in the receive queue for a round trip),
-//!   and four times while that still grows, because slow start doubles it in the next round trip,
-//!   and the larger window has to reach the sender before. This is the rule of the kernel's own
-//!   receive autotuning, except that it counts what *leaves*: what only fills the buffer needs no
-//!   larger one.
-//! - **The exchange between the legs.** In the equations (Baccelli, Carofiglio and Foss, *Proxy
-//!   caching in split TCP*) a bound costs throughput only where the buffer is full at one time, so
-//!   that the source is held back, and empty at another, so that the destination starves. Where
-//!   only one of them happens, the slower leg passes on what it would in isolation. So B is doubled
-//!   if the destination has starved for more than [`TOLERATED`] of an interval in which the source
-//!   was held back.
+//! - **The window of the source's leg** ([`WINDOWS`]). The source sends at most one window in each
+//!   of its round trips. So the window must be twice what the flow carries in a round trip, and more
+//!   while that still grows or packets come out of order. This is the rule of the kernel's own
+//!   receive autotuning, except that it counts what *leaves*, and only while the destination starves
+//!   or the rate grows: where a queue stands, the source is not the slower leg.
+//! - **The exchange between the legs** ([`TOLERATED`]). In the equations (Baccelli, Carofiglio and
+//!   Foss, *Proxy caching in split TCP*) a bound costs throughput only where the buffer is full at
+//!   one time, so that the source is held back, and empty at a later time, so that the destination
+//!   starves. What was missing is the shorter of the two times, at the flow's rate. B grows by twice
+//!   that, so that a false alarm of some milliseconds costs some milliseconds of memory.
+//! - **The proxy's latency** ([`LATENCY`]). B covers a time of the flow's rate, and more if the
+//!   destination's queue ran empty while the source's queue had bytes.
 //! - **The standing queue.** While the buffer never empties, the destination's departures do not
 //!   depend on the minimum of its content: a buffer that is smaller by that minimum passes on the
-//!   same (Lindley's recursion). So half of what the minimum exceeds a reserve by is taken from B
-//!   after each interval.
+//!   same (Lindley's recursion). The law keeps the largest fall of the content of the last
+//!   [`REMEMBERED`] intervals, which the buffer has to bridge when it comes again, and takes half of
+//!   what exceeds that.
 
 use intercept::leg::Shares;
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 /// B at which a direction starts: more than the first windows of a connection need.
 pub const START: u64 = 256 * 1024;
-/// The share of an interval for which the destination may starve although the source is held back.
-/// The rate is then 99 % of that with an unlimited buffer, or more.
+/// The share of an interval for which the destination may starve although the source was held back
+/// before. The rate is then 99 % of that with an unlimited buffer, or more.
 pub const TOLERATED: f64 = 0.01;
+/// Round trips of the flow's bytes that the source's window covers: usually; if packets come out of
+/// order, because what follows a gap waits in the receive queue for a round trip; while the rate
+/// grows, because slow start doubles it in the next round trip, and the larger window has to reach
+/// the sender before.
+pub const WINDOWS: [u64; 3] = [2, 3, 4];
 
-/// Time of the flow's rate that B covers at least: a quarter of B is the unsent part of the
-/// destination's queue, which has to last until the proxy runs again.
-const LATENCY: Duration = Duration::from_millis(30);
+/// Time of the flow's rate that B covers at least, and at most if the proxy turns out to be late: a
+/// quarter of B is the unsent part of the destination's queue, which has to last until the proxy
+/// runs again.
+const LATENCY: [Duration; 2] = [Duration::from_millis(30), Duration::from_millis(120)];
+/// The most that this takes, bytes: more cannot be in the caches.
+const MOST_FOR_LATENCY: u64 = 4 << 20;
 /// The least limit of what the pipe and the unsent part hold each, bytes.
 const IN_PASSING: u64 = 128 * 1024;
-/// The destination starves only if B is empty but for this part, the latest packets from the source.
-const EMPTY: u64 = 8;
 
-/// The shortest and the longest interval in which the minimum of the buffer's content is taken, and
-/// round trips of both legs in it.
+/// The shortest and the longest interval for which the buffer's content is judged, and round trips
+/// of both legs in it.
 const LEAST_INTERVAL: Duration = Duration::from_millis(500);
 const MOST_INTERVAL: Duration = Duration::from_secs(10);
 const INTERVAL_ROUND_TRIPS: u32 = 2;
-/// Intervals after a doubling in which nothing is taken back: losses that come this often have to be
-/// bridged.
-const HOLD_INTERVALS: u32 = 20;
+/// Intervals whose falls of the content are remembered, and for which the source's waiting counts.
+const REMEMBERED: usize = 16;
 /// The smallest increase, as a part of B: each costs system calls.
-const LEAST_INCREASE: u64 = 4;
-/// Time of the flow's rate that the reserve covers besides parts of the source's round trip: the
+const LEAST_INCREASE: u64 = 8;
+/// Time of the flow's rate that the reserve covers besides a quarter of the source's round trip: the
 /// latency of the proxy and bursts of acknowledgements.
 const RESERVE: Duration = Duration::from_millis(10);
 /// Memory of a packet's buffer over its payload in the worst common case (1500 bytes without GRO).
@@ -94,8 +99,12 @@ pub struct BufferSample {
     pub destination_rtt: Duration,
     /// Packets that came out of order from the source so far.
     pub out_of_order: u64,
-    /// The destination's windows have room for a segment, and there is none to send.
-    pub starves: bool,
+    /// How long, since the last sample, the proxy waited for the source while the destination had
+    /// nothing to send, although its windows had room.
+    pub starved: Duration,
+    /// The destination has nothing to send, although its windows have room and the source's queue
+    /// has bytes: the proxy runs too late.
+    pub is_late: bool,
     /// The source has paused since the last sample although its window was open. It has nothing to
     /// send, so that a larger buffer would not help.
     pub paused: bool,
@@ -108,34 +117,82 @@ pub struct BufferLaw {
     limits: BufferLimits,
     buffer: u64,
     last: BufferSample,
-    /// The sample with which the present round trip of the source began.
-    round: BufferSample,
-    /// Bytes that left in the last round trip.
-    per_round: u64,
-    /// The most bytes that left within a round trip of the source.
-    most_per_round: u64,
+    round: Round,
     interval: Interval,
-    /// Whether the source was held back in the interval before this one.
-    was_held_back: bool,
+    /// Most and least content, and the largest fall, of the last intervals, the newest
+    /// first.
+    past: VecDeque<[u64; 3]>,
+    /// Time for which the source was held back and that no gap of the destination has used up.
+    held_back: Duration,
+    /// Time of the flow's rate that B covers.
+    latency: Duration,
     /// The rate in the interval before this one, bytes/s.
     rate: f64,
-    /// Nothing is taken back before this time.
-    hold_until: Duration,
+    /// The content follows a lower B until this time.
+    settled: Duration,
+}
+
+/// What the flow carries in a round trip of the source.
+#[derive(Debug, Clone, Copy)]
+struct Round {
+    /// The sample with which the present one began.
+    begun: BufferSample,
+    /// Bytes that left in the last one.
+    bytes: u64,
+    /// The most bytes that left within one.
+    most: u64,
+}
+
+impl Round {
+    /// Takes a sample in. Returns bytes that left in the last round trip, or in this one so far if
+    /// they are more, and whether that is a quarter more than ever before.
+    fn take_in(&mut self, sample: &BufferSample) -> (u64, bool) {
+        let rtt = sample.source_rtt.max(LEAST_RTT);
+        let (took, sent) = (sample.at.saturating_sub(self.begun.at), sample.sent.saturating_sub(self.begun.sent));
+        let mut bytes = if rtt < LEAST_ROUND { self.bytes } else { self.bytes.max(sent) };
+        if took >= rtt.max(LEAST_ROUND) {
+            bytes = (sent as f64 * rtt.as_secs_f64() / took.as_secs_f64()) as u64;
+            *self = Round { begun: *sample, bytes, ..*self };
+        }
+        let is_growing = bytes > self.most + self.most / 4;
+        self.most = self.most.max(bytes);
+        (bytes, is_growing)
+    }
 }
 
 /// What an interval has found so far.
 #[derive(Debug, Clone, Copy)]
 struct Interval {
     begun: BufferSample,
-    least_held: u64,
-    most_held: u64,
+    least: u64,
+    most: u64,
+    /// The largest fall of the content.
+    fall: u64,
+    /// How long the destination starved, and how much of that a larger buffer would have bridged.
     starved: Duration,
-    held_back: bool,
+    missed: Duration,
+    samples: u32,
+    late: u32,
 }
 
 impl Interval {
     fn from(sample: &BufferSample) -> Self {
-        Interval { begun: *sample, least_held: sample.held, most_held: sample.held, starved: Duration::ZERO, held_back: false }
+        let (held, none) = (sample.held, Duration::ZERO);
+        Interval { begun: *sample, least: held, most: held, fall: 0, starved: none, missed: none, samples: 0, late: 0 }
+    }
+
+    fn take_in(&mut self, sample: &BufferSample) {
+        self.most = self.most.max(sample.held);
+        self.least = self.least.min(sample.held);
+        self.fall = self.fall.max(self.most - sample.held);
+        self.samples += 1;
+        self.late += u32::from(sample.is_late);
+    }
+
+    /// The rate so far, bytes/s; none before a part of the interval has passed.
+    fn rate(&self, sample: &BufferSample, span: Duration) -> Option<f64> {
+        let took = sample.at.saturating_sub(self.begun.at);
+        (took >= span / 4).then(|| sample.sent.saturating_sub(self.begun.sent) as f64 / took.as_secs_f64())
     }
 }
 
@@ -146,13 +203,13 @@ impl BufferLaw {
             limits,
             buffer: START.clamp(limits.least, limits.most),
             last: first,
-            round: first,
-            per_round: 0,
-            most_per_round: 0,
+            round: Round { begun: first, bytes: 0, most: 0 },
             interval: Interval::from(&first),
-            was_held_back: false,
+            past: VecDeque::new(),
+            held_back: Duration::ZERO,
+            latency: LATENCY[0],
             rate: 0.0,
-            hold_until: Duration::ZERO,
+            settled: Duration::ZERO,
         }
     }
 
@@ -179,92 +236,121 @@ impl BufferLaw {
         (receive * 2).min(receive + 2 * self.in_passing())
     }
 
+    /// What the latency of the proxy needs at the present rate, bytes.
+    fn floor(&self) -> u64 {
+        ((self.rate * self.latency.as_secs_f64()) as u64).min(MOST_FOR_LATENCY)
+    }
+
     /// Takes a sample in; returns the present B. `spare` is how much B may grow now, bytes: the
     /// memory that all flows may still take.
     pub fn next(&mut self, sample: BufferSample, spare: u64) -> u64 {
         let since = sample.at.saturating_sub(self.last.at);
         self.last = sample;
-        let most = self.limits.most.min(self.buffer.saturating_add(spare));
-        let per_round = self.take_round(&sample);
-        let rtt = sample.source_rtt.max(LEAST_RTT);
         let span = ((sample.source_rtt + sample.destination_rtt) * INTERVAL_ROUND_TRIPS).clamp(LEAST_INTERVAL, MOST_INTERVAL);
-
+        let (per_round, is_growing) = self.round.take_in(&sample);
         if sample.paused {
-            self.restart(&sample);
+            self.held_back = Duration::ZERO;
+            self.interval = Interval::from(&sample);
             return self.buffer;
         }
-        let (floor, is_empty) = (self.floor(), sample.held <= self.buffer / EMPTY);
-        let loses = sample.out_of_order > self.interval.begun.out_of_order;
-        let is_growing = per_round > self.most_per_round + self.most_per_round / 4;
-        let windows = if is_growing { 4 } else { 2 + u64::from(loses) };
-        // What stands in the buffer shows that the source is not the slower leg.
-        let needed = if sample.held < per_round { self.buffer_for_window(per_round * windows) } else { 0 };
-        let interval = &mut self.interval;
-        interval.least_held = interval.least_held.min(sample.held);
-        interval.most_held = interval.most_held.max(sample.held);
-        interval.held_back |= sample.window < per_round.max(self.most_per_round / 2);
-        if sample.starves && is_empty {
-            interval.starved += since.min(span / 8);
-        }
+        self.interval.take_in(&sample);
+        self.account(&sample, since, span);
 
-        let least_increase = self.buffer + self.buffer / LEAST_INCREASE;
-        if needed.max(floor) > self.buffer && most > self.buffer {
-            self.buffer = needed.max(floor).max(least_increase).min(most);
-        } else if (interval.held_back || self.was_held_back) && interval.starved > span.mul_f64(TOLERATED) {
-            self.hold_until = sample.at + span * HOLD_INTERVALS;
-            self.buffer = (self.buffer * 2).min(most);
-            self.restart(&sample);
-        } else if sample.at.saturating_sub(self.interval.begun.at) >= span {
-            let took = sample.at.saturating_sub(self.interval.begun.at).as_secs_f64();
-            self.rate = sample.sent.saturating_sub(self.interval.begun.sent) as f64 / took;
-            self.take_back(&sample, rtt, loses);
-            self.restart(&sample);
+        let most = self.limits.most.min(self.buffer.saturating_add(spare));
+        let rate = self.interval.rate(&sample, span).unwrap_or(0.0).max(self.rate);
+        let missing = (rate * self.interval.missed.as_secs_f64() * 2.0) as u64;
+        let is_over = sample.at.saturating_sub(self.interval.begun.at) >= span;
+        let needed = self.floor().max(self.needed_window(&sample, per_round, is_growing));
+        if needed > self.buffer && most > self.buffer {
+            self.buffer = needed.max(self.buffer + self.buffer / LEAST_INCREASE).min(most);
+        } else if missing >= self.buffer / 2 || (is_over && self.interval.missed > span.mul_f64(TOLERATED)) {
+            // At most twofold, since the gap may have had another cause.
+            self.buffer = (self.buffer + missing.clamp(self.buffer / LEAST_INCREASE, self.buffer)).min(most);
+            self.end_interval(&sample, span);
+        } else if is_over {
+            let taken = self.excess(&sample, span) / 2;
+            self.end_interval(&sample, span);
+            self.take_back(&sample, taken, span);
         }
-        self.most_per_round = self.most_per_round.max(per_round);
         self.buffer
     }
 
-    /// Bytes that left in the last round trip of the source, or in this one so far if they are
-    /// more.
-    fn take_round(&mut self, sample: &BufferSample) -> u64 {
-        let rtt = sample.source_rtt.max(LEAST_RTT);
-        let (took, sent) = (sample.at.saturating_sub(self.round.at), sample.sent.saturating_sub(self.round.sent));
-        if took >= rtt.max(LEAST_ROUND) {
-            self.round = *sample;
-            self.per_round = (sent as f64 * rtt.as_secs_f64() / took.as_secs_f64()) as u64;
-            return self.per_round;
+    /// Accounts for times in which the source was held back, and for gaps of the destination that
+    /// they could have filled.
+    fn account(&mut self, sample: &BufferSample, since: Duration, span: Duration) {
+        let most = span * REMEMBERED as u32;
+        // A source that the window holds back fills it in each round trip.
+        let per_round = self.round.bytes.max(self.round.most / 2);
+        if sample.window < per_round + per_round / 4 {
+            self.held_back = (self.held_back + since.min(span / 8)).min(most);
         }
-        if rtt < LEAST_ROUND { self.per_round } else { self.per_round.max(sent) }
+        let starved = sample.starved.min(since);
+        let missed = starved.min(self.held_back);
+        self.held_back -= missed;
+        self.interval.starved += starved;
+        self.interval.missed += missed;
     }
 
-    /// What the latency of the proxy needs at the present rate, bytes.
-    fn floor(&self) -> u64 {
-        (self.rate * LATENCY.as_secs_f64()) as u64
+    /// The B that the window of the source's leg needs, if that leg limits the flow.
+    fn needed_window(&self, sample: &BufferSample, per_round: u64, is_growing: bool) -> u64 {
+        let loses = sample.out_of_order > self.interval.begun.out_of_order;
+        let windows = WINDOWS[if is_growing { 2 } else { usize::from(loses) }];
+        let limits = sample.held < per_round && (is_growing || self.interval.starved > Duration::ZERO);
+        if limits { self.buffer_for_window(per_round * windows) } else { 0 }
     }
 
-    /// Takes half of the queue that has stood for an interval, except a reserve.
-    fn take_back(&mut self, sample: &BufferSample, rtt: Duration, loses: bool) {
-        let Interval { least_held, most_held, starved, .. } = self.interval;
-        if starved > Duration::ZERO || sample.at < self.hold_until {
+    /// How much of the content was of no use in the interval that ends, bytes.
+    fn excess(&self, sample: &BufferSample, span: Duration) -> u64 {
+        let Interval { least, most, starved, .. } = self.interval;
+        if starved > Duration::ZERO || sample.at < self.settled {
+            return 0;
+        }
+        let rate = self.interval.rate(sample, span).unwrap_or(self.rate);
+        let reserve = rate * (RESERVE + sample.source_rtt / 4).as_secs_f64();
+        least.min(most.saturating_sub(self.largest_fall())).saturating_sub(reserve as u64)
+    }
+
+    /// The largest fall of the content in this interval and the remembered ones.
+    fn largest_fall(&self) -> u64 {
+        let Interval { least, most, fall, .. } = self.interval;
+        let (mut peak, mut largest) = (0u64, 0);
+        for [most, least, fall] in self.past.iter().rev().copied().chain([[most, least, fall]]) {
+            largest = largest.max(peak.saturating_sub(least).max(fall));
+            peak = peak.max(most);
+        }
+        largest
+    }
+
+    fn end_interval(&mut self, sample: &BufferSample, span: Duration) {
+        let Interval { least, most, fall, samples, late, .. } = self.interval;
+        if let Some(rate) = self.interval.rate(sample, span) {
+            self.rate = rate;
+        }
+        if late * 10 > samples && samples >= 10 {
+            self.latency = (self.latency * 2).min(LATENCY[1]);
+        }
+        // While the content follows a lower B, its fall is none that has to be bridged.
+        if sample.at >= self.settled {
+            self.past.truncate(REMEMBERED - 1);
+            self.past.push_front([most, least, fall]);
+        }
+        self.held_back = self.held_back.mul_f64(1.0 - 1.0 / REMEMBERED as f64);
+        self.interval = Interval::from(sample);
+    }
+
+    /// Lowers B by this, so far as the limits and the flow's rate permit.
+    fn take_back(&mut self, sample: &BufferSample, bytes: u64, span: Duration) {
+        if bytes <= self.buffer / 16 {
             return;
         }
-        let rate = self.rate;
-        // A loss stops the source's data for a round trip; its retransmission may be lost too.
-        let reserve = RESERVE + if loses { rtt * 2 } else { rtt / 4 };
-        let (reserve, in_flight) = (rate * reserve.as_secs_f64(), rate * rtt.as_secs_f64());
-        let excess = (least_held as f64 - reserve) / 2.0;
-        if excess > least_held as f64 / 8.0 {
-            // A queue that is still far from filling B must not go on to grow.
-            let filled = (most_held as f64 - excess + in_flight) * OVERHEAD;
-            let buffer = (self.buffer as f64 - excess).min(filled) as u64;
-            let least = self.floor().clamp(self.limits.least, self.buffer);
-            self.buffer = (buffer / 4096 * 4096).clamp(least, self.buffer);
+        let least = self.floor().clamp(self.limits.least, self.buffer);
+        let lower = ((self.buffer - bytes.min(self.buffer)) / 4096 * 4096).clamp(least, self.buffer);
+        let taken = self.buffer - lower;
+        self.buffer = lower;
+        for [most, least, _] in &mut self.past {
+            (*most, *least) = (most.saturating_sub(taken), least.saturating_sub(taken));
         }
-    }
-
-    fn restart(&mut self, sample: &BufferSample) {
-        self.was_held_back = self.interval.held_back && !sample.paused;
-        self.interval = Interval::from(sample);
+        self.settled = sample.at + span + Duration::from_secs_f64((taken as f64 / self.rate.max(1.0)).min(60.0));
     }
 }
 

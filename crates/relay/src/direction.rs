@@ -202,6 +202,9 @@ impl Direction {
                 break;
             }
         }
+        if let Some(control) = self.control.as_mut().filter(|_| self.moved > before) {
+            control.end_turn(source).map_err(RelayFault::Source)?;
+        }
         if self.rest.is_empty() && self.rest.capacity() > 0 {
             // An idle connection keeps no memory.
             self.rest = Vec::new();
@@ -214,7 +217,7 @@ impl Direction {
     /// Backpressure: leaves data in the source's receive queue while the destination is full.
     fn leave(&mut self, source: &mut PlainLeg, destination: &PlainLeg) -> Result<(), RelayFault> {
         if destination.writable || self.ended {
-            if let Some(control) = &mut self.control {
+            if let Some(control) = self.control.as_mut().filter(|_| !source.readable) {
                 control.wait_for_source();
             }
             return Ok(());
@@ -227,10 +230,11 @@ impl Direction {
     fn tune(&mut self, source: &mut PlainLeg, destination: &PlainLeg, now: Instant) -> Result<(), RelayFault> {
         self.tuned = true;
         if let Some(limits) = self.limits {
-            let control = BufferControl::new(limits, source, destination, self.moved, now).map_err(RelayFault::Source)?;
-            let shares = control.shares();
+            let mut control = BufferControl::new(limits, source, destination, self.moved, now).map_err(RelayFault::Source)?;
+            control.divide(source, destination).map_err(RelayFault::Source)?;
+            self.shares = Some(control.shares());
             self.control = Some(Box::new(control));
-            return self.divide(shares, source, destination);
+            return Ok(());
         }
         let Some(shares) = self.shares.filter(|_| self.mode != RelayMode::Small) else { return Ok(()) };
         source.bound_receive(shares).map_err(RelayFault::Source)?;
@@ -248,19 +252,9 @@ impl Direction {
         let before = control.buffer();
         let figures = [self.moved, in_hand, scratch.budget.spare(before)];
         let buffer = control.update(source, destination, figures, scratch.now).map_err(RelayFault::Source)?;
-        if buffer == before {
-            return Ok(());
-        }
         scratch.budget.change(before, buffer);
-        let shares = control.shares();
-        self.divide(shares, source, destination)
-    }
-
-    /// Divides another B among the places that hold bytes.
-    fn divide(&mut self, shares: Shares, source: &mut PlainLeg, destination: &PlainLeg) -> Result<(), RelayFault> {
-        self.shares = Some(shares);
-        source.change_receive(shares).map_err(RelayFault::Source)?;
-        destination.bound_unsent(shares).map_err(RelayFault::Destination)
+        self.shares = Some(control.shares());
+        Ok(())
     }
 
     /// Changes between copying within a small bound and the modes for a larger one, after B has

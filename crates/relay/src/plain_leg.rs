@@ -119,7 +119,7 @@ impl PlainLeg {
     }
 
     /// Changes the bound of the receive queue of a leg in use to its share of another B. If it is
-    /// lower, [`settle_receive`](Self::settle_receive) has to follow after a round trip.
+    /// lower, [`settle_receive`](Self::settle_receive) has to follow.
     ///
     /// # Errors
     /// The socket's.

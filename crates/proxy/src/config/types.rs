@@ -3,9 +3,10 @@
 use crate::flow_records::FlowRecordsConfig;
 use intercept::{
     Controllers, Destination, Destinations, ExperimentShare, ForwardPolicy, Interception, ListenAt, NamedProfile, Policy, Rules, Users,
+    leg::Shares,
 };
 use multipath::{BondConfig, BondNetwork};
-use relay::buffer_law::BufferLimits;
+use relay::buffer_law::{BufferLimits, START};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{net::SocketAddr, time::Duration};
@@ -103,6 +104,13 @@ impl ProxyConfig {
             BufferSetting::Unlimited => None,
             BufferSetting::Auto => Some(max.unwrap_or_else(Self::auto_buffer_max)),
         };
+    }
+
+    /// How B of a connection is divided at first; none: it has no bound.
+    pub(crate) fn shares(&self) -> Option<Shares> {
+        let most = self.buffer?.0 as usize;
+        let first = if self.auto_buffer { most.min(START as usize) } else { most };
+        Some(Shares::of(first).growing_to(most))
     }
 
     /// Between which values B follows each flow; none: it is fixed.

@@ -42,8 +42,8 @@ impl Model {
             source_rtt: self.source_rtt,
             destination_rtt: self.destination_rtt,
             out_of_order: self.out_of_order,
-            starves: took < 0.999 * could,
-            paused: false,
+            starved: if took < 0.999 * could { step } else { Duration::ZERO },
+            ..BufferSample::default()
         }
     }
 
@@ -75,8 +75,15 @@ fn the_window_is_ahead_of_slow_start() {
         for part in 1..=8u32 {
             at += rtt / 16;
             sent += round_bytes / 8;
-            let sample =
-                BufferSample { at, sent, held: 3000, window: law.buffer() / 4, source_rtt: rtt, starves: true, ..BufferSample::default() };
+            let sample = BufferSample {
+                at,
+                sent,
+                held: 3000,
+                window: law.buffer() / 4,
+                source_rtt: rtt,
+                starved: rtt / 16,
+                ..BufferSample::default()
+            };
             law.next(sample, u64::MAX);
             let _ = part;
         }
@@ -132,6 +139,76 @@ fn legs_that_take_turns_get_more_and_a_slow_source_does_not() {
     assert!(buffer <= START, "{buffer}");
 }
 
+/// Samples of a flow of 2 MB/s with round trips of 1 ms, each 10 ms after the last. `change` makes
+/// the sample of a step from a plain one.
+fn play(law: &mut BufferLaw, steps: u32, mut change: impl FnMut(u32, BufferSample) -> BufferSample) -> u64 {
+    let begun = law.last;
+    for step in 1..=steps {
+        let (at, sent) = (begun.at + 10 * step * MS, begun.sent + 20_000 * u64::from(step));
+        let plain = BufferSample { at, sent, held: 40_000, window: 1 << 20, source_rtt: MS, destination_rtt: MS, ..begun };
+        law.next(change(step, BufferSample { starved: Duration::ZERO, is_late: false, ..plain }), u64::MAX);
+    }
+    law.buffer()
+}
+
+#[test]
+fn growth_is_what_a_gap_was_short_of() {
+    // The window is closed for a second, then the destination has nothing for 30 ms.
+    let gap = |step, sample| match step {
+        ..=100 => BufferSample { window: 0, ..sample },
+        101..=103 => BufferSample { held: 0, starved: 10 * MS, ..sample },
+        _ => sample,
+    };
+    let mut law = law();
+    let buffer = play(&mut law, 200, gap);
+    // Twice 30 ms of 2 MB/s.
+    assert!((START + 100_000..START + 140_000).contains(&buffer), "{buffer}");
+    // The same gap while the source was not held back.
+    let mut law = self::law();
+    let open = |step, sample| BufferSample { window: 1 << 20, ..gap(step, sample) };
+    assert!(play(&mut law, 200, open) <= START, "{}", law.buffer());
+    // A gap of a second uses up no more than the time for which the source was held back.
+    let mut law = self::law();
+    let buffer = play(&mut law, 200, |step, sample| match step {
+        ..=3 => BufferSample { window: 0, ..sample },
+        _ => BufferSample { held: 0, starved: 10 * MS, ..sample },
+    });
+    assert!(buffer < START + 140_000, "{buffer}");
+}
+
+#[test]
+fn a_late_proxy_gets_some_time_of_the_rate_and_no_more() {
+    let mut law = law();
+    let buffer = play(&mut law, 3000, |_, sample| BufferSample { window: 0, held: 150_000, is_late: true, ..sample });
+    assert!((240_000..=START).contains(&buffer), "{buffer}");
+}
+
+#[test]
+fn a_fall_of_the_content_is_remembered() {
+    // The content falls by 150 kB once in three seconds, and never below 50 kB.
+    let mut law = law();
+    let buffer = play(&mut law, 6000, |step, sample| BufferSample {
+        window: 0,
+        held: if (40..60).contains(&(step % 300)) { 50_000 } else { 200_000 },
+        ..sample
+    });
+    assert!(buffer > START - 60_000, "{buffer}");
+    // It never falls.
+    let mut law = self::law();
+    let buffer = play(&mut law, 6000, |_, sample| BufferSample { window: 0, held: 150_000, ..sample });
+    assert!(buffer < START / 2, "{buffer}");
+}
+
+#[test]
+fn a_long_leg_before_a_slower_one_gets_what_its_window_needs() {
+    // 600 ms and 1.25 MB/s: 750 kB in flight.
+    let rate = 10e6 / 8.0;
+    let mut law = law();
+    let (buffer, carried) = Model::new([5.0 * rate, rate], [600 * MS, 20 * MS]).run(&mut law, Duration::from_secs(120));
+    assert!(carried > 0.99 * rate, "{carried} of {rate}");
+    assert!(buffer < 4_500_000, "{buffer}");
+}
+
 #[test]
 fn a_source_that_pauses_gets_no_more() {
     let mut law = law();
@@ -140,7 +217,7 @@ fn a_source_that_pauses_gets_no_more() {
         let at = burst * 500 * MS;
         sent += 200_000;
         let full = BufferSample { at, sent, held: 150_000, window: 0, source_rtt: MS, destination_rtt: MS, ..BufferSample::default() };
-        law.next(BufferSample { paused: true, starves: true, ..full }, u64::MAX);
+        law.next(BufferSample { paused: true, starved: 400 * MS, ..full }, u64::MAX);
         law.next(BufferSample { at: at + 2 * MS, ..full }, u64::MAX);
     }
     assert!(law.buffer() <= START, "{}", law.buffer());
@@ -180,7 +257,8 @@ proptest! {
                 source_rtt: Duration::from_micros(rtt_us.into()),
                 destination_rtt: Duration::from_micros(u64::from(rtt_us) / 2),
                 out_of_order: last.out_of_order + u64::from(loses),
-                starves,
+                starved: if starves { Duration::from_micros(step_us) } else { Duration::ZERO },
+                is_late: loses,
                 paused,
             };
             let before = law.buffer();
