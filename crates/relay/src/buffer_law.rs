@@ -355,4 +355,6 @@ impl BufferLaw {
 }
 
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod tests;

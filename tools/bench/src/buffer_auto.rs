@@ -27,7 +27,7 @@ pub(crate) struct BufferAuto {
     #[arg(long, default_value_t = 3)]
     rounds: u64,
     /// Fixed buffers
-    #[arg(long, value_delimiter = ',', default_value = "64KiB,256KiB,1MiB,4MiB,16MiB")]
+    #[arg(long, value_delimiter = ',', default_value = "256KiB,1MiB,4MiB,16MiB")]
     buffers: Vec<Bytes>,
     /// Only the paths whose name contains this text
     #[arg(long, default_value = "")]
