@@ -1,7 +1,11 @@
 //! A leg: one of the two TCP connections of a split connection. How it is tuned by its profile, and
 //! how it is dialled.
 
-use crate::{capacity::CapacitySource, receive_bound::bound_receive, sys};
+use crate::{
+    capacity::CapacitySource,
+    receive_bound::{bound_receive, bound_receive_at_first},
+    sys,
+};
 use rustix::fd::AsFd;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
@@ -209,6 +213,8 @@ pub struct Shares {
     /// Bound on the unsent part of the send queue. The kernel checks it before it begins a segment,
     /// so that a splice may exceed it by one segment.
     pub unsent: usize,
+    /// The most that the bound on the receive queue may become later.
+    pub most_receive: usize,
 }
 
 impl Shares {
@@ -220,13 +226,34 @@ impl Shares {
     pub fn of(buffer: usize) -> Self {
         if buffer < Self::SPLICE_FROM {
             // Copied bytes are not kept in a pipe, and the relay itself counts unsent bytes.
-            return Shares { receive: buffer - buffer / 2, pipe: 0, unsent: buffer / 2 };
+            return Shares::from_parts(buffer - buffer / 2, 0, buffer / 2);
         }
         // Large splices cost the least per byte, provided that the destination takes each at once.
         // The rest is the window of the source.
         let pipe = 1 << (buffer / 4).ilog2().min(20);
         let unsent = (buffer / 4).min(2 << 20);
-        Shares { receive: buffer - pipe - unsent, pipe, unsent }
+        Shares::from_parts(buffer - pipe - unsent, pipe, unsent)
+    }
+
+    fn from_parts(receive: usize, pipe: usize, unsent: usize) -> Self {
+        Shares { receive, pipe, unsent, most_receive: receive }
+    }
+
+    /// The same shares of a B that may grow up to `most` bytes.
+    #[must_use]
+    pub fn growing_to(self, most: usize) -> Self {
+        Shares { most_receive: Self::of(most).receive.max(self.receive), ..self }
+    }
+
+    /// Divides a B of `buffer` bytes with at most `most` each in the pipe and unsent, so that more
+    /// of it is the window of the source.
+    pub fn with_window(buffer: usize, most: usize) -> Self {
+        let Shares { pipe, unsent, .. } = Self::of(buffer);
+        if pipe == 0 {
+            return Self::of(buffer);
+        }
+        let (pipe, unsent) = (pipe.min(1 << most.max(Self::SPLICE_FROM / 4).ilog2()), unsent.min(most.max(Self::SPLICE_FROM / 4)));
+        Self::from_parts(buffer - pipe - unsent, pipe, unsent)
     }
 }
 
@@ -249,7 +276,11 @@ pub fn prepare(socket: &Socket, shares: Option<Shares>) -> io::Result<()> {
         // 2^scale. If that multiple exceeds one segment, the window never closes, and the queue
         // outgrows its buffer. A bound that is set later would drop data that a larger window has
         // already admitted.
-        bound_receive(socket, shares.receive)?;
+        if shares.most_receive > shares.receive {
+            bound_receive_at_first(socket, shares.receive, shares.most_receive)?;
+        } else {
+            bound_receive(socket, shares.receive)?;
+        }
         // With splice, the relay sets it once a direction carries a stream.
         if shares.pipe == 0 {
             socket.set_tcp_notsent_lowat(shares.unsent as u32)?;
@@ -510,6 +541,14 @@ mod tests {
             let shares = Shares::of(buffer);
             assert_eq!(shares.receive + shares.pipe + shares.unsent, buffer);
             assert!(shares.receive >= buffer / 4 && shares.unsent >= 3000, "{shares:?}");
+            assert_eq!(shares.growing_to(buffer / 2), shares);
+            assert!(shares.growing_to(4 * buffer).most_receive > 2 * shares.receive);
+            for most in [0, 70_000, 1 << 30] {
+                let other = Shares::with_window(buffer, most);
+                assert_eq!(other.receive + other.pipe + other.unsent, buffer);
+                assert!(other.receive >= shares.receive && other.pipe <= shares.pipe, "{other:?}");
+                assert!(other.pipe == 0 || other.unsent <= most.max(64 * 1024), "{other:?}");
+            }
         }
     }
 }

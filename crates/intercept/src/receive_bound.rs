@@ -31,6 +31,8 @@ use std::io;
 pub struct ReceiveBound {
     /// Upper bound on payload in the queue, bytes. `None`: the kernel's own limits apply.
     bytes: Option<usize>,
+    /// A lower bound that only the window has so far, bytes.
+    lower: Option<usize>,
     /// The socket's locks, read when they were first needed.
     locks: Option<BufferLocks>,
     buffer: BufferState,
@@ -60,8 +62,69 @@ impl ReceiveBound {
     /// The socket refuses an option.
     pub fn set(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
         self.bytes = Some(bytes);
+        self.lower = None;
         self.buffer = BufferState::Bounded;
         bound_receive(socket, bytes)
+    }
+
+    /// Changes the bound of a connection in use, in bytes of payload. A higher one takes effect at
+    /// once.
+    ///
+    /// A lower one bounds the window at first, not the buffer: what an earlier window has admitted
+    /// may still arrive, for a round trip. TCP does not take an announced window back (RFC 9293
+    /// §3.8.6.2.1), and neither does the kernel (`tcp_select_window`): the window closes as data
+    /// arrives. Call [`settle`](Self::settle) until it is complete: the window alone bounds what
+    /// arrives in a round trip, but not a queue that is not read.
+    ///
+    /// # Errors
+    /// The socket refuses an option.
+    pub fn change(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+        if self.bytes.is_some_and(|present| bytes < present) {
+            self.lower = Some(bytes);
+            return clamp_to_fit(socket, bytes);
+        }
+        self.bytes = Some(bytes);
+        self.lower = None;
+        self.refit(socket, bytes)
+    }
+
+    /// Continues a [`change`](Self::change) to a lower bound; returns whether it is complete. If
+    /// not, call it again after reads, before what they freed is announced, and before reads, when
+    /// the window is closed.
+    ///
+    /// The buffer is lowered only so far that what is in the queue and what the last announced
+    /// window has admitted still fit. The window then opens no further until reads make room.
+    ///
+    /// # Errors
+    /// The socket refuses an option.
+    pub fn settle(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        let (Some(lower), Some(present)) = (self.lower, self.bytes) else { return Ok(true) };
+        let info = sys::tcp_info(socket)?;
+        let (window, used, received) = (info.rcv_wnd as usize, sys::receive_memory(socket)?.used, sys::received(socket));
+        // Assumes that packets in flight have the same ratio as those in the queue, if that has some.
+        let in_flight = if received > ENOUGH_FOR_RATIO { window * used / received } else { window * MOST_OVERHEAD };
+        // A closed window admits nothing: the queue may exceed its buffer until it is read.
+        let admitted = if window < info.rcv_mss as usize { 0 } else { used + in_flight.min(window * MOST_OVERHEAD) };
+        let bytes = lower.max(admitted).min(present);
+        self.bytes = Some(bytes);
+        self.lower = self.lower.filter(|lower| *lower < bytes);
+        self.refit(socket, bytes)?;
+        Ok(self.lower.is_none())
+    }
+
+    /// Gives the buffer another bound, at once or, while it is not locked, with the next read.
+    fn refit(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+        if self.buffer != BufferState::Bounded {
+            self.buffer = BufferState::Raised;
+            return Ok(());
+        }
+        self.bound(socket, bytes)
+    }
+
+    /// Bounds the receive queue to `bytes`, and the window to a lower bound that is still to come.
+    fn bound(&self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+        bound_receive(socket, bytes)?;
+        self.lower.map_or(Ok(()), |lower| clamp_to_fit(socket, lower))
     }
 
     /// Lets the queue hold everything that was admitted, until the next [`resume`](Self::resume).
@@ -126,9 +189,22 @@ impl ReceiveBound {
         self.buffer = BufferState::Bounded;
         match self.locks.filter(|_| unchanged) {
             Some(locks) => locks.apply(socket),
-            None => bound_receive(socket, bytes),
+            None => self.bound(socket, bytes),
         }
     }
+}
+
+/// Memory of received packets over their payload at the worst, rounded up (1.6: see above).
+const MOST_OVERHEAD: usize = 2;
+/// Payload in the queue from which its own ratio of memory to payload is telling, bytes.
+const ENOUGH_FOR_RATIO: usize = 16 * 1024;
+
+/// Bounds the window so that what it admits fits into a buffer of `bytes`, although the window
+/// scale rounds it up.
+fn clamp_to_fit(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    const MOST_ROUNDING: usize = 4096;
+    let window = (bytes / MOST_OVERHEAD).saturating_sub(MOST_ROUNDING);
+    sys::clamp_window(socket, window.max(bytes / (MOST_OVERHEAD + 1)))
 }
 
 /// Bounds the payload in the receive queue to `bytes`, and so the window.
@@ -145,6 +221,22 @@ pub fn bound_receive(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     // The kernel doubles the value.
     sys::force_receive_buffer(&socket, bytes / 2)?;
     sys::clamp_window(&socket, bytes)
+}
+
+/// As [`bound_receive`], for a socket before its handshake whose bound may become up to `most` later.
+///
+/// The window scale has to fit `most`, and the first window must not be larger than the bound: TCP
+/// does not take a window back. The kernel derives the scale from the clamp only if the buffer is
+/// not locked. So the kernel tunes the buffer until [`ReceiveBound::change`] locks it.
+///
+/// # Errors
+/// The kernel refuses an option.
+pub fn bound_receive_at_first(socket: impl AsFd, bytes: usize, most: usize) -> io::Result<()> {
+    sys::force_receive_buffer(&socket, bytes / 2)?;
+    sys::clamp_window(&socket, most)?;
+    let unlocked = BufferLocks::of(&socket).and_then(|locks| locks.with_receive(false).apply(&socket));
+    // Before Linux 5.14 buffers cannot be unlocked. The first window is then that of `most`.
+    unlocked.or_else(|_| bound_receive(&socket, most))
 }
 
 #[cfg(test)]
@@ -223,6 +315,84 @@ mod tests {
         }
         let after = sys::tcp_info(&receiver).unwrap().rcv_ssthresh as usize;
         assert!(after >= window_limit.min(BOUND / 2), "{after} of {window_limit} bytes");
+    }
+
+    /// Reads everything, as the relay does, and returns how many bytes there were.
+    fn drain(bound: &mut ReceiveBound, receiver: &TcpStream) -> usize {
+        let mut count = 0;
+        while sys::received(receiver) > 0 {
+            bound.resume(receiver.as_fd()).unwrap();
+            count += rustix::io::read(receiver, &mut [0; BOUND / 4]).unwrap();
+        }
+        count
+    }
+
+    #[test]
+    fn a_bound_is_lowered_and_raised_again_and_again() {
+        let (mut sender, receiver) = connect();
+        sender.set_nodelay(true).unwrap();
+        let mut bound = ReceiveBound::inherited(Some(BOUND));
+        // On loopback a segment has up to 64 KiB, and a smaller buffer has a window only when it is
+        // empty.
+        let (least, full) = (BOUND / 2, fill(&mut sender, &receiver));
+        for _ in 0..10 {
+            // The window of the larger bound is announced, and then used up.
+            bound.change(receiver.as_fd(), BOUND).unwrap();
+            fill(&mut sender, &receiver);
+            drain(&mut bound, &receiver);
+            bound.change(receiver.as_fd(), least).unwrap();
+            bound.pause(receiver.as_fd()).unwrap();
+            fill(&mut sender, &receiver);
+            while !bound.settle(receiver.as_fd()).unwrap() {
+                drain(&mut bound, &receiver);
+            }
+            drain(&mut bound, &receiver);
+            bound.pause(receiver.as_fd()).unwrap();
+            let lower = fill(&mut sender, &receiver);
+            assert!(lower < full, "{lower} bytes in the queue, {full} before");
+            drain(&mut bound, &receiver);
+        }
+    }
+
+    #[test]
+    fn a_bound_is_raised_while_the_queue_is_full() {
+        let (mut sender, receiver) = connect();
+        let mut bound = ReceiveBound::inherited(Some(BOUND));
+        bound.pause(receiver.as_fd()).unwrap();
+        let full = fill(&mut sender, &receiver);
+        bound.change(receiver.as_fd(), 8 * BOUND).unwrap();
+        let mut most = 0;
+        // The kernel's own limit of the window follows as packets arrive.
+        for _ in 0..10 {
+            drain(&mut bound, &receiver);
+            bound.pause(receiver.as_fd()).unwrap();
+            most = most.max(fill(&mut sender, &receiver));
+        }
+        assert!(most > 3 * full, "{most} bytes in the queue, {full} before");
+    }
+
+    #[test]
+    fn a_bound_grows_after_a_handshake_with_a_small_window() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        bound_receive_at_first(&listener, BOUND, 16 * BOUND).unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        sender.set_nonblocking(true).unwrap();
+        let receiver = listener.accept().unwrap().0;
+        let window = sys::tcp_info(&receiver).unwrap().rcv_wnd as usize;
+        assert!(window <= BOUND, "a first window of {window} bytes");
+        let mut bound = ReceiveBound::inherited(Some(BOUND));
+        bound.change(receiver.as_fd(), BOUND).unwrap();
+        bound.pause(receiver.as_fd()).unwrap();
+        let full = fill(&mut sender, &receiver);
+        assert!(full <= BOUND, "{full} bytes in the queue");
+        bound.change(receiver.as_fd(), 16 * BOUND).unwrap();
+        let mut most = 0;
+        for _ in 0..10 {
+            drain(&mut bound, &receiver);
+            bound.pause(receiver.as_fd()).unwrap();
+            most = most.max(fill(&mut sender, &receiver));
+        }
+        assert!(most > 6 * full, "{most} bytes in the queue, {full} before");
     }
 
     #[test]

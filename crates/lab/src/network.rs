@@ -20,7 +20,7 @@ use link::DirectionSpec;
 use proxy::{FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand_pcg::Pcg64;
 use rustix::fd::OwnedFd;
-use scenario::{FlowPath, LegLinks, LinkCapacity, Opens, Purpose, Scenario, stream};
+use scenario::{Buffer, FlowPath, LegLinks, LinkCapacity, Opens, Purpose, Scenario, stream};
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -284,6 +284,7 @@ impl SeriesNetwork {
             listen: vec![ListenerConfig::transparent((Ipv6Addr::UNSPECIFIED, PROXY_PORT).into())],
             policy: Policy { legs, near: sender.clone(), far: sender, ..Policy::default() },
             buffer: scenario.buffer_limit(number),
+            auto_buffer: scenario.splits[number].buffer == Buffer::Adaptive,
             ..ProxyConfig::default()
         }
     }

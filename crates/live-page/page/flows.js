@@ -161,6 +161,8 @@ const facts = row => {
     ...always,
     ...directions.map(([name, direction]) => [`${name} is limited by`, words(direction.limited_by)]),
     ...directions.map(([name, direction]) => [`${name}: phase`, words(direction.phase)]),
+    ...directions.filter(([, direction]) => direction.buffer_bytes != null)
+      .map(([name, direction]) => [`${name}: buffer, follows the flow`, bytes(direction.buffer_bytes)]),
     ...legFacts('near leg', row.near),
     ...legFacts('far leg', row.far),
     ...paths.map(path => [`network ${path.network}`, `${bytes(path.sent_bytes)} sent, ${bytes(path.received_bytes)} received`]),

@@ -92,7 +92,7 @@ fn flow_table(flows: &[WatchedFlow], joined: bool) -> TextTable {
             let only_first = |text: String| if first { text } else { String::new() };
             let mut row: Vec<String> = ends.iter().cloned().map(only_first).collect();
             row.extend([only_first(age(flow.age_s)), name.into(), rate_or_dash(bps)]);
-            row.extend([bytes(direction.bytes), bytes(direction.held_bytes), phase(direction).into(), limiter(direction).into()]);
+            row.extend([bytes(direction.bytes), held(direction), phase(direction).into(), limiter(direction).into()]);
             row.extend(legs.iter().cloned().map(only_first));
             table.push(row);
             first = false;
@@ -106,6 +106,12 @@ fn flow_table(flows: &[WatchedFlow], joined: bool) -> TextTable {
         }
     }
     table
+}
+
+/// Returns what a direction holds, and B if it follows the flow.
+pub(crate) fn held(direction: &DirectionView) -> String {
+    let held = bytes(direction.held_bytes);
+    direction.buffer_bytes.map_or_else(|| held.clone(), |buffer| format!("{held} of {}", bytes(buffer)))
 }
 
 /// Returns a line about a link with a configured capacity.

@@ -40,7 +40,7 @@ use crate::{
     measure::{FlowSamples, ProfileNumbers},
 };
 use intercept::{
-    leg::{self, DialOptions, LegProfile, Shares, Source},
+    leg::{self, DialOptions, LegProfile, Source},
     sys,
 };
 use relay::{Direction, Ending, LegSide, PlainLeg, ProfileId, Pumped, Readiness, RelayFault, Scratch, dial_first};
@@ -168,7 +168,7 @@ impl Connection {
         let near_handshake = sys::tcp_info(&near).ok().map(|info| Duration::from_micros(info.rtt_us.into()));
         let near_handshake = near_handshake.filter(|time| !time.is_zero());
         let reply = if socks { socks_reply(0) } else { Vec::new() };
-        let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
+        let shares = config.shares();
         let chosen = config.policy.chosen_legs(client, server, &mut route);
         let [near_profile, far_profile] = chosen.map(|index| config.policy.profile(index));
         let source = if keep_source { Source::of(&near, client, server, &mut route) } else { None };
@@ -211,8 +211,8 @@ impl Connection {
             watches_near: false,
             in_again: false,
             in_ticking: false,
-            up: Direction::new(shares, preface, already_read),
-            down: Direction::new(shares, reply, Vec::new()),
+            up: Direction::new(shares, preface, already_read).adapting(config.buffer_limits()),
+            down: Direction::new(shares, reply, Vec::new()).adapting(config.buffer_limits()),
         })
     }
 
@@ -228,7 +228,7 @@ impl Connection {
         if self.state != ConnectionState::Dialling {
             return false;
         }
-        let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
+        let shares = config.shares();
         let dialled = dial_first(&mut self.others, |to| {
             let [_, chosen] = config.policy.chosen_legs(self.client, to, &mut route);
             let profile = config.policy.profile(chosen);

@@ -5,7 +5,7 @@ use crate::{
     config::{ListenerConfig, ProxyConfig},
     takeover::{FixedOptions, OfferedListener},
 };
-use intercept::{AcceptedConnection, ListenAt, Listener, ListenerOptions, OpenError, leg::Shares, listener::BACKLOG};
+use intercept::{AcceptedConnection, ListenAt, Listener, ListenerOptions, OpenError, listener::BACKLOG};
 use rustix::fd::OwnedFd;
 use std::{io, net::SocketAddr};
 use units::Bytes;
@@ -104,7 +104,7 @@ pub(crate) fn offered(config: &ProxyConfig, listener: &WorkerListener) -> Offere
 fn fixed(config: &ProxyConfig, listen: &ListenerConfig) -> FixedOptions {
     let options = options(config, listen);
     FixedOptions {
-        buffer: config.small_buffer().filter(|_| options.shares.is_some()),
+        buffer: config.listener_buffer().filter(|_| options.shares.is_some()),
         window: options.window.map(|window| Bytes(window as u64)),
         mss: options.mss,
     }
@@ -113,7 +113,7 @@ fn fixed(config: &ProxyConfig, listen: &ListenerConfig) -> FixedOptions {
 fn options(config: &ProxyConfig, listen: &ListenerConfig) -> ListenerOptions {
     ListenerOptions {
         shares_port: config.threads > 1,
-        shares: config.buffer.filter(|_| !listen.takes_streams()).map(|buffer| Shares::of(buffer.0 as usize)),
+        shares: config.shares().filter(|_| !listen.takes_streams()),
         window: config
             .bond
             .as_ref()

@@ -102,6 +102,9 @@ pub struct DirectionView {
     pub bytes: u64,
     /// Payload that the proxy holds, bytes: Q, which B bounds.
     pub held_bytes: u64,
+    /// B, bytes, if it follows the flow (`buffer = "auto"`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer_bytes: Option<u64>,
     /// Its phase.
     pub phase: Phase,
     /// What limits its throughput.
@@ -137,6 +140,7 @@ impl FlowView {
         let direction = |stats: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs| DirectionView {
             bytes: stats.moved,
             held_bytes: stats.held().0,
+            buffer_bytes: stats.buffer,
             phase: stats.phase(source),
             limited_by: limiter(stats, source, destination, legs),
         };

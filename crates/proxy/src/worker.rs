@@ -24,7 +24,7 @@ use crate::{
     config::ProxyConfig,
     flow_log::LogSink,
     flow_records::RecordSink,
-    gate::GateCommand,
+    gate::{self, GateCommand},
     line_batches::{LineBatches, MAX_AGE},
     listeners::WorkerListener,
     liveness::LoopProgress,
@@ -172,7 +172,7 @@ impl Worker {
             reactor.watch(&listener.socket.socket, Token::Listener(index), flags)?;
         }
         let (now, hard_limit) = (Instant::now(), config.hard_limit_of_a_worker());
-        Ok(Worker {
+        let mut worker = Worker {
             routes: Routes::open().ok(),
             lines: context.log.clone().map(LineBatches::new),
             records: context.records.clone().map(LineBatches::new),
@@ -207,7 +207,17 @@ impl Worker {
             hard_limit,
             listeners_paused: false,
             listeners_resume_at: None,
-        })
+        };
+        worker.limit_buffers();
+        Ok(worker)
+    }
+
+    /// Gives this worker its part of the memory for every B that follows its flow.
+    fn limit_buffers(&mut self) {
+        if self.config.auto_buffer {
+            let limit = gate::memory_limit(&self.config).map(|bytes| bytes / self.config.threads.max(1) as u64);
+            self.scratch.budget.set_limit(limit);
+        }
     }
 
     /// Number of open connections, those of the carrier too.
@@ -303,6 +313,7 @@ impl Worker {
                 WorkerCommand::Reload(config) => {
                     self.soft_limit = config.soft_limit_of_a_worker();
                     self.config = config;
+                    self.limit_buffers();
                     self.measurements.profiles.set(self.config.policy.profiles().map(|(name, ..)| name));
                     for listener in &mut self.listeners {
                         listener.take_users(&self.config);

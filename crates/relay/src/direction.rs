@@ -15,6 +15,8 @@
 //! and calls [`Direction::release`] before it drops a direction.
 
 use crate::{
+    buffer_control::BufferControl,
+    buffer_law::{self, BufferLimits},
     pipe::{Filled, Pipe},
     plain_leg::PlainLeg,
     scratch::Scratch,
@@ -24,7 +26,7 @@ use rustix::{
     io::Errno,
     net::{RecvFlags, SendFlags, recv, send},
 };
-use std::{io, mem};
+use std::{io, mem, time::Instant};
 
 /// The most bytes that a direction moves in a turn of the event loop, and the most rounds. Other
 /// connections get theirs in between.
@@ -88,6 +90,10 @@ pub struct Direction {
     in_pipe: usize,
     /// Copied bytes that the destination has not taken yet.
     rest: Vec<u8>,
+    /// Between which values B follows the flow; none: B is fixed.
+    limits: Option<BufferLimits>,
+    /// The control of such a B, once the direction carries bulk data.
+    control: Option<Box<BufferControl>>,
 }
 
 impl Direction {
@@ -107,7 +113,22 @@ impl Direction {
             pipe: None,
             in_pipe: 0,
             rest: [preface, already_read].concat(),
+            limits: None,
+            control: None,
         }
+    }
+
+    /// Has B follow the flow between these limits once the direction carries bulk data; none: B
+    /// stays fixed. The sockets must be prepared for the largest B, which their window scale has to
+    /// fit.
+    #[must_use]
+    pub fn adapting(self, limits: Option<BufferLimits>) -> Self {
+        Direction { limits, ..self }
+    }
+
+    /// The present B, bytes, if it follows the flow.
+    pub fn adapted_buffer(&self) -> Option<u64> {
+        self.control.as_ref().map(|control| control.buffer())
     }
 
     /// Bytes of the source that were written to the destination.
@@ -136,6 +157,9 @@ impl Direction {
             // The pipe is not empty, so that it is closed instead of reused.
             scratch.lent -= 1;
         }
+        if let Some(control) = &self.control {
+            scratch.budget.change(control.buffer(), buffer_law::START);
+        }
     }
 
     /// Moves bytes from `source` to `destination` until one of them blocks or the turn is used up.
@@ -147,8 +171,10 @@ impl Direction {
             self.leave(source, destination)?;
             return Ok(Pumped::Waits);
         }
+        self.adapt(source, destination, scratch)?;
         let (before, mut spliced) = (self.moved, false);
         for _ in 0..TURN_ROUNDS {
+            self.settle_mode();
             if !self.rest.is_empty() {
                 self.send_rest(destination)?;
             } else if self.in_pipe == 0 && (self.ended || !source.readable) {
@@ -170,11 +196,14 @@ impl Direction {
                 spliced = true;
             }
             if !self.tuned && self.moved > TUNE_FROM {
-                self.tune(source, destination)?;
+                self.tune(source, destination, scratch.now)?;
             }
             if spliced || !destination.writable || self.moved - before > TURN_BYTES {
                 break;
             }
+        }
+        if let Some(control) = self.control.as_mut().filter(|_| self.moved > before) {
+            control.end_turn(source).map_err(RelayFault::Source)?;
         }
         if self.rest.is_empty() && self.rest.capacity() > 0 {
             // An idle connection keeps no memory.
@@ -188,6 +217,9 @@ impl Direction {
     /// Backpressure: leaves data in the source's receive queue while the destination is full.
     fn leave(&mut self, source: &mut PlainLeg, destination: &PlainLeg) -> Result<(), RelayFault> {
         if destination.writable || self.ended {
+            if let Some(control) = self.control.as_mut().filter(|_| !source.readable) {
+                control.wait_for_source();
+            }
             return Ok(());
         }
         source.pause_receive().map_err(RelayFault::Source)
@@ -195,11 +227,44 @@ impl Direction {
 
     /// Bounds the source's receive queue and the destination's unsent data. It runs only once a
     /// direction has moved bulk data, so that short connections cost no system call.
-    fn tune(&mut self, source: &mut PlainLeg, destination: &PlainLeg) -> Result<(), RelayFault> {
+    fn tune(&mut self, source: &mut PlainLeg, destination: &PlainLeg, now: Instant) -> Result<(), RelayFault> {
         self.tuned = true;
+        if let Some(limits) = self.limits {
+            let mut control = BufferControl::new(limits, source, destination, self.moved, now).map_err(RelayFault::Source)?;
+            control.divide(source, destination).map_err(RelayFault::Source)?;
+            self.shares = Some(control.shares());
+            self.control = Some(Box::new(control));
+            return Ok(());
+        }
         let Some(shares) = self.shares.filter(|_| self.mode != RelayMode::Small) else { return Ok(()) };
         source.bound_receive(shares).map_err(RelayFault::Source)?;
         destination.bound_unsent(shares).map_err(RelayFault::Destination)
+    }
+
+    /// Measures the flow, if that is due, and has B follow it.
+    fn adapt(&mut self, source: &mut PlainLeg, destination: &PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {
+        let in_hand = self.in_hand() as u64;
+        let Some(control) = &mut self.control else { return Ok(()) };
+        control.begin_turn(scratch.now);
+        if !control.is_due(self.moved, scratch.now) {
+            return Ok(());
+        }
+        let before = control.buffer();
+        let figures = [self.moved, in_hand, scratch.budget.spare(before)];
+        let buffer = control.update(source, destination, figures, scratch.now).map_err(RelayFault::Source)?;
+        scratch.budget.change(before, buffer);
+        self.shares = Some(control.shares());
+        Ok(())
+    }
+
+    /// Changes between copying within a small bound and the modes for a larger one, after B has
+    /// changed. What is in a pipe goes on first.
+    fn settle_mode(&mut self) {
+        let is_small = self.shares.is_some_and(|shares| shares.pipe == 0);
+        if is_small == (self.mode == RelayMode::Small) || self.in_pipe > 0 {
+            return;
+        }
+        self.mode = if is_small { RelayMode::Small } else { RelayMode::Messages };
     }
 
     fn splice(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {

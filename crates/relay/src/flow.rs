@@ -133,6 +133,8 @@ pub struct DirectionStats {
     pub in_hand: usize,
     /// Unsent payload in the send queue of the destination, bytes.
     pub unsent: usize,
+    /// B, bytes, if it follows the flow (`buffer = "auto"`).
+    pub buffer: Option<u64>,
 }
 
 impl DirectionStats {

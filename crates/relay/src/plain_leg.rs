@@ -118,6 +118,24 @@ impl PlainLeg {
         }
     }
 
+    /// Changes the bound of the receive queue of a leg in use to its share of another B. If it is
+    /// lower, [`settle_receive`](Self::settle_receive) has to follow.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn change_receive(&mut self, shares: Shares) -> io::Result<()> {
+        let bytes = self.receive_limit.map_or(shares.receive, |limit| limit.min(shares.receive));
+        self.receive_bound.change(self.socket.as_fd(), bytes)
+    }
+
+    /// Continues a change to a lower bound; returns whether it is complete.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn settle_receive(&mut self) -> io::Result<bool> {
+        self.receive_bound.settle(self.socket.as_fd())
+    }
+
     /// Holds the unsent part of the send queue to its share of B (TCP_NOTSENT_LOWAT), unless the
     /// profile has set a lower limit.
     ///

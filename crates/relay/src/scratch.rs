@@ -1,7 +1,7 @@
 //! What all connections of an event loop share: empty pipes, and a buffer for bytes that are
 //! copied.
 
-use crate::pipe::Pipe;
+use crate::{buffer_budget::BufferBudget, pipe::Pipe};
 use std::{io, time::Instant};
 
 /// Empty pipes and a buffer, shared by all connections of an event loop.
@@ -13,6 +13,8 @@ pub struct Scratch {
     pub(crate) buffer: Vec<u8>,
     /// Time at which this turn of the event loop began.
     pub now: Instant,
+    /// How much every B that follows its flow may grow.
+    pub budget: BufferBudget,
 }
 
 impl Default for Scratch {
@@ -32,7 +34,7 @@ impl Scratch {
 
     /// Without pipes, which are opened on demand.
     pub fn new() -> Self {
-        Scratch { pipes: Vec::new(), lent: 0, buffer: vec![0; Self::BUFFER], now: Instant::now() }
+        Scratch { pipes: Vec::new(), lent: 0, buffer: vec![0; Self::BUFFER], now: Instant::now(), budget: BufferBudget::default() }
     }
 
     /// Calls `work` with the buffer.

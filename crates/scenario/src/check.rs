@@ -122,6 +122,9 @@ impl Scenario {
             if agent.kind != AgentKind::Snoop && agent.cache != Buffer::Auto {
                 return fault("cache", "is for kind = \"snoop\" only: leave it out".into());
             }
+            if agent.cache == Buffer::Adaptive {
+                return fault("cache", "is \"adaptive\", which only a proxy can be: give a size, \"auto\" or \"unlimited\"".into());
+            }
             if matches!(agent.cache, Buffer::Bytes(bytes) if bytes < PKT) {
                 return fault("cache", "is less than one packet: it could hold nothing".into());
             }
@@ -245,6 +248,8 @@ impl Scenario {
             let behind = format!("is {}, but beside networks in parallel a proxy stands behind the last link: give {last}", split.after);
             need(split.after == last, "split[0].after".into(), behind)?;
             check_buffer("split[0].buffer", split.buffer)?;
+            let why = "is \"adaptive\", but a bond's legs have fixed windows: give a size, \"auto\" or \"unlimited\"";
+            need(split.buffer != Buffer::Adaptive, "split[0].buffer".into(), why.into())?;
         }
         let one = "is one too many: one proxy stands between links and networks in parallel";
         need(self.splits.len() <= 1, "split[1]".into(), one.into())?;

@@ -337,6 +337,7 @@ impl Scenario {
         match buffer {
             Buffer::Bytes(bytes) => Some(bytes),
             Buffer::Unlimited => None,
+            Buffer::Adaptive => Some(Buffer::MOST_ADAPTIVE),
             Buffer::Auto => {
                 let bdp = |part: LegLinks| self.bottleneck_rate(part).bytes_in(self.base_rtt(part));
                 let parts = [LegLinks { first, end: after }, LegLinks { first: after, end }];

@@ -136,6 +136,7 @@ impl Parallel<'_> {
         match self.split?.buffer {
             Buffer::Bytes(bytes) => Some(bytes),
             Buffer::Unlimited => None,
+            Buffer::Adaptive => Some(Buffer::MOST_ADAPTIVE),
             Buffer::Auto => {
                 let rtt = Span(2 * self.links.iter().map(|link| link.delay.0).sum::<u64>());
                 let before = self.links.iter().map(|link| link.rate.bytes_in(rtt)).min().unwrap_or_default();

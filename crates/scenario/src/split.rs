@@ -13,7 +13,9 @@ pub struct Split {
     /// parallel.
     pub after: usize,
     /// B, the payload that the proxy holds at most in each direction of a connection: a size;
-    /// `"unlimited"`; or `"auto"`, the larger BDP of the legs beside it, at least 256 KiB.
+    /// `"unlimited"`; `"auto"`, the larger BDP of the legs beside it, at least 256 KiB; or
+    /// `"adaptive"`, the proxy's own `buffer = "auto"`, which knows no link and follows each flow, up
+    /// to 16 MiB (the lab).
     #[serde(default)]
     pub buffer: Buffer,
     /// How the proxy forwards.
@@ -106,6 +108,14 @@ pub enum Buffer {
     /// The larger BDP of the legs beside the proxy, at least 256 KiB.
     #[default]
     Auto,
+    /// What the proxy finds from its measurements of each flow, up to
+    /// [`MOST_ADAPTIVE`](Self::MOST_ADAPTIVE).
+    Adaptive,
+}
+
+impl Buffer {
+    /// The largest buffer that adapts.
+    pub const MOST_ADAPTIVE: Bytes = Bytes(16 << 20);
 }
 
 impl FromStr for Buffer {
@@ -114,8 +124,9 @@ impl FromStr for Buffer {
         match text {
             "unlimited" => Ok(Buffer::Unlimited),
             "auto" => Ok(Buffer::Auto),
+            "adaptive" => Ok(Buffer::Adaptive),
             _ if !text.contains(|c: char| c.is_ascii_digit()) => {
-                Err(format!("cannot be {text:?}: write \"auto\", \"unlimited\" or a size such as \"1MiB\""))
+                Err(format!("cannot be {text:?}: write \"auto\", \"adaptive\", \"unlimited\" or a size such as \"1MiB\""))
             }
             _ => text.parse().map(Buffer::Bytes).map_err(|error: UnitError| error.to_string()),
         }
@@ -128,10 +139,11 @@ impl fmt::Display for Buffer {
             Buffer::Bytes(bytes) => write!(f, "{bytes}"),
             Buffer::Unlimited => f.write_str("unlimited"),
             Buffer::Auto => f.write_str("auto"),
+            Buffer::Adaptive => f.write_str("adaptive"),
         }
     }
 }
-impl_text!(Buffer, "a size, \"unlimited\" or \"auto\"", "1MiB");
+impl_text!(Buffer, "a size, \"unlimited\", \"auto\" or \"adaptive\"", "1MiB");
 
 /// How a proxy forwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, JsonSchema)]
@@ -173,9 +185,10 @@ mod tests {
     #[test]
     fn a_buffer_is_a_size_or_a_word() {
         assert_eq!("auto".parse(), Ok(Buffer::Auto));
+        assert_eq!("adaptive".parse(), Ok(Buffer::Adaptive));
         assert_eq!("1MiB".parse(), Ok(Buffer::Bytes(Bytes(1 << 20))));
         let wrong = |text: &str| text.parse::<Buffer>().unwrap_err();
-        assert_eq!(wrong("Auto"), "cannot be \"Auto\": write \"auto\", \"unlimited\" or a size such as \"1MiB\"");
+        assert_eq!(wrong("Auto"), "cannot be \"Auto\": write \"auto\", \"adaptive\", \"unlimited\" or a size such as \"1MiB\"");
         assert_eq!(wrong("4M"), "\"4M\" ends in the unknown unit \"M\": write 4MB or 4MiB");
     }
 }

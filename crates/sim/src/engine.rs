@@ -35,6 +35,10 @@ impl Engine for Sim {
         }
         for (index, split) in scenario.splits.iter().enumerate() {
             let key = |what: &str| format!("split[{}].{what}", index + 1);
+            if split.buffer == Buffer::Adaptive {
+                let why = "a buffer that follows each flow is the real proxy's: use the lab (--on lab), or set it to \"auto\"";
+                return EngineError::cannot("sim", key("buffer"), why);
+            }
             match split.mode {
                 SplitMode::Stream | SplitMode::Semi => {}
                 SplitMode::Store if split.buffer != Buffer::Unlimited => {

@@ -145,7 +145,9 @@ impl BondOptions {
         bond.schedule_by(&self.scheduler)?;
         bond.read_key()?;
         let mut config = ProxyConfig { bond: Some(bond), log_flows: true, max_flows: self.max_flows, ..ProxyConfig::default() };
-        config.buffer = self.buffer.map_or(config.buffer, BufferSetting::limit);
+        if let Some(buffer) = self.buffer {
+            config.set_buffer(buffer, None);
+        }
         config.connect_timeout = self.connect_timeout.duration();
         config.idle_timeout = self.idle_timeout.map(Span::duration);
         Ok(Service { config, name: self.name.clone(), metrics: self.metrics, page: self.page.merge(None)?, ..Service::default() })

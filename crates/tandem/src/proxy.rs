@@ -41,10 +41,13 @@ pub(crate) struct ProxyCommand {
     /// Prefix of clients or servers whose connections pass unsplit
     #[arg(long, value_name = "PREFIX")]
     bypass: Vec<Prefix>,
-    /// Maximum data buffered per direction of a connection (B): a size, or "unlimited" [default:
-    /// 4MiB]
+    /// Maximum data buffered per direction of a connection (B): a size, "auto" (it follows each
+    /// flow), or "unlimited" [default: 4MiB]
     #[arg(long, value_name = "B")]
     buffer: Option<BufferSetting>,
+    /// The largest B of --buffer auto [default: 16MiB]
+    #[arg(long, value_name = "SIZE")]
+    buffer_max: Option<Bytes>,
     /// Worker threads [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -121,7 +124,11 @@ impl ProxyCommand {
             config.listen.clone_from(&self.listen);
             config.read_users()?;
         }
-        config.buffer = self.buffer.map_or(config.buffer, BufferSetting::limit);
+        match (self.buffer, self.buffer_max) {
+            (Some(buffer), max) => config.set_buffer(buffer, max),
+            (None, Some(max)) => config.set_buffer(BufferSetting::Auto, Some(max)),
+            (None, None) => {}
+        }
         let policy = &mut config.policy;
         policy.near = self.near.clone().unwrap_or_else(|| policy.near.clone());
         policy.far = self.far.clone().unwrap_or_else(|| policy.far.clone());

@@ -110,6 +110,9 @@ fn check_splits(scenario: &Scenario) -> Result<(), EngineError> {
     if split.mode != SplitMode::Stream {
         return EngineError::cannot("theory", "split[1].mode", "its proxy forwards a stream: \"stream\"");
     }
+    if split.buffer == scenario::Buffer::Adaptive {
+        return EngineError::cannot("theory", "split[1].buffer", "its buffer is constant: give a size, \"auto\" or \"unlimited\"");
+    }
     if split.backpressure != Backpressure::Fluid {
         return EngineError::cannot("theory", "split[1].backpressure", "its sender is held back only while the buffer is full: \"fluid\"");
     }

@@ -3,7 +3,8 @@
 //!
 //! `emulator`: the lab's links. `proxy`: the proxy beside plain forwarding and other proxies
 //! (`comparison`; `rival` starts them, `load` generates the traffic). `bond`: a bond beside a relay
-//! (`bond_cost`). `control`: congestion controllers beside the kernel's. `pairs`: a bond beside the
+//! (`bond_cost`). `buffer-auto`: the proxy's buffer that follows each flow beside fixed ones
+//! (`buffer_auto`). `control`: congestion controllers beside the kernel's. `pairs`: a bond beside the
 //! better of its networks (`network_pairs`). `paths`: the data path over rates, round trips and
 //! buffers (`path_sweep`). `engines`, `downloads`: scenarios on the lab and in the simulator, and
 //! over two networks (`scenario_runs`). `advice`: what `tandem advise` says of three paths, and the
@@ -16,6 +17,7 @@
 
 mod advised_paths;
 mod bond_cost;
+mod buffer_auto;
 mod comparison;
 mod control;
 mod emulator;
@@ -63,6 +65,7 @@ enum BenchCommand {
     Bare(minimal_relay::MinimalRelay),
     Advice(advised_paths::AdvisedPaths),
     Bond(bond_cost::BondCost),
+    BufferAuto(buffer_auto::BufferAuto),
     #[command(hide = true)]
     Copy(bond_cost::CopyRelay),
     Control(control::ControllerCost),
@@ -115,6 +118,7 @@ fn main() -> Result<ExitCode> {
         BenchCommand::Render(pages) => pages.run(),
         BenchCommand::Advice(advice) => measure("advice", to, |record| advice.measure(record)),
         BenchCommand::Bond(bond) => measure("bond", to, |record| bond.measure(record)),
+        BenchCommand::BufferAuto(buffers) => measure("buffer-auto", to, |record| buffers.measure(record)),
         BenchCommand::Control(control) => measure("control", to, |record| control.measure(record)),
         BenchCommand::Downloads(downloads) => measure("downloads", to, |record| downloads.measure(record)),
         BenchCommand::Engines(engines) => measure("engines", to, |record| engines.measure(record)),

@@ -234,7 +234,7 @@ fn leg_lines(watched: &WatchedFlow) -> Vec<String> {
             "{name}: {}, {} carried, {} held, {}, limited by {}",
             rate_or_dash(bps),
             bytes(direction.bytes),
-            bytes(direction.held_bytes),
+            table::held(direction),
             phase(direction),
             limiter(direction)
         )

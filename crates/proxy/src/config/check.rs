@@ -172,7 +172,7 @@ impl ProxyConfig {
             ("threads", self.threads != other.threads),
             ("install_rules", self.install_rules != other.install_rules),
             ("forward_policy", self.forward_policy != other.forward_policy),
-            ("buffer", self.small_buffer() != other.small_buffer()),
+            ("buffer", self.listener_buffer() != other.listener_buffer()),
             ("near.mss", self.policy.near.mss != other.policy.near.mss),
             ("bond", self.bond.as_ref().map(BondConfig::fixed) != other.bond.as_ref().map(BondConfig::fixed)),
             ("bond.network", self.networks != other.networks),
@@ -180,9 +180,10 @@ impl ProxyConfig {
         differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
     }
 
-    /// The buffer, if it is so small that listeners set it on their sockets.
-    pub(crate) fn small_buffer(&self) -> Option<Bytes> {
-        self.buffer.filter(|bytes| leg::Shares::of(bytes.0 as usize).pipe == 0)
+    /// The buffer, if it is so small that listeners set it on their sockets, or if it follows each
+    /// flow up to this, for which their window scale must be enough.
+    pub(crate) fn listener_buffer(&self) -> Option<Bytes> {
+        self.buffer.filter(|bytes| self.auto_buffer || leg::Shares::of(bytes.0 as usize).pipe == 0)
     }
 }
 
@@ -210,6 +211,24 @@ mod tests {
         }
         let error = ProxyConfig { policy, ..good.clone() }.check().unwrap_err().to_string();
         assert!(error.starts_with("far leg: there is no congestion controller \"cubik\": the kernel has "), "{error}");
+    }
+
+    #[test]
+    fn a_buffer_that_follows_its_flows_needs_the_window_scale_of_its_maximum() {
+        let of = |buffer: &str, max| {
+            let mut config = ProxyConfig::default();
+            config.set_buffer(buffer.parse().unwrap(), max);
+            config
+        };
+        let (auto, fixed) = (of("auto", Some(Bytes(8 << 20))), of("8MiB", None));
+        assert_eq!((auto.buffer, auto.buffer_limits().map(|limits| limits.most)), (Some(Bytes(8 << 20)), Some(8 << 20)));
+        assert_eq!(fixed.buffer_limits(), None);
+        assert_eq!(auto.needs_restart(&fixed), Some("buffer"));
+        assert_eq!(fixed.needs_restart(&auto), Some("buffer"));
+        assert_eq!(auto.needs_restart(&of("auto", Some(Bytes(16 << 20)))), Some("buffer"));
+        assert_eq!(auto.needs_restart(&auto.clone()), None);
+        assert!(of("auto", None).buffer <= Some(ProxyConfig::AUTO_BUFFER_MAX));
+        assert!(matches!(ProxyConfig { buffer: Some(Bytes(100)), ..auto }.listener_buffer(), Some(Bytes(100))));
     }
 
     #[test]

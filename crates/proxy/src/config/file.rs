@@ -32,9 +32,13 @@ struct ConfigFile {
     /// Worker threads.
     #[schemars(extend("default" = 1))]
     threads: Option<usize>,
-    /// B, the payload that is held at most in each direction of a connection; or `"unlimited"`.
+    /// B, the payload that is held at most in each direction of a connection: a size; `"auto"`, B
+    /// follows each flow; or `"unlimited"`.
     #[schemars(extend("default" = "4MiB"))]
     buffer: Option<BufferSetting>,
+    /// The largest B of `buffer = "auto"`; less by default if the maximum of `net.ipv4.tcp_rmem` is.
+    #[schemars(extend("default" = "16MiB"))]
+    buffer_max: Option<Bytes>,
     /// Time that a dialled leg may take to connect, unless its profile says otherwise.
     #[schemars(extend("default" = "30s"))]
     connect_timeout: Option<Span>,
@@ -208,7 +212,9 @@ impl Service {
         config.policy = Policy { rules: file.rule, legs: file.leg, near: file.near, far: file.far };
         config.networks = networks.unwrap_or_default();
         config.bond = bond;
-        config.buffer = file.buffer.map_or(config.buffer, BufferSetting::limit);
+        if let Some(buffer) = file.buffer {
+            config.set_buffer(buffer, file.buffer_max);
+        }
         config.threads = file.threads.unwrap_or(config.threads);
         config.connect_timeout = file.connect_timeout.map_or(config.connect_timeout, Span::duration);
         config.idle_timeout = file.idle_timeout.map(Span::duration);
@@ -244,6 +250,8 @@ impl ConfigFile {
     fn check(&self) -> Result<(), Fault> {
         let need = |ok: bool, path: String, message: &str| if ok { Ok(()) } else { Err(Fault::new(path, message)) };
         need(self.threads != Some(0), "threads".into(), "is 0: give at least 1")?;
+        let has_max = self.buffer_max.is_none() || self.buffer == Some(BufferSetting::Auto);
+        need(has_max, "buffer_max".into(), "applies only to buffer = \"auto\": leave it out, or set that")?;
         let has_address = self.page.as_ref().is_none_or(|page| page.listen.is_some());
         need(has_address, "page".into(), "has no address: add listen = \"127.0.0.1:9155\"")?;
         let has_both = self.page.as_ref().is_some_and(|page| page.token.is_some() && page.token_file.is_some());
@@ -397,7 +405,7 @@ mod tests {
         assert_eq!(service.web_addresses(), [("serve metrics at", at)]);
         assert_eq!(service.page, Some(PageConfig::new(at, Some("/etc/tandem/page.token".into()))));
         let config = service.config;
-        assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(4 << 20)), Some(9000)));
+        assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(16 << 20)), Some(9000)));
         assert_eq!(config.experiment.map(ExperimentShare::one_in), Some(50));
         assert_eq!(config.listen.len(), 4);
         assert_eq!((config.listen[3].mode, config.networks.len()), (ListenMode::Bond, 2));
@@ -419,6 +427,7 @@ mod tests {
         };
         let cases = [
             ("threads         = 2", "treads = 2", "treads: is not a key here: did you mean threads? The keys are include, threads, "),
+            ("buffer          = \"auto\"", "buffer = \"4MiB\"", "buffer_max: applies only to buffer = \"auto\": leave it out"),
             ("\"af21\"", "\"af51\"", "leg[1].dscp: cannot parse DSCP \"af51\": write "),
             ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\": expected one of gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: cannot be \"bipass\": did you mean \"bypass\"?"),
@@ -446,6 +455,7 @@ mod tests {
         assert_eq!(new("\"reno\"", "\"cubic\""), None);
         assert_eq!(new("keep     = 4", "keep = 5"), None);
         assert_eq!(new("\"bbr\"", "\"reno\""), Some("bond.network"));
-        assert_eq!(new("\"4MiB\"", "\"8MiB\""), None);
+        assert_eq!(new("\"16MiB\"", "\"8MiB\""), Some("buffer"));
+        assert_eq!(new("buffer          = \"auto\"", "buffer = \"auto\""), None);
     }
 }

@@ -73,8 +73,7 @@ impl FromStr for BufferSetting {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "unlimited" => Ok(BufferSetting::Unlimited),
-            // Valid in scenarios, which describe the links.
-            "auto" => Err("\"auto\" works only in scenarios: give a size, or \"unlimited\"".into()),
+            "auto" => Ok(BufferSetting::Auto),
             _ => text.parse().map(BufferSetting::Bytes).map_err(|error: UnitError| error.to_string()),
         }
     }
@@ -85,10 +84,11 @@ impl fmt::Display for BufferSetting {
         match self {
             BufferSetting::Bytes(bytes) => write!(f, "{bytes}"),
             BufferSetting::Unlimited => f.write_str("unlimited"),
+            BufferSetting::Auto => f.write_str("auto"),
         }
     }
 }
-units::impl_text!(BufferSetting, "a size or \"unlimited\"", "4MiB");
+units::impl_text!(BufferSetting, "a size, \"auto\" or \"unlimited\"", "4MiB");
 
 #[cfg(test)]
 mod tests {

@@ -3,8 +3,10 @@
 use crate::flow_records::FlowRecordsConfig;
 use intercept::{
     Controllers, Destination, Destinations, ExperimentShare, ForwardPolicy, Interception, ListenAt, NamedProfile, Policy, Rules, Users,
+    leg::Shares,
 };
 use multipath::{BondConfig, BondNetwork};
+use relay::buffer_law::{BufferLimits, START};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{net::SocketAddr, time::Duration};
@@ -25,6 +27,9 @@ pub struct ProxyConfig {
     /// B: the most payload that is held in each direction of a connection; none: the kernel's
     /// buffers are the only limit.
     pub buffer: Option<Bytes>,
+    /// Whether B of each direction follows its flow, up to `buffer`. Not for bonds, whose plain legs
+    /// have `buffer`.
+    pub auto_buffer: bool,
     /// Number of worker threads.
     pub threads: usize,
     /// Time limit for connecting a far leg, unless its profile has another.
@@ -60,6 +65,7 @@ impl Default for ProxyConfig {
             networks: Vec::new(),
             // More than half of it is the receive window, enough for 30 Mbit/s at 600 ms.
             buffer: Some(Bytes(4 << 20)),
+            auto_buffer: false,
             threads: 1,
             connect_timeout: Duration::from_secs(30),
             idle_timeout: None,
@@ -77,6 +83,40 @@ impl Default for ProxyConfig {
 impl ProxyConfig {
     /// The smallest B: two segments in the receive queue and two unsent ones.
     pub const LEAST_BUFFER: Bytes = Bytes(4 * 1500);
+
+    /// The largest B with `buffer = "auto"`, unless `buffer_max` says otherwise: the window is then
+    /// enough for 100 Mbit/s at 600 ms.
+    pub const AUTO_BUFFER_MAX: Bytes = Bytes(16 << 20);
+
+    /// [`AUTO_BUFFER_MAX`](Self::AUTO_BUFFER_MAX), or less: so much that the kernel can hold all that
+    /// a window has admitted (the maximum of `net.ipv4.tcp_rmem`).
+    fn auto_buffer_max() -> Bytes {
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").unwrap_or_default();
+        let most = text.split_whitespace().nth(2).and_then(|word| word.parse::<u64>().ok());
+        most.map_or(Self::AUTO_BUFFER_MAX, |most| Bytes(most / 3 * 2).clamp(Self::LEAST_BUFFER, Self::AUTO_BUFFER_MAX))
+    }
+
+    /// Sets B as the keys `buffer` and `buffer_max` say.
+    pub fn set_buffer(&mut self, buffer: BufferSetting, max: Option<Bytes>) {
+        self.auto_buffer = buffer == BufferSetting::Auto;
+        self.buffer = match buffer {
+            BufferSetting::Bytes(bytes) => Some(bytes),
+            BufferSetting::Unlimited => None,
+            BufferSetting::Auto => Some(max.unwrap_or_else(Self::auto_buffer_max)),
+        };
+    }
+
+    /// How B of a connection is divided at first; none: it has no bound.
+    pub(crate) fn shares(&self) -> Option<Shares> {
+        let most = self.buffer?.0 as usize;
+        let first = if self.auto_buffer { most.min(START as usize) } else { most };
+        Some(Shares::of(first).growing_to(most))
+    }
+
+    /// Between which values B follows each flow; none: it is fixed.
+    pub(crate) fn buffer_limits(&self) -> Option<BufferLimits> {
+        self.buffer.filter(|_| self.auto_buffer).map(|most| BufferLimits::up_to(most.0))
+    }
 
     /// Replaces `[::]` by 0.0.0.0 in listeners if the kernel has no IPv6 (`ipv6.disable=1`).
     pub(crate) fn without_absent_families(&mut self) {
@@ -206,14 +246,6 @@ pub enum BufferSetting {
     Bytes(Bytes),
     /// The kernel's buffers are the only limit.
     Unlimited,
-}
-
-impl BufferSetting {
-    /// As in [`ProxyConfig::buffer`]: none is unlimited.
-    pub fn limit(self) -> Option<Bytes> {
-        match self {
-            BufferSetting::Bytes(bytes) => Some(bytes),
-            BufferSetting::Unlimited => None,
-        }
-    }
+    /// It follows each flow.
+    Auto,
 }

@@ -13,6 +13,7 @@ impl Connection {
         let direction = |direction: &Direction| DirectionStats {
             moved: direction.carried(),
             in_hand: direction.in_hand(),
+            buffer: direction.adapted_buffer(),
             ..DirectionStats::default()
         };
         FlowStats {

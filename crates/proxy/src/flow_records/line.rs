@@ -41,6 +41,9 @@ struct DirectionLine {
     backpressure_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     most_held_bytes: Option<u64>,
+    /// The last B, if it followed the flow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    buffer_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -77,6 +80,7 @@ impl DirectionLine {
             starvation_s: time(Phase::Starvation),
             backpressure_s: time(Phase::Backpressure),
             most_held_bytes: sampled.then_some(most_held),
+            buffer_bytes: direction.buffer,
         }
     }
 }

@@ -76,7 +76,8 @@ pub(crate) struct OfferedListener {
 /// Options of a listening socket that cannot be changed while it listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FixedOptions {
-    /// The buffer, if it is so small that listeners set it on their sockets.
+    /// The buffer, if it is so small that listeners set it on their sockets, or the largest one if it
+    /// follows each flow.
     pub(crate) buffer: Option<Bytes>,
     /// The bound of the receive window of a bond's connections.
     pub(crate) window: Option<Bytes>,

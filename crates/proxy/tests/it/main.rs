@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod auto_buffer;
 mod destinations;
 mod failures;
 mod forward;

@@ -82,7 +82,7 @@ fn check_reports_errors_of_a_configuration_file() {
         ("idle_timeout    = \"12h\"", "idle_timeout    = \"0s\"", "idle_timeout is 0, which would let nothing through"),
         ("socks5 = \"127", "transparent = \"[::]:5001\"\n[[listen]]\nsocks5 = \"127", "there are 2 transparent listeners"),
         ("install_rules   = true ", "install_rules   = false", "rule 1 lets connections bypass, but this proxy installs no firewall rules"),
-        ("buffer          = \"4MiB\"", "buffer          = \"1kB\"", "buffer is 1kB, which is less than the proxy can enforce"),
+        ("buffer_max      = \"16MiB\"", "buffer_max      = \"1kB\"", "buffer is 1kB, which is less than the proxy can enforce"),
     ] {
         let error = wrong(from, to);
         assert!(error.contains(expected), "{to}: {error}");

@@ -1,0 +1,360 @@
+//! The law by which B of a direction follows what is measured (`buffer = "auto"`). Pure: the caller
+//! passes the time and the measurements, and applies the result.
+//!
+//! B is the window of the source's leg, and it bridges times in which one leg is slower than the
+//! other. The law has a rule for each purpose, one against the proxy's own latency, and one that
+//! takes back.
+//!
+//! - **The window of the source's leg** ([`WINDOWS`]). The source sends at most one window in each
+//!   of its round trips. So the window must be twice what the flow carries in a round trip, and more
+//!   while that still grows or packets come out of order. This is the rule of the kernel's own
+//!   receive autotuning, except that it counts what *leaves*, and only while the destination starves
+//!   or the rate grows: where a queue stands, the source is not the slower leg.
+//! - **The exchange between the legs** ([`TOLERATED`]). In the equations (Baccelli, Carofiglio and
+//!   Foss, *Proxy caching in split TCP*) a bound costs throughput only where the buffer is full at
+//!   one time, so that the source is held back, and empty at a later time, so that the destination
+//!   starves. What was missing is the shorter of the two times, at the flow's rate. B grows by twice
+//!   that, so that a false alarm of some milliseconds costs some milliseconds of memory.
+//! - **The proxy's latency** ([`LATENCY`]). B covers a time of the flow's rate, and more if the
+//!   destination's queue ran empty while the source's queue had bytes.
+//! - **The standing queue.** While the buffer never empties, the destination's departures do not
+//!   depend on the minimum of its content: a buffer that is smaller by that minimum passes on the
+//!   same (Lindley's recursion). The law keeps the largest fall of the content of the last
+//!   [`REMEMBERED`] intervals, which the buffer has to bridge when it comes again, and takes half of
+//!   what exceeds that.
+
+use intercept::leg::Shares;
+use std::{collections::VecDeque, time::Duration};
+
+/// B at which a direction starts: more than the first windows of a connection need.
+pub const START: u64 = 256 * 1024;
+/// The share of an interval for which the destination may starve although the source was held back
+/// before. The rate is then 99 % of that with an unlimited buffer, or more.
+pub const TOLERATED: f64 = 0.01;
+/// Round trips of the flow's bytes that the source's window covers: usually; if packets come out of
+/// order, because what follows a gap waits in the receive queue for a round trip; while the rate
+/// grows, because slow start doubles it in the next round trip, and the larger window has to reach
+/// the sender before.
+pub const WINDOWS: [u64; 3] = [2, 3, 4];
+
+/// Time of the flow's rate that B covers at least, and at most if the proxy turns out to be late: a
+/// quarter of B is the unsent part of the destination's queue, which has to last until the proxy
+/// runs again.
+const LATENCY: [Duration; 2] = [Duration::from_millis(30), Duration::from_millis(120)];
+/// The most that this takes, bytes: more cannot be in the caches.
+const MOST_FOR_LATENCY: u64 = 4 << 20;
+/// The least limit of what the pipe and the unsent part hold each, bytes.
+const IN_PASSING: u64 = 128 * 1024;
+
+/// The shortest and the longest interval for which the buffer's content is judged, and round trips
+/// of both legs in it.
+const LEAST_INTERVAL: Duration = Duration::from_millis(500);
+const MOST_INTERVAL: Duration = Duration::from_secs(10);
+const INTERVAL_ROUND_TRIPS: u32 = 2;
+/// Intervals whose falls of the content are remembered, and for which the source's waiting counts.
+const REMEMBERED: usize = 16;
+/// The smallest increase, as a part of B: each costs system calls.
+const LEAST_INCREASE: u64 = 8;
+/// Time of the flow's rate that the reserve covers besides a quarter of the source's round trip: the
+/// latency of the proxy and bursts of acknowledgements.
+const RESERVE: Duration = Duration::from_millis(10);
+/// Memory of a packet's buffer over its payload in the worst common case (1500 bytes without GRO).
+const OVERHEAD: f64 = 1.6;
+/// The shortest round trip that is told from the time between two samples.
+const LEAST_RTT: Duration = Duration::from_millis(1);
+/// The shortest time over which bytes are counted for a round trip: the destination sends bursts.
+const LEAST_ROUND: Duration = Duration::from_millis(10);
+
+/// Between which values B stays, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BufferLimits {
+    /// The smallest B.
+    pub least: u64,
+    /// The largest B.
+    pub most: u64,
+}
+
+impl BufferLimits {
+    /// B from 64 KiB to this, in bytes. Below 64 KiB a window has too few segments to recover from
+    /// a loss without a timeout.
+    pub fn up_to(most: u64) -> Self {
+        BufferLimits { least: most.min(64 * 1024), most }
+    }
+}
+
+/// What is measured of a direction at one time. Bytes are payload.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct BufferSample {
+    /// Time since the flow began.
+    pub at: Duration,
+    /// Bytes that the destination has sent so far, without retransmissions.
+    pub sent: u64,
+    /// Bytes that the proxy holds.
+    pub held: u64,
+    /// The window that is announced to the source, bytes.
+    pub window: u64,
+    /// Round trip time of the source's leg.
+    pub source_rtt: Duration,
+    /// Round trip time of the destination's leg.
+    pub destination_rtt: Duration,
+    /// Packets that came out of order from the source so far.
+    pub out_of_order: u64,
+    /// How long, since the last sample, the proxy waited for the source while the destination had
+    /// nothing to send, although its windows had room.
+    pub starved: Duration,
+    /// The destination has nothing to send, although its windows have room and the source's queue
+    /// has bytes: the proxy runs too late.
+    pub is_late: bool,
+    /// The source has paused since the last sample although its window was open. It has nothing to
+    /// send, so that a larger buffer would not help.
+    pub paused: bool,
+}
+
+/// The law of one direction. Call [`next`](Self::next) with each sample; samples may be taken at any
+/// times, but seldom samples find changes late.
+#[derive(Debug, Clone)]
+pub struct BufferLaw {
+    limits: BufferLimits,
+    buffer: u64,
+    last: BufferSample,
+    round: Round,
+    interval: Interval,
+    /// Most and least content, and the largest fall, of the last intervals, the newest
+    /// first.
+    past: VecDeque<[u64; 3]>,
+    /// Time for which the source was held back and that no gap of the destination has used up.
+    held_back: Duration,
+    /// Time of the flow's rate that B covers.
+    latency: Duration,
+    /// The rate in the interval before this one, bytes/s.
+    rate: f64,
+    /// The content follows a lower B until this time.
+    settled: Duration,
+}
+
+/// What the flow carries in a round trip of the source.
+#[derive(Debug, Clone, Copy)]
+struct Round {
+    /// The sample with which the present one began.
+    begun: BufferSample,
+    /// Bytes that left in the last one.
+    bytes: u64,
+    /// The most bytes that left within one.
+    most: u64,
+}
+
+impl Round {
+    /// Takes a sample in. Returns bytes that left in the last round trip, or in this one so far if
+    /// they are more, and whether that is a quarter more than ever before.
+    fn take_in(&mut self, sample: &BufferSample) -> (u64, bool) {
+        let rtt = sample.source_rtt.max(LEAST_RTT);
+        let (took, sent) = (sample.at.saturating_sub(self.begun.at), sample.sent.saturating_sub(self.begun.sent));
+        let mut bytes = if rtt < LEAST_ROUND { self.bytes } else { self.bytes.max(sent) };
+        if took >= rtt.max(LEAST_ROUND) {
+            bytes = (sent as f64 * rtt.as_secs_f64() / took.as_secs_f64()) as u64;
+            *self = Round { begun: *sample, bytes, ..*self };
+        }
+        let is_growing = bytes > self.most + self.most / 4;
+        self.most = self.most.max(bytes);
+        (bytes, is_growing)
+    }
+}
+
+/// What an interval has found so far.
+#[derive(Debug, Clone, Copy)]
+struct Interval {
+    begun: BufferSample,
+    least: u64,
+    most: u64,
+    /// The largest fall of the content.
+    fall: u64,
+    /// How long the destination starved, and how much of that a larger buffer would have bridged.
+    starved: Duration,
+    missed: Duration,
+    samples: u32,
+    late: u32,
+}
+
+impl Interval {
+    fn from(sample: &BufferSample) -> Self {
+        let (held, none) = (sample.held, Duration::ZERO);
+        Interval { begun: *sample, least: held, most: held, fall: 0, starved: none, missed: none, samples: 0, late: 0 }
+    }
+
+    fn take_in(&mut self, sample: &BufferSample) {
+        self.most = self.most.max(sample.held);
+        self.least = self.least.min(sample.held);
+        self.fall = self.fall.max(self.most - sample.held);
+        self.samples += 1;
+        self.late += u32::from(sample.is_late);
+    }
+
+    /// The rate so far, bytes/s; none before a part of the interval has passed.
+    fn rate(&self, sample: &BufferSample, span: Duration) -> Option<f64> {
+        let took = sample.at.saturating_sub(self.begun.at);
+        (took >= span / 4).then(|| sample.sent.saturating_sub(self.begun.sent) as f64 / took.as_secs_f64())
+    }
+}
+
+impl BufferLaw {
+    /// For a direction whose B stays within `limits`, from this sample on.
+    pub fn new(limits: BufferLimits, first: BufferSample) -> Self {
+        BufferLaw {
+            limits,
+            buffer: START.clamp(limits.least, limits.most),
+            last: first,
+            round: Round { begun: first, bytes: 0, most: 0 },
+            interval: Interval::from(&first),
+            past: VecDeque::new(),
+            held_back: Duration::ZERO,
+            latency: LATENCY[0],
+            rate: 0.0,
+            settled: Duration::ZERO,
+        }
+    }
+
+    /// The present B, bytes.
+    pub fn buffer(&self) -> u64 {
+        self.buffer
+    }
+
+    /// How B is divided: as much as possible is the source's window, and the pipe and the unsent part
+    /// of the destination's queue bridge the latency of the proxy.
+    pub fn shares(&self) -> Shares {
+        Shares::with_window(self.buffer as usize, self.in_passing() as usize)
+    }
+
+    /// The most that the pipe and the destination's queue have each, bytes.
+    fn in_passing(&self) -> u64 {
+        (self.floor() / 2).max(IN_PASSING)
+    }
+
+    /// The smallest B whose receive queue has a window of `window` bytes at the worst overhead.
+    fn buffer_for_window(&self, window: u64) -> u64 {
+        let receive = (window as f64 * OVERHEAD) as u64;
+        // The other shares are at most a quarter each.
+        (receive * 2).min(receive + 2 * self.in_passing())
+    }
+
+    /// What the latency of the proxy needs at the present rate, bytes.
+    fn floor(&self) -> u64 {
+        ((self.rate * self.latency.as_secs_f64()) as u64).min(MOST_FOR_LATENCY)
+    }
+
+    /// Takes a sample in; returns the present B. `spare` is how much B may grow now, bytes: the
+    /// memory that all flows may still take.
+    pub fn next(&mut self, sample: BufferSample, spare: u64) -> u64 {
+        let since = sample.at.saturating_sub(self.last.at);
+        self.last = sample;
+        let span = ((sample.source_rtt + sample.destination_rtt) * INTERVAL_ROUND_TRIPS).clamp(LEAST_INTERVAL, MOST_INTERVAL);
+        let (per_round, is_growing) = self.round.take_in(&sample);
+        if sample.paused {
+            self.held_back = Duration::ZERO;
+            self.interval = Interval::from(&sample);
+            return self.buffer;
+        }
+        self.interval.take_in(&sample);
+        self.account(&sample, since, span);
+
+        let most = self.limits.most.min(self.buffer.saturating_add(spare));
+        let rate = self.interval.rate(&sample, span).unwrap_or(0.0).max(self.rate);
+        let missing = (rate * self.interval.missed.as_secs_f64() * 2.0) as u64;
+        let is_over = sample.at.saturating_sub(self.interval.begun.at) >= span;
+        let needed = self.floor().max(self.needed_window(&sample, per_round, is_growing));
+        if needed > self.buffer && most > self.buffer {
+            self.buffer = needed.max(self.buffer + self.buffer / LEAST_INCREASE).min(most);
+        } else if missing >= self.buffer / 2 || (is_over && self.interval.missed > span.mul_f64(TOLERATED)) {
+            // At most twofold, since the gap may have had another cause.
+            self.buffer = (self.buffer + missing.clamp(self.buffer / LEAST_INCREASE, self.buffer)).min(most);
+            self.end_interval(&sample, span);
+        } else if is_over {
+            let taken = self.excess(&sample, span) / 2;
+            self.end_interval(&sample, span);
+            self.take_back(&sample, taken, span);
+        }
+        self.buffer
+    }
+
+    /// Accounts for times in which the source was held back, and for gaps of the destination that
+    /// they could have filled.
+    fn account(&mut self, sample: &BufferSample, since: Duration, span: Duration) {
+        let most = span * REMEMBERED as u32;
+        // A source that the window holds back fills it in each round trip.
+        let per_round = self.round.bytes.max(self.round.most / 2);
+        if sample.window < per_round + per_round / 4 {
+            self.held_back = (self.held_back + since.min(span / 8)).min(most);
+        }
+        let starved = sample.starved.min(since);
+        let missed = starved.min(self.held_back);
+        self.held_back -= missed;
+        self.interval.starved += starved;
+        self.interval.missed += missed;
+    }
+
+    /// The B that the window of the source's leg needs, if that leg limits the flow.
+    fn needed_window(&self, sample: &BufferSample, per_round: u64, is_growing: bool) -> u64 {
+        let loses = sample.out_of_order > self.interval.begun.out_of_order;
+        let windows = WINDOWS[if is_growing { 2 } else { usize::from(loses) }];
+        let limits = sample.held < per_round && (is_growing || self.interval.starved > Duration::ZERO);
+        if limits { self.buffer_for_window(per_round * windows) } else { 0 }
+    }
+
+    /// How much of the content was of no use in the interval that ends, bytes.
+    fn excess(&self, sample: &BufferSample, span: Duration) -> u64 {
+        let Interval { least, most, starved, .. } = self.interval;
+        if starved > Duration::ZERO || sample.at < self.settled {
+            return 0;
+        }
+        let rate = self.interval.rate(sample, span).unwrap_or(self.rate);
+        let reserve = rate * (RESERVE + sample.source_rtt / 4).as_secs_f64();
+        least.min(most.saturating_sub(self.largest_fall())).saturating_sub(reserve as u64)
+    }
+
+    /// The largest fall of the content in this interval and the remembered ones.
+    fn largest_fall(&self) -> u64 {
+        let Interval { least, most, fall, .. } = self.interval;
+        let (mut peak, mut largest) = (0u64, 0);
+        for [most, least, fall] in self.past.iter().rev().copied().chain([[most, least, fall]]) {
+            largest = largest.max(peak.saturating_sub(least).max(fall));
+            peak = peak.max(most);
+        }
+        largest
+    }
+
+    fn end_interval(&mut self, sample: &BufferSample, span: Duration) {
+        let Interval { least, most, fall, samples, late, .. } = self.interval;
+        if let Some(rate) = self.interval.rate(sample, span) {
+            self.rate = rate;
+        }
+        if late * 10 > samples && samples >= 10 {
+            self.latency = (self.latency * 2).min(LATENCY[1]);
+        }
+        // While the content follows a lower B, its fall is none that has to be bridged.
+        if sample.at >= self.settled {
+            self.past.truncate(REMEMBERED - 1);
+            self.past.push_front([most, least, fall]);
+        }
+        self.held_back = self.held_back.mul_f64(1.0 - 1.0 / REMEMBERED as f64);
+        self.interval = Interval::from(sample);
+    }
+
+    /// Lowers B by this, so far as the limits and the flow's rate permit.
+    fn take_back(&mut self, sample: &BufferSample, bytes: u64, span: Duration) {
+        if bytes <= self.buffer / 16 {
+            return;
+        }
+        let least = self.floor().clamp(self.limits.least, self.buffer);
+        let lower = ((self.buffer - bytes.min(self.buffer)) / 4096 * 4096).clamp(least, self.buffer);
+        let taken = self.buffer - lower;
+        self.buffer = lower;
+        for [most, least, _] in &mut self.past {
+            (*most, *least) = (most.saturating_sub(taken), least.saturating_sub(taken));
+        }
+        self.settled = sample.at + span + Duration::from_secs_f64((taken as f64 / self.rate.max(1.0)).min(60.0));
+    }
+}
+
+#[cfg(test)]
+mod recorded;
+#[cfg(test)]
+mod tests;
