@@ -1,9 +1,10 @@
 //! Foreign-function interface: the structs of `c/intf.h` and the table of `c/native.c`.
 #![allow(unsafe_code)]
 
+use crate::{MOST_STATE_WORDS, MOST_TUNABLES};
 use std::{
     ffi::{CStr, c_char},
-    ptr, slice,
+    mem, ptr, slice,
 };
 
 /// A flow as the controller sees it (`struct td_flow`). Windows are in segments, rates in payload
@@ -370,6 +371,56 @@ impl RawTunable {
     }
 }
 
+/// What the program of an own controller works on (`struct td_simulated`, c/own_simulated.c). It has
+/// integers only, so that whatever the program writes is valid.
+#[repr(C)]
+pub(crate) struct Frame {
+    flow: FlowState,
+    event: [u64; EVENT_WORDS],
+    state: [u64; MOST_STATE_WORDS],
+    link: LinkRecord,
+    tunables: [u32; MOST_TUNABLES],
+    has_link: u32,
+    reserved: u32,
+}
+
+const EVENT_WORDS: usize = mem::size_of::<Event>() / 8;
+
+impl Frame {
+    /// # Panics
+    /// When there are too many words or tunables.
+    pub(crate) fn new(flow: &FlowState, words: &[u64], link: Option<&LinkRecord>, event: &Event, tunables: &[u32]) -> Frame {
+        let mut frame = Frame {
+            flow: *flow,
+            // SAFETY: an event has this size and no padding, and its bytes are valid integers.
+            event: unsafe { mem::transmute::<Event, [u64; EVENT_WORDS]>(*event) },
+            state: [0; MOST_STATE_WORDS],
+            link: link.copied().unwrap_or_default(),
+            tunables: [0; MOST_TUNABLES],
+            has_link: link.is_some().into(),
+            reserved: 0,
+        };
+        frame.state[..words.len()].copy_from_slice(words);
+        frame.tunables[..tunables.len()].copy_from_slice(tunables);
+        frame
+    }
+
+    /// Its bytes, for the program.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: it has no padding (tested below), and every bit pattern of it is valid.
+        unsafe { slice::from_raw_parts_mut(ptr::from_mut(self).cast(), mem::size_of::<Frame>()) }
+    }
+
+    /// Copies what the program may change.
+    pub(crate) fn copy_back(&self, flow: &mut FlowState, words: &mut [u64], link: Option<&mut LinkRecord>) {
+        *flow = self.flow;
+        words.copy_from_slice(&self.state[..words.len()]);
+        if let Some(link) = link {
+            *link = self.link;
+        }
+    }
+}
+
 fn text(text: *const c_char) -> &'static str {
     // SAFETY: the strings of the tables are literals.
     unsafe { CStr::from_ptr(text) }.to_str().expect("the tables are ASCII")
@@ -379,6 +430,14 @@ fn text(text: *const c_char) -> &'static str {
 mod tests {
     use super::*;
     use std::mem::{offset_of, size_of};
+
+    #[test]
+    fn the_frame_of_an_own_controller_has_no_padding() {
+        let (flow, event, link) = (size_of::<FlowState>(), size_of::<Event>(), size_of::<LinkRecord>());
+        let parts = flow + event + 8 * MOST_STATE_WORDS + link + 4 * MOST_TUNABLES + 8;
+        assert_eq!((size_of::<Frame>(), event % 8), (parts, 0));
+        assert_eq!(offset_of!(Frame, state), flow + event);
+    }
 
     #[test]
     fn structs_have_the_same_layout_as_in_c() {

@@ -1,10 +1,7 @@
 //! The parameters of controllers, and a controller with values of its own.
 
-use crate::{Controller, ControllerState, Event, EventKind, FlowState, LinkRecord};
+use crate::{Controller, ControllerState, Event, EventKind, FlowState, LinkRecord, MOST_TUNABLES, OwnError};
 use std::{fmt, ops::RangeInclusive};
-
-/// The largest number of tunables of a controller.
-const MOST_TUNABLES: usize = 16;
 
 /// A parameter of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,11 +70,22 @@ impl TunedController {
     }
 
     /// Starts on a flow at time `now_us` (µs).
+    ///
+    /// # Panics
+    /// As [`ControllerState::step`].
     pub fn begin(&self, flow: &mut FlowState, link: Option<&mut LinkRecord>, now_us: u64) -> ControllerState {
+        self.try_begin(flow, link, now_us).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`begin`](Self::begin), for own controllers whose program may be faulty.
+    ///
+    /// # Errors
+    /// When its program fails.
+    pub fn try_begin(&self, flow: &mut FlowState, link: Option<&mut LinkRecord>, now_us: u64) -> Result<ControllerState, OwnError> {
         let mut state =
             ControllerState { controller: self.controller, words: vec![0; self.controller.state_words()].into(), tunables: self.values };
-        state.step(flow, link, &Event { now_us, kind: EventKind::Init, ..Event::default() });
-        state
+        state.try_step(flow, link, &Event { now_us, kind: EventKind::Init, ..Event::default() })?;
+        Ok(state)
     }
 }
 

@@ -35,6 +35,14 @@ pub enum ControllerError {
         /// The names of Tandem's controllers.
         ours: String,
     },
+    /// There is a file of an own controller of this name, but it cannot be used.
+    #[error("{leg}: {why}")]
+    OwnController {
+        /// Which profile names it.
+        leg: String,
+        /// The reason.
+        why: Box<kernel::OwnError>,
+    },
     /// One of Tandem's controllers could not be loaded into the kernel.
     #[error("{leg}: cannot load the congestion controller {name:?} into the kernel: {why}")]
     NotLoaded {
@@ -170,9 +178,14 @@ impl Controllers {
             }
             return Ok(());
         }
-        match leg::try_controller(name).map_err(|why| why.kind()) {
+        // A path is no name for the kernel.
+        let tried = if name.contains('/') { Err(io::ErrorKind::NotFound) } else { leg::try_controller(name).map_err(|why| why.kind()) };
+        match tried {
             Err(io::ErrorKind::NotFound) => {
-                let ours = Controller::all().map(Controller::name).collect::<Vec<_>>().join(", ");
+                if let Err(why) = Controller::find(name) {
+                    return Err(ControllerError::OwnController { leg, why: why.into() });
+                }
+                let ours = Controller::available_names().join(", ");
                 Err(ControllerError::NoController { leg, name: name.clone(), available: leg::available_controllers().join(", "), ours })
             }
             Err(io::ErrorKind::PermissionDenied) => Err(ControllerError::RestrictedController { leg, name: name.clone() }),

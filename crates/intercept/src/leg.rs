@@ -23,7 +23,8 @@ use units::{Bytes, Span};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LegProfile {
-    /// Congestion controller, one of the kernel's or of Tandem's (`tandem control list`).
+    /// Congestion controller, one of the kernel's, of Tandem's or an own one (`tandem control list`),
+    /// or the path of the file of an own one.
     pub control: Option<String>,
     /// Capacity of the leg's egress link: the proxy's packets are shaped to it, and `share`, `xcp`
     /// and `mpcp` divide it among flows. `"auto"`: unknown or varying; `share` estimates it, and

@@ -1,6 +1,8 @@
 /*
  * One controller as a congestion control of the kernel. Compiled once for each controller: TD_NAME
- * is its name, TD_OWNS_WINDOW whether it owns the window.
+ * is its name, TD_OWNS_WINDOW whether it owns the window. An own controller's header is included
+ * before (TD_OWN). The kernel's names of its maps are TD_OPS_KEY and TD_VALUES_KEY, because the
+ * kernel truncates names: two long names could be the same.
  */
 #define TD_CAT2(a, b) a##b
 #define TD_CAT(a, b) TD_CAT2(a, b)
@@ -8,15 +10,21 @@
 #define TD_TEXT(a) TD_TEXT2(a)
 #define TD_STEP TD_CAT(td_, TD_NAME)
 #define TD_KERNEL_NAME TD_TEXT(TD_STEP)
-#define TD_OPS TD_CAT(td_ops_, TD_NAME)
+#ifndef TD_OWN
+#define TD_OPS_KEY TD_NAME
+#define TD_VALUES_KEY TD_NAME
+#endif
+#define TD_OPS TD_CAT(td_ops_, TD_OPS_KEY)
 #define TD_WANTS_OF(kind) (TD_CAT(TD_STEP, _WANTS) & (kind))
 #define TD_FLAGS (TD_WANTS_OF(TD_WANTS_ECN) ? TCP_CONG_NEEDS_ECN : 0)
 
 #include "tcp.h"
+#ifndef TD_OWN
 #include "controllers.h"
+#endif
 
 /* User space finds the tunables by the section's name. */
-const volatile struct TD_CAT(TD_STEP, _tunables) td_tunable_values SEC(".rodata." TD_TEXT(TD_NAME)) = { TD_CAT(TD_STEP, _TUNABLES)(TD_TUNABLE_VALUE) };
+const volatile struct TD_CAT(TD_STEP, _tunables) td_tunable_values SEC(".rodata." TD_TEXT(TD_VALUES_KEY)) = { TD_CAT(TD_STEP, _TUNABLES)(TD_TUNABLE_VALUE) };
 
 /*
  * The tunables, for TD_STEP. User space changes them before the program is loaded. The barrier

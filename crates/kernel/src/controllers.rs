@@ -7,7 +7,7 @@ use crate::{
     shared_maps, sys,
 };
 use control::Controller;
-use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
+use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject};
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketType},
@@ -43,10 +43,11 @@ const RETRY_FOR: Duration = Duration::from_secs(5);
 /// Directory of pinned registrations.
 const PIN_DIRECTORY: &str = "/sys/fs/bpf/tandem";
 
-/// The Tandem controller that a name stands for: `td_NAME` always, a bare name if the kernel has no
-/// congestion control of that name. `None`: the kernel has one of that name, or neither has.
+/// The Tandem controller, or own one, that a name stands for: `td_NAME` always, the path of a file
+/// always, a bare name if the kernel has no congestion control of that name. `None`: the kernel has
+/// one of that name, or neither has.
 pub fn resolve(name: &str) -> Option<Controller> {
-    let is_kernels = !name.starts_with("td_") && has_congestion_control(name);
+    let is_kernels = !name.starts_with("td_") && !name.contains('/') && has_congestion_control(name);
     if is_kernels { None } else { Controller::named(name) }
 }
 
@@ -87,6 +88,7 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<LoadedController> 
             if controller.needs_capacity() {
                 shared_maps::check_layout()?;
             }
+            check_build(controller)?;
             let current = current_tunables(controller);
             if !tunables.is_empty() && current.is_some_and(|current| current != values) {
                 return Err(Error::OtherTunables(controller.name().into()));
@@ -104,13 +106,38 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<LoadedController> 
     }
 }
 
-fn register(controller: Controller, values: &[u32]) -> Result<Registration> {
-    let attempt = format!("load td_{} into this kernel", controller.name());
-    let mut object = shared_maps::load(&attempt, || {
+/// Has the kernel's verifier check a controller: with its defaults, and with each of its tunables at
+/// either end of its range, because the verifier knows their values and skips what they exclude.
+///
+/// # Errors
+/// As [`load`]. The message of a refusal names the tunable, if it is not the default.
+pub fn verify(controller: Controller) -> Result<()> {
+    let _lock = shared_maps::lock();
+    if !features()?.struct_ops {
+        return Err(Error::NoStructOps);
+    }
+    load_object(controller, controller.untuned().values(), &format!("load td_{} into this kernel", controller.name()))?;
+    for tunable in controller.tunables() {
+        for value in [*tunable.range.start(), *tunable.range.end()].into_iter().filter(|value| *value != tunable.default) {
+            let tuned = controller.tuned(&[(tunable.name, value)])?;
+            let attempt = format!("load td_{} with {} = {value} into this kernel", controller.name(), tunable.name);
+            load_object(controller, tuned.values(), &attempt)?;
+        }
+    }
+    Ok(())
+}
+
+fn load_object(controller: Controller, values: &[u32], attempt: &str) -> Result<Object> {
+    shared_maps::load(attempt, || {
         let mut open = open(controller)?;
         set_tunables(&mut open, values);
         Ok(open)
-    })?;
+    })
+}
+
+fn register(controller: Controller, values: &[u32]) -> Result<Registration> {
+    let attempt = format!("load td_{} into this kernel", controller.name());
+    let mut object = load_object(controller, values, &attempt)?;
     let ops = object.maps_mut().find(|map| map.map_type() == libbpf_rs::MapType::StructOps);
     Registration::register(&mut ops.expect("every controller has a struct_ops map"), &pin_of(controller), &attempt)
 }
@@ -144,26 +171,39 @@ impl LoadedController {
 /// When no such controller exists or is loaded, when a process holds it, or the pin cannot be
 /// removed.
 pub fn unload(name: &str) -> Result<()> {
-    let controller = named(name)?;
+    let controller = match named(name) {
+        Ok(controller) => controller,
+        // The file of an own controller may be gone, or replaced by one of another version.
+        Err(error) => return unpin_lost(name).unwrap_or(Err(error)),
+    };
     let path = pin_of(controller);
     if path.exists() {
-        let found = registered(controller)?;
-        fs::remove_file(&path).map_err(|error| Error::Pin {
-            attempt: format!("unpin td_{}", controller.name()),
-            path: path.clone(),
-            error,
-        })?;
-        if let Some(found) = found.filter(|found| found.is_abandoned(&path)) {
-            found.end().map_err(Error::system(format!("unload td_{} from this kernel", controller.name())))?;
-        }
-        // Fails while other controllers are pinned.
-        let _ = fs::remove_dir(PIN_DIRECTORY);
-        return Ok(());
+        return unpin(controller.name(), &path, registered(controller)?);
     }
     Err(match registered(controller)? {
         Some(_) => Error::HeldElsewhere(controller.name().into()),
         None => Error::NotLoaded(controller.name().into()),
     })
+}
+
+/// Unloads a pinned own controller whose file cannot be read. `None`: there is no such pin.
+fn unpin_lost(name: &str) -> Option<Result<()>> {
+    let name = name.strip_prefix("td_").unwrap_or(name);
+    control::check_name(name).ok()?;
+    let path = Path::new(PIN_DIRECTORY).join(format!("td_{name}"));
+    let found = || Found::named(&format!("td_ops_{}", own_key(name))).map_err(Error::system("look for congestion controls in this kernel"));
+    path.exists().then(|| unpin(name, &path, found()?))
+}
+
+/// Removes a pin, and ends the registration if nothing else holds it.
+fn unpin(name: &str, path: &Path, found: Option<Found>) -> Result<()> {
+    fs::remove_file(path).map_err(|error| Error::Pin { attempt: format!("unpin td_{name}"), path: path.into(), error })?;
+    if let Some(found) = found.filter(|found| found.is_abandoned(path)) {
+        found.end().map_err(Error::system(format!("unload td_{name} from this kernel")))?;
+    }
+    // Fails while other controllers are pinned.
+    let _ = fs::remove_dir(PIN_DIRECTORY);
+    Ok(())
 }
 
 /// The controllers that are loaded.
@@ -172,7 +212,7 @@ pub fn unload(name: &str) -> Result<()> {
 /// When the kernel cannot be asked, for want of privilege, say.
 pub fn list() -> Result<Vec<ControllerStatus>> {
     let mut all = Vec::new();
-    for controller in Controller::all() {
+    for controller in Controller::available() {
         if registered(controller)?.is_some() {
             let tunables = current_tunables(controller).unwrap_or_else(|| controller.tunables().map(|tunable| tunable.default).collect());
             all.push(ControllerStatus { controller, pinned: pin_of(controller).exists(), tunables });
@@ -182,8 +222,8 @@ pub fn list() -> Result<Vec<ControllerStatus>> {
 }
 
 fn named(name: &str) -> Result<Controller> {
-    let known = || Controller::all().map(Controller::name).collect::<Vec<_>>().join(", ");
-    Controller::named(name).ok_or_else(|| Error::Unknown { name: name.into(), known: known() })
+    let known = || Controller::available_names().join(", ");
+    Controller::find(name)?.ok_or_else(|| Error::Unknown { name: name.into(), known: known() })
 }
 
 fn pin_of(controller: Controller) -> PathBuf {
@@ -192,8 +232,8 @@ fn pin_of(controller: Controller) -> PathBuf {
 
 macro_rules! objects {
     ($($name:literal),*) => {
-        /// The BPF object of a controller.
-        fn object(name: &str) -> &'static [u8] {
+        /// The BPF object of a controller of Tandem.
+        fn native_object(name: &str) -> &'static [u8] {
             match name {
                 $($name => include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o")),)*
                 _ => unreachable!("every controller is built"),
@@ -203,14 +243,27 @@ macro_rules! objects {
 }
 objects!("reno", "cubic", "vegas", "hybla", "westwood", "dctcp", "bbr", "bbr3", "xcp", "xcp_known", "mpcp", "share");
 
+/// Layout of the records that programs in the kernel share: a hash of the files that define it.
+pub const LAYOUT: &str = env!("TD_LAYOUT");
+
+/// The BPF object of a controller.
+fn object(controller: Controller) -> Result<&'static [u8]> {
+    let Some(own) = controller.own() else { return Ok(native_object(controller.name())) };
+    if own.manifest().layout != LAYOUT {
+        return Err(Error::OtherLayout { name: controller.name().into(), file: own.file().into() });
+    }
+    Ok(own.trusted_object()?)
+}
+
 pub(crate) fn open(controller: Controller) -> Result<OpenObject> {
     sys::redirect_libbpf_log();
     let features = features()?;
     let attempt = format!("open the BPF object of {}", controller.name());
+    let object = object(controller)?;
     let mut builder = ObjectBuilder::default();
     let mut open = builder
         .name(format!("td_{}", controller.name()))
-        .and_then(|builder| builder.open_memory(object(controller.name())))
+        .and_then(|builder| builder.open_memory(object))
         .map_err(Error::kernel(&attempt))?;
     for mut map in open.maps_mut() {
         if map.map_type() == libbpf_rs::MapType::StructOps && !features.links {
@@ -229,7 +282,20 @@ const ARGUMENTS: &str = ".rodata.arguments";
 
 /// Section with the tunables of a controller. The kernel truncates the map's name to 15 bytes.
 fn section(controller: Controller) -> String {
-    format!(".rodata.{}", controller.name())
+    format!(".rodata.{}", controller.own().map_or(controller.name(), |own| own.manifest().build.as_str()))
+}
+
+/// What the kernel's name of an own controller's struct_ops map ends in: a hash of its name, since
+/// the kernel truncates names. Builds of the same name have the same.
+pub fn own_key(name: &str) -> String {
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("{hash:08x}")
+}
+
+/// Fails if another build of an own controller is registered under its name.
+fn check_build(controller: Controller) -> Result<()> {
+    let is_other = controller.own().is_some() && sys::newest_map(&section(controller)).is_none();
+    if is_other { Err(Error::OtherBuild(controller.name().into())) } else { Ok(()) }
 }
 
 pub(crate) fn set_tunables(open: &mut OpenObject, values: &[u32]) {
@@ -253,5 +319,6 @@ fn current_tunables(controller: Controller) -> Option<Vec<u32>> {
 
 /// The registration of a controller, if it is loaded.
 fn registered(controller: Controller) -> Result<Option<Found>> {
-    Found::named(&format!("td_ops_{}", controller.name())).map_err(Error::system("look for congestion controls in this kernel"))
+    let name = controller.own().map_or_else(|| controller.name().to_owned(), |own| own_key(&own.manifest().name));
+    Found::named(&format!("td_ops_{name}")).map_err(Error::system("look for congestion controls in this kernel"))
 }

@@ -17,6 +17,25 @@ pub enum Error {
     /// The controller has no such tunable, or not with this value.
     #[error(transparent)]
     Tunable(#[from] control::TunableError),
+    /// There is a file of an own controller, but it cannot be used.
+    #[error(transparent)]
+    Own(#[from] control::OwnError),
+    /// The file of an own controller is for records of another layout.
+    #[error(
+        "cannot load the controller {} into the kernel: it was built by another version of Tandem, whose programs share other records; \
+         build it again: tandem control build {name}.h", file.display()
+    )]
+    OtherLayout {
+        /// Its name.
+        name: String,
+        /// Its file.
+        file: PathBuf,
+    },
+    /// Another build of an own controller is in the kernel.
+    #[error(
+        "another build of td_{0} is loaded in this kernel: unload it first (`tandem control unload {0}`), or end the programs that use it"
+    )]
+    OtherBuild(String),
     /// The controller is loaded with other tunables.
     #[error("td_{0} is loaded in this kernel with other tunables: unload it first (`tandem control unload {0}`), or give no tunables")]
     OtherTunables(String),

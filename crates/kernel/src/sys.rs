@@ -42,11 +42,15 @@ pub(crate) fn redirect_libbpf_log() {
     });
 }
 
-/// The verifier's reason in one of libbpf's messages: the last line before its statistics.
+/// The verifier's reason in one of libbpf's messages: the last line before its statistics, and the
+/// last line of the source before that, if the object has debug information.
 fn refusal_in(text: &str) -> Option<String> {
     let (_, log) = text.split_once("-- BEGIN PROG LOAD LOG --")?;
-    let reasons = log.lines().take_while(|line| !line.starts_with("processed ") && !line.starts_with("-- END"));
-    reasons.filter(|line| !line.trim().is_empty()).last().map(|line| line.trim().to_owned())
+    let lines = log.lines().take_while(|line| !line.starts_with("processed ") && !line.starts_with("-- END"));
+    let lines: Vec<&str> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
+    let reason = (*lines.last()?).to_owned();
+    let source = lines.iter().rev().find_map(|line| line.strip_prefix("; ")).filter(|source| !source.is_empty());
+    Some(source.map_or_else(|| reason.clone(), |source| format!("{reason}, at `{source}`")))
 }
 
 /// Takes the verifier's reason for the last refusal.
@@ -201,6 +205,8 @@ mod tests {
         let log = "libbpf: prog 'td_init': -- BEGIN PROG LOAD LOG --\n0: R1=ctx()\n452: (7b) *(u64 *)(r3 +464) = r9\n\
                    no write support to tcp_sock at off 464\nprocessed 107 insns (limit 1000000)\n-- END PROG LOAD LOG --\n";
         assert_eq!(refusal_in(log).as_deref(), Some("no write support to tcp_sock at off 464"));
+        let log = log.replace("452:", "; f->cwnd = 1; @ my.h:7\n452:");
+        assert_eq!(refusal_in(&log).as_deref(), Some("no write support to tcp_sock at off 464, at `f->cwnd = 1; @ my.h:7`"));
         assert_eq!(refusal_in("libbpf: map 'x': failed to create: -EINVAL\n"), None);
     }
 }

@@ -135,7 +135,7 @@ impl Engine for Lab {
         let web = scenario.web_settings();
         let ends = web.iter().map(|(key, setting)| (key.clone(), 0, setting.name.as_str()));
         for (key, leg, name) in legs.chain(groups).chain(cross).chain(ends) {
-            if kernel::has_congestion_control(name) {
+            if !name.contains('/') && kernel::has_congestion_control(name) {
                 continue;
             }
             match kernel::resolve(name) {
@@ -158,6 +158,9 @@ impl Engine for Lab {
             }
             if LINUX_CONTROLLERS.contains(&name) {
                 return EngineError::cannot("lab", key, format!("this kernel has no controller {name:?}; it has {}", available.join(", ")));
+            }
+            if let Err(why) = kernel::Controller::find(name) {
+                return Err(EngineError::WrongScenario { key, why: why.to_string() });
             }
             return Err(EngineError::WrongScenario {
                 key,

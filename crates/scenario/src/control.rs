@@ -6,8 +6,9 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 use toml_file::Fault;
 
-/// Congestion controllers by name. Tandem's controllers can have tunables after the name:
-/// `"mpcp,law=1,kappa_milli=500"`; `tandem control list` shows them.
+/// Congestion controllers by name, or own ones by the path of their file (`"./my.ctl"`). Tandem's and
+/// own controllers can have tunables after the name: `"mpcp,law=1,kappa_milli=500"`; `tandem control
+/// list` shows them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Control {
@@ -140,8 +141,8 @@ pub(crate) fn bare(text: &str) -> &str {
 }
 
 fn check_tunables(key: String, name: &str, tunables: &BTreeMap<String, u32>) -> Result<(), Fault> {
-    let Some(controller) = Controller::named(name) else {
-        let ours: Vec<&str> = Controller::all().map(Controller::name).collect();
+    let Some(controller) = Controller::find(name).map_err(|why| Fault::new(key.clone(), why.to_string()))? else {
+        let ours = Controller::available_names();
         let message = format!("sets tunables of {name:?}, but only Tandem's controllers have some: {}", ours.join(", "));
         return Err(Fault::new(key, message));
     };

@@ -338,7 +338,10 @@ fn congestion_control(scenario: &Scenario, leg: usize, setting: &ControllerSetti
         }
         Some(control) => Ok(control),
         None => {
-            let all: Vec<&str> = Controller::all().map(Controller::name).chain(Explicit::NAMES).collect();
+            if let Err(why) = Controller::find(name) {
+                return wrong(why.to_string());
+            }
+            let all: Vec<&str> = Controller::available_names().into_iter().chain(Explicit::NAMES).collect();
             wrong(format!("there is no controller {name:?}; there are {}", all.join(", ")))
         }
     }

@@ -1,16 +1,19 @@
-//! `tandem control`: Tandem's congestion controllers in this kernel.
+//! `tandem control`: Tandem's congestion controllers, and own ones, in this kernel.
+
+mod build;
 
 use crate::{CommandError, output};
 use clap::{Args, Subcommand};
-use control::Controller;
+use control::{Controller, OwnController};
 use kernel::{ControllerStatus, ControllerUser, Error};
 use report::{Alignment, TextColumn, TextStyle, TextTable};
 use serde::Serialize;
+use std::path::Path;
 
 /// Width of the list in characters if the output is not a terminal.
 const DEFAULT_WIDTH: usize = 140;
 
-/// Load, unload and list Tandem's congestion controllers (BPF) in this kernel
+/// Load, unload and list congestion controllers (BPF) in this kernel, and build own ones
 ///
 /// Any program can use a loaded controller by its name: iperf3 -C td_hybla
 #[derive(Debug, Args)]
@@ -28,7 +31,7 @@ enum ControlAction {
     List,
     /// Load controllers into the kernel, where they stay until `unload` or a reboot
     Load {
-        /// Names of controllers: hybla
+        /// Names of controllers, or paths of own ones: hybla ./my.ctl
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
         /// Set a tunable (`tandem control list` shows them): hybla.rtt0_us=50000
@@ -41,6 +44,8 @@ enum ControlAction {
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
     },
+    Build(build::BuildCommand),
+    Headers(build::HeadersCommand),
 }
 
 #[derive(Debug, Clone)]
@@ -64,6 +69,8 @@ fn setting(text: &str) -> Result<TunableSetting, String> {
 struct ControllerRow {
     name: String,
     what: &'static str,
+    /// The file of an own controller.
+    file: Option<&'static Path>,
     /// `no`, `loaded` (until `unload`), or `held` (by a running program, until that ends).
     in_kernel: &'static str,
     connections: usize,
@@ -84,6 +91,9 @@ impl ControlCommand {
         match self.action {
             ControlAction::List => {
                 let rows = rows().map_err(failed)?;
+                for why in Controller::refused() {
+                    eprintln!("tandem: {why}");
+                }
                 if self.json {
                     outln!("{}", serde_json::to_string(&rows).unwrap_or_default());
                 } else {
@@ -93,6 +103,8 @@ impl ControlCommand {
             }
             ControlAction::Load { names, set } => load(&names, &set),
             ControlAction::Unload { names } => unload(&names),
+            ControlAction::Build(command) => command.run(self.json),
+            ControlAction::Headers(command) => command.run(),
         }
     }
 }
@@ -100,19 +112,20 @@ impl ControlCommand {
 /// An unknown controller or tunable is a usage error; other errors are failures.
 fn failed(error: Error) -> CommandError {
     match error {
-        Error::Unknown { .. } | Error::Tunable(_) => CommandError::Usage(error.to_string()),
+        Error::Unknown { .. } | Error::Tunable(_) | Error::Own(_) | Error::OtherLayout { .. } => CommandError::Usage(error.to_string()),
         other => CommandError::Failed(other.to_string()),
     }
 }
 
 fn load(names: &[String], settings: &[TunableSetting]) -> Result<(), CommandError> {
-    if let Some(stray) = settings.iter().find(|setting| !names.iter().any(|name| name.trim_start_matches("td_") == setting.controller)) {
+    let bare = |name: &String| bare_name(name);
+    let names = names.iter().map(bare).collect::<Result<Vec<_>, _>>()?;
+    if let Some(stray) = settings.iter().find(|setting| !names.contains(&setting.controller)) {
         let text = format!("--set {}.{}: {} is not one of the controllers to load", stray.controller, stray.tunable, stray.controller);
         return Err(CommandError::Usage(text));
     }
-    for name in names {
-        let bare = name.trim_start_matches("td_");
-        let of_this = settings.iter().filter(|setting| setting.controller == bare);
+    for bare in &names {
+        let of_this = settings.iter().filter(|setting| setting.controller == *bare);
         let tunables: Vec<_> = of_this.map(|setting| (setting.tunable.clone(), setting.value)).collect();
         let mut held = kernel::load(bare, &tunables).map_err(failed)?;
         held.pin().map_err(failed)?;
@@ -121,9 +134,19 @@ fn load(names: &[String], settings: &[TunableSetting]) -> Result<(), CommandErro
     Ok(())
 }
 
+/// The name of a controller without `td_`. The file of an own controller is read, so that its name
+/// finds it from then on.
+fn bare_name(name: &str) -> Result<String, CommandError> {
+    if !name.contains('/') {
+        return Ok(name.trim_start_matches("td_").to_owned());
+    }
+    let found = Controller::find(name).map_err(|why| CommandError::Usage(why.to_string()))?;
+    Ok(found.map_or_else(|| name.to_owned(), |controller| controller.name().to_owned()))
+}
+
 fn unload(names: &[String]) -> Result<(), CommandError> {
     for name in names {
-        let bare = name.trim_start_matches("td_");
+        let bare = &bare_name(name)?;
         let users = kernel::controller_users(&format!("td_{bare}"));
         kernel::unload(bare).map_err(failed)?;
         outln!("td_{bare} is unloaded");
@@ -148,7 +171,8 @@ fn user_text(user: &ControllerUser) -> String {
 
 fn rows() -> Result<Vec<ControllerRow>, Error> {
     let loaded = kernel::list()?;
-    Ok(Controller::all().map(|controller| row(controller, loaded.iter().find(|it| it.controller.name() == controller.name()))).collect())
+    let row_of = |controller: Controller| row(controller, loaded.iter().find(|it| it.controller == controller));
+    Ok(Controller::available().into_iter().map(row_of).collect())
 }
 
 fn row(controller: Controller, loaded: Option<&ControllerStatus>) -> ControllerRow {
@@ -163,6 +187,7 @@ fn row(controller: Controller, loaded: Option<&ControllerStatus>) -> ControllerR
     };
     ControllerRow {
         what: controller.description(),
+        file: controller.own().map(OwnController::file),
         in_kernel: match loaded {
             None => "no",
             Some(loaded) if loaded.pinned => "loaded",

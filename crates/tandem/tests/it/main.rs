@@ -31,6 +31,7 @@ mod nat;
 mod no_owner;
 mod observers;
 mod openwrt;
+mod own_controller;
 mod owner_killed;
 mod packaging;
 mod path_mtu;
