@@ -1,6 +1,7 @@
 //! Single runs, which return the whole outcome, and batches of a sweep, which return numbers only.
 
 use crate::{
+    controller::{ControllerArgument, Failure, external},
     engines::engine,
     errors::{engine_error, value_error},
     interruptible::interruptible,
@@ -41,10 +42,11 @@ impl Cancel {
     }
 }
 
-/// Plays the only variant of a scenario with one seed (absent: its own).
+/// Plays the only variant of a scenario with one seed (absent: its own). Raises the exception of a
+/// controller that is written in Python.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "called from one place, by keywords")]
-#[pyo3(signature = (file, *, case, sets, on, seed, tries, capture, progress))]
+#[pyo3(signature = (file, *, case, sets, on, seed, tries, capture, progress, controllers))]
 pub(crate) fn run(
     py: Python<'_>,
     file: &ScenarioFile,
@@ -55,10 +57,12 @@ pub(crate) fn run(
     tries: u32,
     capture: Option<PathBuf>,
     progress: bool,
+    controllers: Vec<ControllerArgument>,
 ) -> PyResult<OutcomeData> {
     let variant = file.only(py, case, &sets)?;
-    let engine = engine(on, capture)?;
     let cancelled = Arc::new(AtomicBool::new(false));
+    let failure = Failure::of_run(&cancelled);
+    let engine = engine(on, capture, external(controllers, &failure))?;
     let answer = interruptible(py, &cancelled, || {
         let answer = Mutex::new(None);
         let planned = PlannedRun { engine, variant: &variant, seed: seed.unwrap_or(variant.scenario.seed) };
@@ -68,6 +72,9 @@ pub(crate) fn run(
         });
         answer.into_inner().unwrap_or_else(PoisonError::into_inner)
     })?;
+    if let Some(exception) = failure.take() {
+        return Err(exception);
+    }
     match answer {
         Some(Ok(outcome)) => Ok(OutcomeData::new(outcome, variant.scenario.about)),
         Some(Err(RunError { case, error })) => Err(engine_error(&case, &error)),
@@ -115,7 +122,7 @@ pub(crate) fn play<'py>(
     let variants = variants.iter().map(|(case, sets)| file.only(py, case.as_deref(), sets)).collect::<PyResult<Vec<Variant>>>()?;
     let plan = |(on, variant, seed): &(String, usize, Option<u64>)| {
         let variant = variants.get(*variant).ok_or_else(|| value_error("an item names a variant that is not there"))?;
-        Ok(PlannedRun { engine: engine(on, None)?, variant, seed: seed.unwrap_or(variant.scenario.seed) })
+        Ok(PlannedRun { engine: engine(on, None, Vec::new())?, variant, seed: seed.unwrap_or(variant.scenario.seed) })
     };
     let planned = items.iter().map(plan).collect::<PyResult<Vec<_>>>()?;
     let seeds: Vec<u64> = planned.iter().map(|run| run.seed).collect();

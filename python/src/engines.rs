@@ -1,20 +1,29 @@
 //! The engines by their names.
 
 use crate::errors::value_error;
+use control::Controller;
 use outcome::Engine;
 use pyo3::prelude::*;
-use std::path::PathBuf;
+use scenario::Explicit;
+use sim::{ExternalController, Sim};
+use std::{path::PathBuf, sync::Arc};
 
-/// The engine of this name. `capture` is the prefix of the lab's capture files.
+/// The engine of this name. `capture` is the prefix of the lab's capture files; `controllers` are
+/// those of the simulator beside Tandem's.
 ///
 /// # Errors
 /// `ValueError`: there is no such engine.
-pub(crate) fn engine(name: &str, capture: Option<PathBuf>) -> PyResult<Box<dyn Engine + Send>> {
+pub(crate) fn engine(
+    name: &str,
+    capture: Option<PathBuf>,
+    controllers: Vec<Arc<dyn ExternalController>>,
+) -> PyResult<Box<dyn Engine + Send>> {
+    let sim = Sim { controllers, ..Sim::default() };
     Ok(match name {
-        "sim" => Box::new(sim::Sim::default()),
+        "sim" => Box::new(sim),
         "theory" => Box::new(theory::Theory),
         "bound" => Box::new(bound::FairShareBound),
-        "compose" => Box::new(compose::Compose::default()),
+        "compose" => Box::new(compose::Compose { sim }),
         "lab" => Box::new(lab::Lab { capture, ..lab::Lab::default() }),
         _ => {
             return Err(value_error(format!(
@@ -22,4 +31,9 @@ pub(crate) fn engine(name: &str, capture: Option<PathBuf>) -> PyResult<Box<dyn E
             )));
         }
     })
+}
+
+/// The names of the simulator's controllers.
+pub(crate) fn controller_names() -> Vec<&'static str> {
+    Controller::all().map(Controller::name).chain(Explicit::NAMES).collect()
 }

@@ -9,6 +9,7 @@
 mod advice;
 mod batch;
 mod columns;
+mod controller;
 mod detector;
 mod engines;
 mod equations;
@@ -30,12 +31,15 @@ fn _tandem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("NUMBERS", outcome::NUMBERS.to_vec())?;
+    module.add("CONTROLLERS", engines::controller_names())?;
     module.add("ScenarioError", py.get_type::<errors::ScenarioError>())?;
     module.add("CannotAnswerError", py.get_type::<errors::CannotAnswerError>())?;
     module.add("RunError", py.get_type::<errors::RunError>())?;
     module.add_class::<scenario_file::ScenarioFile>()?;
     module.add_class::<outcome_data::OutcomeData>()?;
     module.add_class::<batch::Cancel>()?;
+    module.add_class::<controller::Flow>()?;
+    module.add_class::<controller::Event>()?;
     module.add_class::<table::Points>()?;
     module.add_class::<table::TableData>()?;
     module.add_function(wrap_pyfunction!(values::literals, module)?)?;

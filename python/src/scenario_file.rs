@@ -98,29 +98,31 @@ impl ScenarioFile {
 }
 
 impl ScenarioFile {
-    /// The variants of a case (absent: of all cases) with these changes.
+    /// Passes each variant of a case (absent: of all cases) with these changes to `found`.
     ///
     /// # Errors
     /// `ScenarioError`: there is no such case, or a change makes the scenario wrong.
-    pub(crate) fn selected(&self, py: Python<'_>, case: Option<&str>, sets: &Sets) -> PyResult<Vec<Variant>> {
+    pub(crate) fn each_selected(&self, py: Python<'_>, case: Option<&str>, sets: &Sets, found: &mut dyn FnMut(Variant)) -> PyResult<()> {
         let sets = assignments(sets)?;
-        let variants = match case {
-            Some(name) => self.file.variants_of_case(name, &sets),
-            None => self.file.variants(&sets),
+        let mut count = 0;
+        let mut counted = |variant| {
+            count += 1;
+            found(variant);
         };
-        let variants = variants.map_err(|error| scenario_error(py, &error))?;
+        self.file.each_variant(case, &sets, &mut counted).map_err(|error| scenario_error(py, &error))?;
         match case {
-            Some(name) if variants.is_empty() => Err(ScenarioError::new_err(self.no_case(name))),
-            _ => Ok(variants),
+            Some(name) if count == 0 => Err(ScenarioError::new_err(self.no_case(name))),
+            _ => Ok(()),
         }
     }
 
     /// The only variant.
     ///
     /// # Errors
-    /// As [`selected`](Self::selected); or there are several.
+    /// As [`each_selected`](Self::each_selected); or there are several.
     pub(crate) fn only(&self, py: Python<'_>, case: Option<&str>, sets: &Sets) -> PyResult<Variant> {
-        let mut variants = self.selected(py, case, sets)?;
+        let mut variants = Vec::new();
+        self.each_selected(py, case, sets, &mut |variant| variants.push(variant))?;
         match (variants.pop(), variants.is_empty()) {
             (Some(variant), true) => Ok(variant),
             _ => {

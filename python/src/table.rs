@@ -11,7 +11,7 @@ use pyo3::{
     prelude::*,
     types::{PyBytes, PyDict},
 };
-use scenario::SetValue;
+use scenario::{SetValue, Variant};
 use std::collections::BTreeMap;
 
 /// A point of a sweep: a variant of the scenario.
@@ -45,14 +45,13 @@ struct Rows<'py> {
 impl Points {
     #[new]
     fn new(py: Python<'_>, file: &ScenarioFile, case: Option<&str>, sets: Sets) -> PyResult<Self> {
-        let variants = file.selected(py, case, &sets)?.into_iter();
-        let point = |variant: scenario::Variant| Point {
-            scenario: variant.scenario.name,
-            case: variant.case,
-            set: variant.set,
-            seed: variant.scenario.seed,
+        // The scenarios themselves are made again when they are played: a study may have many.
+        let mut points = Vec::new();
+        let mut add = |Variant { case, scenario, set }: Variant| {
+            points.push(Point { scenario: scenario.name, case, set, seed: scenario.seed });
         };
-        Ok(Points { points: variants.map(point).collect() })
+        file.each_selected(py, case, &sets, &mut add)?;
+        Ok(Points { points })
     }
 
     fn __len__(&self) -> usize {

@@ -23,6 +23,7 @@ Numbers are in SI base units everywhere: rates in bit/s, times in s, sizes in by
 
 from tandem import detect, equations
 from tandem._advice import Advice, advise
+from tandem._controller import Controller
 from tandem._outcome import Distribution, Outcome, Phases, page
 from tandem._scenario import Scenario
 from tandem._sweep import Sweep, sweep
@@ -33,6 +34,7 @@ from tandem.equations import score
 __all__ = [
     "Advice",
     "CannotAnswerError",
+    "Controller",
     "Distribution",
     "Outcome",
     "Phases",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tandem import _tandem
+from tandem._controller import Controllers, arguments
 from tandem._outcome import Outcome
 from tandem._plain import plain
 
@@ -137,6 +138,7 @@ class Scenario:
         tries: int = 1,
         pcap: str | os.PathLike[str] | None = None,
         progress: bool = False,
+        controllers: Controllers | None = None,
     ) -> Outcome:
         """Plays the scenario on an engine.
 
@@ -148,6 +150,9 @@ class Scenario:
             tries: How often the run is played at most, until the machine kept up with it (``lab``).
             pcap: Path prefix of the captures of each host (``lab``).
             progress: Whether a bar on a terminal shows the progress.
+            controllers: Congestion controllers in Python by their names in the scenario, for the
+                simulator (:class:`tandem.Controller`). An exception in one of them ends the run, and
+                is raised here.
 
         Raises:
             CannotAnswerError: The engine has no answer to a key of the scenario.
@@ -163,6 +168,7 @@ class Scenario:
             tries=tries,
             capture=None if pcap is None else os.fspath(pcap),
             progress=progress,
+            controllers=arguments(controllers or {}, on, _tandem.CONTROLLERS),
         )
         return Outcome(data)
 

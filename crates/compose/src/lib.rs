@@ -21,7 +21,7 @@ pub use segment::{PathSegment, segments};
 use sim::Sim;
 
 /// The engine that composes the answers of the simulator to the segments of a path.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone)]
 pub struct Compose {
     /// The simulator that plays the segments.
     pub sim: Sim,

@@ -119,13 +119,14 @@ impl ScenarioFile {
         Ok(variants.into_iter().filter(is_wanted).collect())
     }
 
-    /// The scenarios of the case with exactly this name, with the changes `sets`. None: the file
-    /// has no such case.
+    /// Passes the scenarios of the case with exactly this name (absent: of all cases), with the
+    /// changes `sets`, to `found`, one after the other: not all of a large study need to fit into
+    /// memory. None: the file has no such case.
     ///
     /// # Errors
     /// As [`variants`](Self::variants), of this case.
-    pub fn variants_of_case(&self, name: &str, sets: &[Assignment]) -> Result<Vec<Variant>, FileError> {
-        self.variants_of_cases(sets, |case| case == name)
+    pub fn each_variant(&self, name: Option<&str>, sets: &[Assignment], found: &mut dyn FnMut(Variant)) -> Result<(), FileError> {
+        self.each_of_cases(sets, |case| name.is_none_or(|name| case == name), found)
     }
 
     /// The names of the file's cases.
@@ -134,8 +135,18 @@ impl ScenarioFile {
     }
 
     fn variants_of_cases(&self, sets: &[Assignment], is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Variant>, FileError> {
-        let plain = scenario_of(&self.base, &self.files).map_err(|fault| place(&self.text, &self.origin, &fault))?;
         let mut variants = Vec::new();
+        self.each_of_cases(sets, is_wanted, &mut |variant| variants.push(variant))?;
+        Ok(variants)
+    }
+
+    fn each_of_cases(
+        &self,
+        sets: &[Assignment],
+        is_wanted: impl Fn(&str) -> bool,
+        found: &mut dyn FnMut(Variant),
+    ) -> Result<(), FileError> {
+        let plain = scenario_of(&self.base, &self.files).map_err(|fault| place(&self.text, &self.origin, &fault))?;
         let no_case = [Case { name: String::new(), set: Table::new() }];
         for (index, case) in if self.cases.is_empty() { &no_case[..] } else { &self.cases }.iter().enumerate() {
             if !is_wanted(&case.name) {
@@ -152,12 +163,12 @@ impl ScenarioFile {
             let scenario = scenario_of(&table, &self.files).map_err(|fault| self.at_case(index, &fault))?;
             scenario.check_ends_of_intervals(&[]).map_err(|fault| self.at_case(index, &fault))?;
             if sets.is_empty() {
-                variants.push(Variant::new(&case.name, if case.set.is_empty() { plain.clone() } else { scenario }));
+                found(Variant::new(&case.name, if case.set.is_empty() { plain.clone() } else { scenario }));
             } else {
-                sweep((&table, &self.files), &case.name, &scenario.intervals, sets, &mut variants)?;
+                sweep((&table, &self.files), &case.name, &scenario.intervals, sets, found)?;
             }
         }
-        Ok(variants)
+        Ok(())
     }
 
     /// The error of a change that case `index` makes.
@@ -169,14 +180,14 @@ impl ScenarioFile {
     }
 }
 
-/// Adds a variant for every combination of the values of `sets`. `written` are the intervals before
+/// Passes on a variant for every combination of the values of `sets`. `written` are the intervals before
 /// these changes.
 fn sweep(
     (table, files): (&Table, &AttachedFiles),
     case: &str,
     written: &[Interval],
     sets: &[Assignment],
-    variants: &mut Vec<Variant>,
+    found: &mut dyn FnMut(Variant),
 ) -> Result<(), FileError> {
     let combinations: usize = sets.iter().map(|assignment| assignment.values().len()).product();
     for number in 0..combinations {
@@ -198,7 +209,7 @@ fn sweep(
         }
         let scenario = scenario_of(&table, files).map_err(|fault| from_set(case, &made, &fault))?;
         scenario.check_ends_of_intervals(written).map_err(|fault| from_set(case, &made, &fault))?;
-        variants.push(Variant { case: names.join(", "), scenario, set: values });
+        found(Variant { case: names.join(", "), scenario, set: values });
     }
     Ok(())
 }
@@ -354,7 +365,10 @@ mod tests {
         assert_eq!(select(&["split"]).unwrap(), ["split, split.1.buffer=1MB", "split, split.1.buffer=3MB"]);
         assert_eq!(select(&["split, split.1.buffer=3MB"]).unwrap(), ["split, split.1.buffer=3MB"]);
         assert_eq!(select(&["split", "spl"]).unwrap(), [""; 0]);
-        let exactly = |name: &str| file.variants_of_case(name, &sets).map(|variants| variants.len());
+        let exactly = |name: &str| {
+            let mut count = 0;
+            file.each_variant(Some(name), &sets, &mut |_| count += 1).map(|()| count)
+        };
         assert_eq!((exactly("split").unwrap(), exactly("spl").unwrap()), (2, 0));
         assert!(exactly("end to end").is_err());
     }

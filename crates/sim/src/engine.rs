@@ -2,6 +2,7 @@
 
 use crate::{
     event_loop::RunEnd,
+    external::ExternalController,
     parallel::{self, MAX_WEIGHT, ParallelSimulation},
     run_counters::RunCounters,
     sender::CongestionControl,
@@ -11,6 +12,7 @@ use crate::{
 use control::Controller;
 use outcome::{Engine, EngineError, Outcome, Progress};
 use scenario::{Buffer, ControllerSetting, Explicit, FlowGroup, Parallel, QueueKind, Scenario, Split, SplitMode, TransferScheduler};
+use std::sync::Arc;
 use units::Span;
 
 /// Time limit of a run without a duration: a month. It is reached when a flow cannot end, for
@@ -18,10 +20,12 @@ use units::Span;
 const TIME_LIMIT: Span = Span(30 * 86_400 * 1_000_000_000);
 
 /// The engine that simulates packets in virtual time.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone)]
 pub struct Sim {
     /// TCP parameters for what the scenario leaves open.
     pub settings: TcpSettings,
+    /// Controllers beside Tandem's.
+    pub controllers: Vec<Arc<dyn ExternalController>>,
 }
 
 impl Engine for Sim {
@@ -55,10 +59,8 @@ impl Engine for Sim {
         can_answer_agents(scenario)?;
         can_answer_two_way(scenario)?;
         can_answer_web(scenario)?;
-        web_controls(scenario)?;
-        group_controls(scenario)?;
-        cross_flow_controls(scenario)?;
-        leg_controls(scenario).map(drop)
+        let controls = self.controls(scenario)?;
+        if scenario.parallel().is_some() { series_only(&controls) } else { Ok(()) }
     }
 
     fn run(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<Outcome, EngineError> {
@@ -69,7 +71,7 @@ impl Engine for Sim {
 impl Sim {
     /// A simulator with these TCP parameters.
     pub fn with(settings: TcpSettings) -> Self {
-        Sim { settings }
+        Sim { settings, ..Sim::default() }
     }
 
     /// Runs a scenario, as [`Engine::run`], and also returns internal counters of the run.
@@ -81,20 +83,40 @@ impl Sim {
     /// - [`EngineError::Cancelled`]: `progress` asked for the end.
     pub fn play(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<(Outcome, RunCounters), EngineError> {
         self.can_answer(scenario)?;
-        let controls = leg_controls(scenario)?;
+        let controls = self.controls(scenario)?;
         let settings = self.settings.with_scenario(&scenario.tcp);
         // A proxy before parallel networks has a controller of its own.
-        let native = |leg: usize| match controls[leg.min(controls.len() - 1)] {
-            CongestionControl::Native(controller) => Some(controller),
-            CongestionControl::RouterAssisted(_) => None,
+        let native = |leg: usize| match &controls.legs[leg.min(controls.legs.len() - 1)] {
+            CongestionControl::Native(controller) => Some(*controller),
+            CongestionControl::RouterAssisted(_) | CongestionControl::External(_) => None,
         };
         if let (Some(parallel), Some(sender), Some(last)) = (scenario.parallel(), native(0), native(1)) {
             let simulation = ParallelSimulation::new(scenario, parallel, seed, [sender, last], settings);
             return run_parallel(simulation, scenario, parallel, seed, progress);
         }
-        let (flows, cross_flows, web) = (group_controls(scenario)?, cross_flow_controls(scenario)?, web_controls(scenario)?);
-        run_series(scenario, seed, &SeriesControls { legs: controls, flows, cross_flows, web }, settings, progress)
+        run_series(scenario, seed, &controls, settings, progress)
     }
+
+    /// The congestion control of every connection of a scenario.
+    fn controls(&self, scenario: &Scenario) -> Result<SeriesControls, EngineError> {
+        let choice = ControlChoice { scenario, external: &self.controllers };
+        Ok(SeriesControls {
+            web: choice.of_web()?,
+            flows: choice.of_groups()?,
+            cross_flows: choice.of_cross_flows()?,
+            legs: choice.of_legs()?,
+        })
+    }
+}
+
+/// Refuses controllers of the caller where networks are in parallel.
+fn series_only(controls: &SeriesControls) -> Result<(), EngineError> {
+    let is_external = |control: &CongestionControl| matches!(control, CongestionControl::External(_));
+    if controls.legs.iter().chain(&controls.flows).any(is_external) {
+        let why = "connections over parallel networks have Tandem's controllers only: choose one of them, or put the links in series";
+        return EngineError::cannot("sim", "control", why);
+    }
+    Ok(())
 }
 
 fn run_series(
@@ -265,23 +287,6 @@ fn unsupported_flow_key(flow: &FlowGroup) -> Option<(&'static str, &'static str)
     flow.send_buffer.map(|_| ("send_buffer", "a transfer over several networks has no limit to its send buffer"))
 }
 
-/// The congestion control of each leg.
-fn leg_controls(scenario: &Scenario) -> Result<Vec<CongestionControl>, EngineError> {
-    let key = |leg| if leg == 0 { "control.sender" } else { "control.proxy" };
-    let settings = scenario.leg_settings().into_iter().enumerate();
-    settings.map(|(leg, setting)| congestion_control(scenario, leg, &setting, key(leg).into())).collect()
-}
-
-/// The sender's congestion control of each group of flows.
-fn group_controls(scenario: &Scenario) -> Result<Vec<CongestionControl>, EngineError> {
-    let key = |group: usize| match scenario.flows[group].control {
-        Some(_) => format!("flow[{}].control", group + 1),
-        None => "control.sender".into(),
-    };
-    let settings = scenario.sender_settings().into_iter().enumerate();
-    settings.map(|(group, setting)| congestion_control(scenario, 0, &setting, key(group))).collect()
-}
-
 /// Refuses web traffic beside what its connections do not have.
 fn can_answer_web(scenario: &Scenario) -> Result<(), EngineError> {
     let Some(key) = scenario.web_key() else { return Ok(()) };
@@ -298,51 +303,77 @@ fn can_answer_web(scenario: &Scenario) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// The congestion control of each table of web traffic, pages first.
-fn web_controls(scenario: &Scenario) -> Result<Vec<CongestionControl>, EngineError> {
-    scenario.web_settings().into_iter().map(|(key, setting)| congestion_control(scenario, 0, &setting, key)).collect()
+/// Which congestion control the connections of a scenario have.
+struct ControlChoice<'a> {
+    scenario: &'a Scenario,
+    external: &'a [Arc<dyn ExternalController>],
 }
 
-/// The sender's congestion control of each group of TCP cross traffic.
-fn cross_flow_controls(scenario: &Scenario) -> Result<Vec<CongestionControl>, EngineError> {
-    let key = |group: usize| match scenario.cross_flows[group].control {
-        Some(_) => format!("cross_flow[{}].control", group + 1),
-        None => "control.sender".into(),
-    };
-    let settings = scenario.cross_sender_settings().into_iter().enumerate();
-    settings.map(|(group, setting)| cross_flow_control(scenario, &setting, key(group))).collect()
-}
-
-/// The congestion control of cross traffic by its setting, that of `key`. Its links may have no
-/// routers that give feedback.
-fn cross_flow_control(scenario: &Scenario, setting: &ControllerSetting, key: String) -> Result<CongestionControl, EngineError> {
-    if Explicit::named(&setting.name).is_some() {
-        let why =
-            format!("{:?} needs feedback of routers, which TCP cross traffic does not follow: give it a control of its own", setting.name);
-        return EngineError::cannot("sim", key, why);
+impl ControlChoice<'_> {
+    /// Of each leg.
+    fn of_legs(&self) -> Result<Vec<CongestionControl>, EngineError> {
+        let key = |leg| if leg == 0 { "control.sender" } else { "control.proxy" };
+        let settings = self.scenario.leg_settings().into_iter().enumerate();
+        settings.map(|(leg, setting)| self.of(leg, &setting, key(leg).into())).collect()
     }
-    congestion_control(scenario, 0, setting, key)
-}
 
-/// The congestion control of leg `leg` by its setting, that of `key`.
-fn congestion_control(scenario: &Scenario, leg: usize, setting: &ControllerSetting, key: String) -> Result<CongestionControl, EngineError> {
-    let name = setting.name.as_str();
-    let wrong = |why: String| Err(EngineError::WrongScenario { key: key.clone(), why });
-    match CongestionControl::of(setting) {
-        Some(control) if leg == 0 && control.needs_capacity() => {
-            let why = format!("{name:?} divides the capacity of a proxy's egress link, which a sender does not know");
-            EngineError::cannot("sim", key, why)
-        }
-        Some(CongestionControl::RouterAssisted(explicit)) if !has_router(scenario, leg, explicit) => {
-            wrong(missing_router(scenario, leg, name, explicit))
-        }
-        Some(control) => Ok(control),
-        None => {
-            if let Err(why) = Controller::find(name) {
-                return wrong(why.to_string());
+    /// Of the sender of each group of flows.
+    fn of_groups(&self) -> Result<Vec<CongestionControl>, EngineError> {
+        let key = |group: usize| match self.scenario.flows[group].control {
+            Some(_) => format!("flow[{}].control", group + 1),
+            None => "control.sender".into(),
+        };
+        let settings = self.scenario.sender_settings().into_iter().enumerate();
+        settings.map(|(group, setting)| self.of(0, &setting, key(group))).collect()
+    }
+
+    /// Of each table of web traffic, pages first.
+    fn of_web(&self) -> Result<Vec<CongestionControl>, EngineError> {
+        self.scenario.web_settings().into_iter().map(|(key, setting)| self.of(0, &setting, key)).collect()
+    }
+
+    /// Of the sender of each group of TCP cross traffic. Its links may have no routers that give
+    /// feedback.
+    fn of_cross_flows(&self) -> Result<Vec<CongestionControl>, EngineError> {
+        let key = |group: usize| match self.scenario.cross_flows[group].control {
+            Some(_) => format!("cross_flow[{}].control", group + 1),
+            None => "control.sender".into(),
+        };
+        let settings = self.scenario.cross_sender_settings().into_iter().enumerate();
+        let of = |(group, setting): (usize, ControllerSetting)| {
+            if Explicit::named(&setting.name).is_some() {
+                let why = format!(
+                    "{:?} needs feedback of routers, which TCP cross traffic does not follow: give it a control of its own",
+                    setting.name
+                );
+                return EngineError::cannot("sim", key(group), why);
             }
-            let all: Vec<&str> = Controller::available_names().into_iter().chain(Explicit::NAMES).collect();
-            wrong(format!("there is no controller {name:?}; there are {}", all.join(", ")))
+            self.of(0, &setting, key(group))
+        };
+        settings.map(of).collect()
+    }
+
+    /// Of leg `leg` by its setting, that of `key`.
+    fn of(&self, leg: usize, setting: &ControllerSetting, key: String) -> Result<CongestionControl, EngineError> {
+        let name = setting.name.as_str();
+        let wrong = |why: String| Err(EngineError::WrongScenario { key: key.clone(), why });
+        match CongestionControl::of(setting, self.external) {
+            Some(control) if leg == 0 && control.needs_capacity() => {
+                let why = format!("{name:?} divides the capacity of a proxy's egress link, which a sender does not know");
+                EngineError::cannot("sim", key, why)
+            }
+            Some(CongestionControl::RouterAssisted(explicit)) if !has_router(self.scenario, leg, explicit) => {
+                wrong(missing_router(self.scenario, leg, name, explicit))
+            }
+            Some(control) => Ok(control),
+            None => {
+                if let Err(why) = Controller::find(name) {
+                    return wrong(why.to_string());
+                }
+                let mut all: Vec<&str> = Controller::available_names().into_iter().chain(Explicit::NAMES).collect();
+                all.extend(self.external.iter().map(|control| control.name()));
+                wrong(format!("there is no controller {name:?}; there are {}", all.join(", ")))
+            }
         }
     }
 }

@@ -13,7 +13,7 @@
 //! | `series` | links in series: flows, split nodes, applications, cross traffic, web pages |
 //! | `agent` | agents on the way of connections: Snoop, notices of loss |
 //! | `parallel` | networks in parallel: striped transfers |
-//! | `engine`, `settings`, `run_counters` | the interface |
+//! | `engine`, `external`, `settings`, `run_counters` | the interface |
 //!
 //! The simulator is fast because most work is avoided: of the packets on a link only the next
 //! delivery is an event, moving a timer does not touch the heap, and an acknowledgement costs time
@@ -41,7 +41,8 @@
 //!
 //! Congestion controllers are Tandem's, compiled from the headers that are also the kernel's
 //! programs. The end-to-end controllers that need feedback from routers
-//! ([`Explicit`](scenario::Explicit)) exist in the simulator only.
+//! ([`Explicit`](scenario::Explicit)) exist in the simulator only, as do those that a caller brings
+//! ([`ExternalController`]).
 //!
 //! # XCP, VCP and MPCP
 //!
@@ -68,6 +69,7 @@ mod connection;
 mod engine;
 mod event_loop;
 mod event_queue;
+mod external;
 mod feedback;
 mod link_monitor;
 mod network;
@@ -83,5 +85,6 @@ mod settings;
 mod varying_links;
 
 pub use engine::Sim;
+pub use external::{ExternalController, ExternalControllerState};
 pub use run_counters::RunCounters;
 pub use settings::{Recovery, TcpSettings};

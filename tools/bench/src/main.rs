@@ -12,8 +12,8 @@
 //! loads of a browser with QUIC and without (`quic_pages`). `traces`: controllers over recorded
 //! links (`varying_links`). `equations`: how fast the models are evaluated. `experiment`: how often
 //! the interval of the proxy's experiment covers the true gain. `simulator`: how fast it is
-//! (`simulator_speed`). `ns2`: the simulator beside ns-2. `large-trace`: how fast the detector
-//! reads a trace.
+//! (`simulator_speed`). `ns2`: the simulator beside ns-2. `python-study`: a study in Python beside
+//! the same by ns-3. `large-trace`: how fast the detector reads a trace.
 
 mod advised_paths;
 mod bond_cost;
@@ -32,6 +32,7 @@ mod ns2;
 mod other_program;
 mod path_sweep;
 mod pepsal;
+mod python_study;
 mod quic_pages;
 mod rival;
 mod scenario_runs;
@@ -80,6 +81,7 @@ enum BenchCommand {
     Paths(path_sweep::PathSweep),
     Pepsal(pepsal::PepsalComparison),
     Proxy(comparison::ProxyComparison),
+    PythonStudy(python_study::PythonStudy),
     Quic(quic_pages::QuicPages),
     Simulator(simulator_speed::SimulatorSpeed),
     Render(RenderPages),
@@ -138,6 +140,7 @@ fn main() -> Result<ExitCode> {
         }
         BenchCommand::Pepsal(pepsal) => measure("pepsal", to, |record| pepsal.measure(record)),
         BenchCommand::Proxy(proxy) => measure("proxy", to, |record| proxy.measure(record)),
+        BenchCommand::PythonStudy(study) => measure("python-study", to, |record| study.measure(record)),
         BenchCommand::Quic(pages) => measure("quic", to, |record| pages.measure(record)),
         BenchCommand::Simulator(speed) => measure("simulator", to, |record| speed.measure(record)),
         BenchCommand::Traces(links) => measure("traces", to, |record| links.measure(record)),

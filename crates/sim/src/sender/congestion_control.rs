@@ -1,18 +1,24 @@
-//! The congestion control of a sender: one of Tandem's controllers, which the kernel has too, or
-//! one that follows feedback from routers.
+//! The congestion control of a sender: one of Tandem's controllers, which the kernel has too, one
+//! that follows feedback from routers, or one that the caller has brought.
 
 use super::router_assisted::{self, RouterAssistedState};
-use crate::packet::CongestionHeader;
-use control::{Controller, Event, FlowState, LinkRecord, TunedController};
+use crate::{
+    external::{ExternalController, ExternalControllerState},
+    packet::CongestionHeader,
+};
+use control::{Controller, Event, EventKind, FlowState, LinkRecord, TunedController};
 use scenario::{ControllerSetting, Explicit};
+use std::sync::Arc;
 
 /// The congestion control of a leg.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) enum CongestionControl {
     /// A controller compiled from its C header.
     Native(TunedController),
     /// A controller that follows feedback from routers.
     RouterAssisted(Explicit),
+    /// A controller of the simulator's caller.
+    External(Arc<dyn ExternalController>),
 }
 
 /// The state of a congestion control for one flow.
@@ -20,60 +26,89 @@ pub(crate) enum CongestionControl {
 pub(super) enum ControlState {
     Native(control::ControllerState),
     RouterAssisted(RouterAssistedState),
+    External(Box<dyn ExternalControllerState>),
 }
 
 impl CongestionControl {
-    /// The congestion control of a leg; none if there is none of its name. Its scenario has checked the
-    /// tunables.
-    pub(crate) fn of(setting: &ControllerSetting) -> Option<CongestionControl> {
+    /// The congestion control of a leg, one of `external` if it has the name; none if there is none of
+    /// this name. Its scenario has checked the tunables.
+    pub(crate) fn of(setting: &ControllerSetting, external: &[Arc<dyn ExternalController>]) -> Option<CongestionControl> {
+        if let Some(control) = external.iter().find(|control| control.name() == setting.name) {
+            return Some(CongestionControl::External(control.clone()));
+        }
         let native = || Controller::named(&setting.name)?.tuned(&setting.pairs()).ok().map(CongestionControl::Native);
         Explicit::named(&setting.name).map(CongestionControl::RouterAssisted).or_else(native)
     }
 
     /// The native controller, if it is one.
-    pub(crate) fn native(self) -> Option<Controller> {
+    pub(crate) fn native(&self) -> Option<Controller> {
         match self {
             CongestionControl::Native(tuned) => Some(tuned.controller()),
-            CongestionControl::RouterAssisted(_) => None,
+            CongestionControl::RouterAssisted(_) | CongestionControl::External(_) => None,
         }
     }
 
     /// Whether it follows feedback from routers.
-    pub(super) fn is_router_assisted(self) -> bool {
+    pub(crate) fn is_router_assisted(&self) -> bool {
         matches!(self, CongestionControl::RouterAssisted(_))
     }
 
     /// Whether it divides the capacity of a link and needs to know it.
-    pub(crate) fn needs_capacity(self) -> bool {
+    pub(crate) fn needs_capacity(&self) -> bool {
         self.native().is_some_and(Controller::needs_capacity)
     }
 
     /// Whether it is the native controller `name`.
-    pub(crate) fn is(self, name: &str) -> bool {
+    pub(crate) fn is(&self, name: &str) -> bool {
         self.native().is_some_and(|controller| controller.name() == name)
     }
 
     /// Whether it alone sets the window, also during recovery.
-    pub(super) fn owns_window(self) -> bool {
+    pub(super) fn owns_window(&self) -> bool {
         match self {
             CongestionControl::Native(tuned) => tuned.controller().owns_window(),
             CongestionControl::RouterAssisted(explicit) => explicit.ignores_loss,
+            CongestionControl::External(control) => control.owns_window(),
+        }
+    }
+
+    /// Whether it needs events for samples beside those that an owner of the window gets.
+    pub(super) fn wants_samples(&self) -> bool {
+        let wants = match self {
+            CongestionControl::Native(tuned) => tuned.controller().wants_samples(),
+            CongestionControl::RouterAssisted(_) => false,
+            CongestionControl::External(control) => control.wants_samples(),
+        };
+        wants && !self.owns_window()
+    }
+
+    /// Whether it needs delivery rate samples.
+    pub(super) fn wants_rate_samples(&self) -> bool {
+        match self {
+            CongestionControl::Native(tuned) => tuned.controller().wants_rate_samples(),
+            CongestionControl::RouterAssisted(_) => false,
+            CongestionControl::External(control) => control.wants_rate_samples() && control.owns_window(),
         }
     }
 
     /// Whether it sets the pacing rate.
-    pub(super) fn paces(self) -> bool {
+    pub(super) fn paces(&self) -> bool {
         match self {
-            CongestionControl::Native(tuned) => tuned.controller().owns_window(),
-            CongestionControl::RouterAssisted(explicit) => router_assisted::paces(explicit),
+            CongestionControl::Native(_) | CongestionControl::External(_) => self.owns_window(),
+            CongestionControl::RouterAssisted(explicit) => router_assisted::paces(*explicit),
         }
     }
 
     /// Takes control of a flow at `now_us`.
-    pub(super) fn begin(self, flow: &mut FlowState, link: Option<&mut LinkRecord>, now_us: u64) -> ControlState {
+    pub(super) fn begin(&self, flow: &mut FlowState, link: Option<&mut LinkRecord>, now_us: u64) -> ControlState {
         match self {
             CongestionControl::Native(controller) => ControlState::Native(controller.begin(flow, link, now_us)),
-            CongestionControl::RouterAssisted(explicit) => ControlState::RouterAssisted(RouterAssistedState::begin(explicit, flow)),
+            CongestionControl::RouterAssisted(explicit) => ControlState::RouterAssisted(RouterAssistedState::begin(*explicit, flow)),
+            CongestionControl::External(control) => {
+                let mut state = control.begin();
+                state.step(flow, &Event { now_us, kind: EventKind::Init, ..Event::default() });
+                ControlState::External(state)
+            }
         }
     }
 }
@@ -84,6 +119,7 @@ impl ControlState {
         match self {
             ControlState::Native(state) => state.step(flow, link, event),
             ControlState::RouterAssisted(state) => state.step(flow, event),
+            ControlState::External(state) => state.step(flow, event),
         }
     }
 
@@ -98,7 +134,7 @@ impl ControlState {
     /// tells that the sender would use a larger window.
     pub(super) fn next_header(&mut self, flow: &FlowState, rtt_us: u32, wants_more: bool) -> Option<(CongestionHeader, f32)> {
         match self {
-            ControlState::Native(_) => None,
+            ControlState::Native(_) | ControlState::External(_) => None,
             ControlState::RouterAssisted(state) => Some(state.next_header(flow, rtt_us, wants_more)),
         }
     }

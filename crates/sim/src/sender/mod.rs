@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `state` | the sender's state, and what its controller sees of it |
 //! | `segment` | the scoreboard's segments |
-//! | `congestion_control`, `router_assisted` | Tandem's controllers; those with router feedback |
+//! | `congestion_control`, `router_assisted` | Tandem's and the caller's controllers; those with router feedback |
 //! | `output` | what is sent and when |
 //! | `ack`, `ack_summary` | what acknowledgements do |
 //! | `recovery` | the congestion states, and the window in them |

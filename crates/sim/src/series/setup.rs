@@ -54,10 +54,10 @@ impl<'a> SeriesSimulation<'a> {
         simulation.attach_monitors(&controls.legs);
         let max_window = unlimited_window(scenario, &specs);
         for spec in &specs {
-            simulation.add_flow(spec, (true, None), &controls.legs, controls.flows[spec.group], (max_window, settings));
+            simulation.add_flow(spec, (true, None), &controls.legs, controls.flows[spec.group].clone(), (max_window, settings));
         }
         for spec in &cross_specs {
-            simulation.add_flow(spec, (false, None), &controls.legs, controls.cross_flows[spec.group], (max_window, settings));
+            simulation.add_flow(spec, (false, None), &controls.legs, controls.cross_flows[spec.group].clone(), (max_window, settings));
         }
         if specs.iter().any(|spec| spec.access_delay.0 > 0) {
             simulation.net.access_delays = simulation.access_delays();
@@ -105,9 +105,12 @@ impl<'a> SeriesSimulation<'a> {
         let legs = self.scenario.legs_of(spec.path);
         let first_connection = self.connections.len();
         for leg in &legs {
-            let control =
-                leg.split_before.map_or(sender, |split| controls[self.scenario.control_of_leg_behind(split, spec.path.is_reverse)]);
-            let connection = self.new_connection(spec, leg, control, limits);
+            let control = match leg.split_before {
+                Some(split) => &controls[self.scenario.control_of_leg_behind(split, spec.path.is_reverse)],
+                None => &sender,
+            };
+            self.net.uses_share.push(control.is("share"));
+            let connection = self.new_connection(spec, leg, control.clone(), limits);
             self.connections.push(connection);
             self.places.push(ConnectionPlace {
                 flow: self.flows.len() as u32,
@@ -116,7 +119,6 @@ impl<'a> SeriesSimulation<'a> {
                 links: [leg.links.first as u16, leg.links.end as u16],
                 is_reverse: spec.path.is_reverse,
             });
-            self.net.uses_share.push(control.is("share"));
         }
         self.flows.push(SeriesFlow { spec: *spec, first_connection, legs: legs.len(), is_awaited, web, ended: None, acked: None });
     }
@@ -145,7 +147,7 @@ impl<'a> SeriesSimulation<'a> {
         let [into_first, into_last] = [shaper.unwrap_or(forward(links.first)), backward(links.end - 1)];
         let channels = if is_reverse { [into_last, into_first] } else { [into_first, into_last] };
         // A controller that routers send feedback to does not react to marks.
-        let ecn = control.native().is_some() && self.scenario.links[links.first..links.end].iter().any(|link| link.queue.marks());
+        let ecn = !control.is_router_assisted() && self.scenario.links[links.first..links.end].iter().any(|link| link.queue.marks());
         let config = SenderConfig {
             connection,
             channel: channels[0],

@@ -78,7 +78,7 @@ impl SeriesSimulation<'_> {
             responses: VecDeque::new(),
             last_due: 0,
         });
-        let (legs, ends, limits) = (web.legs.clone(), web.ends[client], web.limits);
+        let (legs, ends, limits) = (web.legs.clone(), web.ends[client].clone(), web.limits);
         for is_request in [true, false] {
             let spec = FlowSpec {
                 id: u32::MAX,
@@ -93,7 +93,7 @@ impl SeriesSimulation<'_> {
                 fast_open: false,
                 offers: None,
             };
-            self.add_flow(&spec, (false, Some(WebHalf { pair, is_request })), &legs, ends, limits);
+            self.add_flow(&spec, (false, Some(WebHalf { pair, is_request })), &legs, ends.clone(), limits);
             self.applications.push(SourceApplication::of_messages());
         }
         if !self.net.access_delays.is_empty() {

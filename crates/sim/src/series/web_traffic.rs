@@ -53,8 +53,8 @@ impl WebTraffic {
     /// The traffic of these clients; none if there are none.
     pub(super) fn new(clients: Vec<WebClient>, pages: usize, controls: &SeriesControls, limits: (u64, TcpSettings)) -> Option<Box<Self>> {
         let of = |client: &WebClient| match client.table() {
-            WebTable::Page(page) => controls.web[page],
-            WebTable::Exchange(exchange) => controls.web[pages + exchange],
+            WebTable::Page(page) => controls.web[page].clone(),
+            WebTable::Exchange(exchange) => controls.web[pages + exchange].clone(),
         };
         let traffic = WebTraffic {
             connections: vec![Vec::new(); clients.len()],

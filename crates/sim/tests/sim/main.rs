@@ -4,6 +4,7 @@ mod agents;
 mod bbr;
 mod common;
 mod explicit;
+mod external;
 mod fast_open;
 mod golden;
 mod networks;

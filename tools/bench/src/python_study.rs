@@ -1,0 +1,169 @@
+//! One study in Python, by Tandem and by ns-3: NewReno over losses and round trips, end to end and
+//! split. `python_study/` has the two programs.
+
+use anyhow::{Context as _, Result, bail};
+use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
+use serde::Deserialize;
+use std::process::Command;
+
+/// Compares a study in Python with the same study by ns-3: lines of code, time, results
+#[derive(Debug, clap::Args)]
+pub(crate) struct PythonStudy {
+    /// A Python interpreter with the packages tandem-net and ns3
+    #[arg(long, value_name = "PROGRAM")]
+    python: String,
+    /// Seeds of each setting
+    #[arg(long, default_value_t = 20)]
+    seeds: u64,
+    /// Seeds of each setting by ns-3
+    #[arg(long, default_value_t = 2)]
+    ns3_seeds: u64,
+    /// Losses, and round trips
+    #[arg(long, default_value_t = 12)]
+    points: usize,
+}
+
+const TANDEM: &str = "tandem";
+const NS3: &str = "ns-3";
+/// Results of both programs that differ by at most this count as equal.
+const TOLERANCE: f64 = 0.1;
+
+/// What a program prints.
+#[derive(Debug, Deserialize)]
+struct StudyOutput {
+    version: String,
+    /// Processor time until the first run could begin, s.
+    startup_s: f64,
+    /// Processor time of all runs, s.
+    seconds: f64,
+    /// Mean goodput: end to end and split, by loss, by round trip.
+    goodput_mbps: Vec<Vec<Vec<f64>>>,
+}
+
+impl PythonStudy {
+    pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
+        record.rounds = 1;
+        let programs = [
+            (TANDEM, include_str!("python_study/tandem_study.py"), self.seeds),
+            (NS3, include_str!("python_study/ns3_study.py"), self.ns3_seeds),
+        ];
+        let columns = [("lines of code", "", 0), ("seeds", "", 0), ("start-up", "s", 1), ("all runs", "s", 0), ("a run", "ms", 1)];
+        let columns = columns.map(|(head, unit, digits)| SampleColumn::new(head, unit, digits));
+        let mut cost = SampleTable::new("cost", "by", [&columns[..], &[SampleColumn::times("a run", TANDEM)]].concat());
+        let mut found = Vec::new();
+        for (name, program, seeds) in programs {
+            let output = self.run(program, seeds).with_context(|| format!("cannot play the study by {name}"))?;
+            let runs = 2 * (self.points * self.points) as u64 * seeds;
+            eprintln!("{name}: {runs} runs in {:.1} s of processor time", output.seconds);
+            let row = cost.row(name);
+            row.add("lines of code", 0, lines_of_code(program) as f64);
+            row.add("seeds", 0, seeds as f64);
+            row.add("start-up", 0, output.startup_s);
+            row.add("all runs", 0, output.seconds);
+            row.add("a run", 0, 1e3 * output.seconds / runs as f64);
+            found.push(output);
+        }
+        let [ours, theirs] = &found[..] else { bail!("there are two programs") };
+        record.notes.push(format!("ns-3 is {} of PyPI, with {} of {} seeds.", theirs.version, self.ns3_seeds, self.seeds));
+        record.notes.push(agreement(ours, theirs));
+        record.tables.push(cost);
+        for (way, name) in ["end to end", "split"].into_iter().enumerate() {
+            record.tables.push(self.goodput(name, &ours.goodput_mbps[way], &theirs.goodput_mbps[way]));
+        }
+        Ok(())
+    }
+
+    /// Runs a program to its end.
+    fn run(&self, program: &str, seeds: u64) -> Result<StudyOutput> {
+        let python = &self.python;
+        let arguments = ["-c", program, &seeds.to_string(), &self.points.to_string()];
+        let output = Command::new(python).args(arguments).output().with_context(|| format!("cannot run {python}"))?;
+        if !output.status.success() {
+            bail!("{python} failed: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        let found: StudyOutput = serde_json::from_str(&text).with_context(|| format!("{python} printed {text:?}"))?;
+        let points = self.points;
+        let is_whole = found.goodput_mbps.len() == 2
+            && found.goodput_mbps.iter().all(|way| way.len() == points && way.iter().all(|row| row.len() == points));
+        if !is_whole {
+            bail!("{python} printed no table of 2 × {points} × {points} numbers");
+        }
+        Ok(found)
+    }
+
+    /// The goodput for each loss; the samples are those of the round trips.
+    fn goodput(&self, name: &str, ours: &[Vec<f64>], theirs: &[Vec<f64>]) -> SampleTable {
+        let columns = [
+            SampleColumn::new(TANDEM, "Mbit/s", 2),
+            SampleColumn::new(NS3, "Mbit/s", 2),
+            SampleColumn::quotient("ratio", TANDEM, NS3, 2).with(SampleStatistic::Spread),
+        ];
+        let mut table = SampleTable::new(name, "loss, %", columns.to_vec());
+        for (index, (here, there)) in ours.iter().zip(theirs).enumerate() {
+            let row = table.row(&format!("{:.3}", 100.0 * self.loss(index)));
+            for (rtt, (here, there)) in here.iter().zip(there).enumerate() {
+                row.add(TANDEM, rtt, *here);
+                row.add(NS3, rtt, *there);
+            }
+        }
+        table
+    }
+
+    /// The loss of a row, as both programs choose it.
+    fn loss(&self, index: usize) -> f64 {
+        let (least, most) = (1e-4_f64, 3e-2_f64);
+        least * (most / least).powf(index as f64 / (self.points.max(2) - 1) as f64)
+    }
+}
+
+/// In how many settings the programs agree, and on how much splitting gains.
+fn agreement(ours: &StudyOutput, theirs: &StudyOutput) -> String {
+    let flat = |output: &StudyOutput, way: usize| output.goodput_mbps[way].concat();
+    let within =
+        |ours: &[f64], theirs: &[f64]| ours.iter().zip(theirs).filter(|(here, there)| (*here / *there - 1.0).abs() <= TOLERANCE).count();
+    let gains =
+        |output: &StudyOutput| -> Vec<f64> { flat(output, 1).iter().zip(flat(output, 0)).map(|(split, whole)| split / whole).collect() };
+    let equal = |way: usize| within(&flat(ours, way), &flat(theirs, way));
+    let (here, there) = (gains(ours), gains(theirs));
+    let all = here.len();
+    let median = measurements::median;
+    format!(
+        "Within {:.0} % of each other are {} of {all} settings end to end, {} of {all} split, and {} of {all} gains; the median gain is {:.2} \
+         by Tandem and {:.2} by ns-3.",
+        100.0 * TOLERANCE,
+        equal(0),
+        equal(1),
+        within(&here, &there),
+        median(&here),
+        median(&there)
+    )
+}
+
+/// Lines that are neither empty nor comments nor the docstring of the file.
+fn lines_of_code(program: &str) -> usize {
+    let counts = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#') && !line.starts_with("\"\"\"NewReno");
+    program.lines().filter(counts).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_and_empty_lines_do_not_count() {
+        assert_eq!(lines_of_code("\"\"\"NewReno over …\"\"\"\n\nimport json\n# Why.\nfor x in y:\n    # Why.\n    f(x)\n"), 3);
+    }
+
+    #[test]
+    fn agreement_counts_settings() {
+        let output = |whole: f64, split: f64| StudyOutput {
+            version: "1".into(),
+            startup_s: 0.0,
+            seconds: 1.0,
+            goodput_mbps: vec![vec![vec![whole, 2.0]], vec![vec![split, 4.0]]],
+        };
+        let said = agreement(&output(1.0, 1.0), &output(1.05, 2.0));
+        assert!(said.contains("are 2 of 2 settings end to end, 1 of 2 split, and 1 of 2 gains"), "{said}");
+    }
+}
