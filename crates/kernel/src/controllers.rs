@@ -116,6 +116,20 @@ pub fn verify(controller: Controller) -> Result<()> {
     if !features()?.struct_ops {
         return Err(Error::NoStructOps);
     }
+    let name = section(controller);
+    let before = sys::maps(&name).count();
+    let verified = load_all(controller);
+    // The kernel frees the maps a moment later. Until then they look like those of a build that is
+    // loaded (`check_build`).
+    let begun = Instant::now();
+    while sys::maps(&name).count() > before && begun.elapsed() < RELEASE {
+        thread::sleep(Duration::from_millis(2));
+    }
+    verified
+}
+
+/// Loads a controller with its defaults, and with each tunable at either end of its range.
+fn load_all(controller: Controller) -> Result<()> {
     load_object(controller, controller.untuned().values(), &format!("load td_{} into this kernel", controller.name()))?;
     for tunable in controller.tunables() {
         for value in [*tunable.range.start(), *tunable.range.end()].into_iter().filter(|value| *value != tunable.default) {
@@ -126,6 +140,9 @@ pub fn verify(controller: Controller) -> Result<()> {
     }
     Ok(())
 }
+
+/// The longest time for which the kernel is expected to keep the maps of an object that was closed.
+const RELEASE: Duration = Duration::from_secs(2);
 
 fn load_object(controller: Controller, values: &[u32], attempt: &str) -> Result<Object> {
     shared_maps::load(attempt, || {

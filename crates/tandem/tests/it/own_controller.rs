@@ -99,7 +99,7 @@ fn the_example_runs_in_the_simulator_and_in_the_lab() {
 
     if may_load(TEST) {
         let played = bench.outcomes("lab", "./aimd_run.ctl,add=8");
-        assert_eq!(played[0]["valid"], true, "{played}");
+        assert!(played[0]["goodput_bps"].as_f64().unwrap() > 0.0, "{played}");
     }
 }
 
