@@ -1,8 +1,8 @@
 //! Measures a direction for the [law](crate::buffer_law) of B, and says when.
 //!
 //! There is no timer: B can be wrong only where bytes move, so a measurement is due after some
-//! bytes, or at the end of a gap between them, when the destination has nothing to send. It takes four
-//! system calls, which a message or an idle connection never pays.
+//! bytes, or at the end of a gap between them, when the destination has nothing to send. It takes
+//! four system calls, which a message or an idle connection never pays.
 
 use crate::{
     buffer_law::{BufferLaw, BufferLimits, BufferSample},
@@ -125,14 +125,14 @@ impl BufferControl {
     pub(crate) fn divide(&mut self, source: &mut PlainLeg, destination: &PlainLeg) -> io::Result<()> {
         let shares = self.shares();
         source.change_receive(shares)?;
-        // At once: if the destination stops, there is no later measurement, and a bound on the window
-        // alone does not bound the queue.
+        // At once: if the destination stops, there is no later measurement, and a bound on the
+        // window alone does not bound the queue.
         self.is_settling = !source.settle_receive()?;
         destination.bound_unsent(shares)
     }
 
-    /// Measures, has the sockets' bounds follow, and returns B. `spare` is how much it may grow. `in_hand` bytes are in neither
-    /// socket.
+    /// Measures, has the sockets' bounds follow, and returns B. `spare` is how much it may grow.
+    /// `in_hand` bytes are in neither socket.
     ///
     /// # Errors
     /// A socket's.

@@ -15,12 +15,12 @@
 //!   one time, so that the source is held back, and empty at a later time, so that the destination
 //!   starves. What was missing is the shorter of the two times, at the flow's rate. B grows by twice
 //!   that, so that a false alarm of some milliseconds costs some milliseconds of memory.
-//! - **The proxy's latency** ([`LATENCY`]). B covers a time of the flow's rate, and more if the
+//! - **The proxy's latency** (`LATENCY`). B covers a time of the flow's rate, and more if the
 //!   destination's queue ran empty while the source's queue had bytes.
 //! - **The standing queue.** While the buffer never empties, the destination's departures do not
 //!   depend on the minimum of its content: a buffer that is smaller by that minimum passes on the
 //!   same (Lindley's recursion). The law keeps the largest fall of the content of the last
-//!   [`REMEMBERED`] intervals, which the buffer has to bridge when it comes again, and takes half of
+//!   `REMEMBERED` intervals, which the buffer has to bridge when it comes again, and takes half of
 //!   what exceeds that.
 
 use intercept::leg::Shares;

@@ -28,12 +28,12 @@ impl fmt::Display for Application {
 }
 
 /// What it takes to apply a change of this key, with or without indices: `rule.to`.
-/// A `buffer` below 256 KiB needs more, which depends on both values.
+/// A `buffer` below 256 KiB or of "auto" needs more, which depends on both values.
 pub fn application(key: &str) -> Application {
     let key = bare(key);
     let is_in = |table: &str| key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     match key.as_str() {
-        "name" | "install_rules" | "near.mss" | "bond.connection_window" => Application::Start,
+        "name" | "install_rules" | "near.mss" | "buffer_max" | "bond.connection_window" => Application::Start,
         "listen.users" => Application::Reload,
         "threads" | "forward_policy" | "metrics" | "bond" | "bond.key" | "bond.key_file" | "bond.tls" | "bond.window" | "bond.spares"
         // The address of networks without one of their own.
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn changes_name_the_key_and_both_values() {
-        assert_eq!(changes("\"4MiB\" ", "\"8MiB\" "), ["buffer: \"4MiB\" → \"8MiB\""]);
+        assert_eq!(changes("\"16MiB\" ", "\"8MiB\" "), ["buffer_max: \"16MiB\" → \"8MiB\""]);
         assert_eq!(changes("idle_timeout    = \"12h\"", ""), ["idle_timeout: \"12h\" removed"]);
         assert_eq!(changes("[far] ", "[far]\nmark = 3\n#"), ["far.mark: 3 added"]);
         assert_eq!(changes("-8999\"", "-8998\""), ["rule[2].ports: [443, \"8000-8999\"] → [443, \"8000-8998\"]"]);
@@ -221,6 +221,7 @@ mod tests {
             ("\"gateway\"", "\"other\""),
             ("threads         = 2", "threads = 3"),
             ("\"12h\"", "\"13h\""),
+            ("\"16MiB\" ", "\"8MiB\" "),
             ("9000", "9001"),
             ("\"2GiB\"", "\"3GiB\""),
             ("forward_policy  = \"heed\"", "forward_policy = \"ignore\""),

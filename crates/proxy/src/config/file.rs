@@ -36,8 +36,8 @@ struct ConfigFile {
     /// follows each flow; or `"unlimited"`.
     #[schemars(extend("default" = "4MiB"))]
     buffer: Option<BufferSetting>,
-    /// The largest B of `buffer = "auto"`; less by default if the maximum of `net.ipv4.tcp_rmem` is.
-    #[schemars(extend("default" = "16MiB"))]
+    /// The largest B of `buffer = "auto"`, which alone may have it. Absent: 16 MiB, or less if the
+    /// maximum of `net.ipv4.tcp_rmem` is.
     buffer_max: Option<Bytes>,
     /// Time that a dialled leg may take to connect, unless its profile says otherwise.
     #[schemars(extend("default" = "30s"))]

@@ -1,10 +1,12 @@
 //! `buffer = "auto"`: B follows the flow, and no byte is lost where it changes.
 
-use crate::common::{ForwardBench, listener, payload};
-use proxy::{BufferSetting, ProxyConfig};
+use crate::common::{ForwardBench, listener, payload, wait_until};
+use proxy::{BufferSetting, FlowStats, ProxyConfig};
 use relay::buffer_law::START;
 use std::{
     io::{Read as _, Write as _},
+    net::Shutdown,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::Duration,
 };
@@ -16,6 +18,15 @@ fn auto(max: Option<Bytes>) -> ProxyConfig {
     config
 }
 
+/// Sets a flag when it is dropped, which ends the transfer also when a condition is never met.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// A receiver that reads slowly, then fast, slowly and fast again. B shrinks below the size from
 /// which bytes are spliced while a queue stands, and the relay changes to copying and back.
 #[test]
@@ -25,27 +36,42 @@ fn a_standing_queue_lowers_b_and_every_byte_arrives() {
     // With a buffer that the kernel tunes, its window would open in steps of more than B, which B has
     // to bridge.
     socket2::SockRef::from(&server).set_recv_buffer_size(64 * 1024).unwrap();
-    let sent = payload(48 << 20);
-    let mut is_low = false;
+    // The same bytes again and again, until B was low and some more have passed.
+    let pattern = payload((1 << 20) + 7);
+    let proxy = &bench.proxy;
+    let (is_low, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
-        scope.spawn(|| (&client).write_all(&sent).unwrap());
-        let (mut room, mut at, mut reads) = (vec![0; 16 * 1024], 0, 0);
-        while at < sent.len() {
-            // Slow until B is low, then as fast as possible.
-            if !is_low {
-                thread::sleep(Duration::from_millis(8));
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                (&client).write_all(&pattern).unwrap();
+            }
+            client.shutdown(Shutdown::Write).unwrap();
+        });
+        scope.spawn(|| {
+            let _end = SetOnDrop(&is_over);
+            let has_low = |flow: &FlowStats| flow.up.buffer.is_some_and(|buffer| buffer < START);
+            wait_until(|| proxy.flows().iter().any(has_low));
+            is_low.store(true, Relaxed);
+            let before = proxy.flows()[0].up.moved;
+            wait_until(|| proxy.flows()[0].up.moved > before + (16 << 20));
+        });
+        let (mut room, mut at) = (vec![0; 16 * 1024], 0);
+        loop {
+            // So slow until B is low that the queue stands also where this machine is busy, then as fast
+            // as possible.
+            if !is_low.load(Relaxed) {
+                thread::sleep(Duration::from_millis(30));
             }
             let count = server.read(&mut room).unwrap();
-            assert!(count > 0, "the stream ended at {at}");
-            assert!(room[..count] == sent[at..at + count], "other bytes at {at}");
-            at += count;
-            reads += 1;
-            if !is_low && reads % 32 == 0 {
-                is_low = bench.proxy.flows().iter().any(|flow| flow.up.buffer.is_some_and(|buffer| buffer < START));
+            if count == 0 {
+                break;
             }
+            let same = room[..count].iter().enumerate().all(|(offset, byte)| *byte == pattern[(at + offset) % pattern.len()]);
+            assert!(same, "other bytes at {at}");
+            at += count;
         }
+        assert!(at > 16 << 20 && at % pattern.len() == 0, "the stream ended at {at}");
     });
-    assert!(is_low, "B stayed high");
     // A lower bound may cost the sender a retransmission (docs/limitations.md).
     let sender = intercept::tcp_info(&client).unwrap();
     let flow = bench.proxy.flows().pop().expect("the connection is open");

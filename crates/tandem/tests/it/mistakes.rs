@@ -101,7 +101,7 @@ fn mistakes_in_scenario_files() {
         (
             "after = 1",
             "after = 1\nbuffer = \"Auto\"",
-            "file.toml:10: split[1].buffer: cannot be \"Auto\": write \"auto\", \"unlimited\" or a size such as \"1MiB\"",
+            "file.toml:10: split[1].buffer: cannot be \"Auto\": write \"auto\", \"adaptive\", \"unlimited\" or a size such as \"1MiB\"",
         ),
         (
             "after = 1",
