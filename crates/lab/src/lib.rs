@@ -25,6 +25,7 @@ mod parallel;
 mod playable;
 mod probes;
 mod rate_meter;
+mod reachable_proxy;
 mod run;
 mod run_context;
 mod sys;

@@ -12,6 +12,7 @@ use crate::{
     host::{Host, has_ipv6},
     keep_cpus_awake::CpusAwake,
     other_proxy::{OtherProxy, RunningProgram},
+    reachable_proxy::ReachableProxy,
     sys,
 };
 use intercept::{CapacitySource, Interface, LegProfile, LegRule, LinkView, Policy, Prefix, ReceiveCounters};
@@ -58,7 +59,7 @@ pub struct NetworkOptions {
     pub access_delays: HashMap<u16, Span>,
     /// Makes some packets of a link arrive after later ones.
     pub reordering: Option<Reordering>,
-    /// Whether the hosts get names for `ip netns exec`.
+    /// Whether the hosts get names for `ip netns exec`, and the proxies control sockets.
     pub published: bool,
     /// The program that splits connections. Absent: Tandem's proxy.
     pub other_proxy: Option<OtherProxy>,
@@ -69,7 +70,7 @@ pub struct NetworkOptions {
 struct HostedProxy {
     host: usize,
     /// Absent if another program splits, and when it is stopped.
-    proxy: Option<Proxy>,
+    proxy: Option<ReachableProxy>,
     other: Option<RunningProgram>,
 }
 
@@ -142,7 +143,9 @@ impl SeriesNetwork {
                 network.proxies.push(HostedProxy { host, proxy: None, other });
                 continue;
             }
-            network.start_proxy(scenario, number, move |record| on_end(number, record))?;
+            // Each is alone in its network namespace.
+            let name = options.published.then_some("default");
+            network.start_proxy(scenario, number, name, move |record| on_end(number, record))?;
         }
         Ok(network)
     }
@@ -239,12 +242,12 @@ impl SeriesNetwork {
 
     /// The current flows of each proxy.
     pub fn proxy_flows(&self) -> Vec<Vec<FlowStats>> {
-        self.proxies.iter().map(|on| on.proxy.as_ref().map(Proxy::flows).unwrap_or_default()).collect()
+        self.proxies.iter().map(|on| on.proxy.as_deref().map(Proxy::flows).unwrap_or_default()).collect()
     }
 
     /// The links whose capacity the proxies share among flows, sender's side first.
     pub fn proxy_links(&self) -> Vec<LinkView> {
-        self.proxies.iter().filter_map(|on| on.proxy.as_ref()).flat_map(Proxy::links).collect()
+        self.proxies.iter().filter_map(|on| on.proxy.as_deref()).flat_map(Proxy::links).collect()
     }
 
     /// The configuration of proxy `number` when the link behind it has this rate.
@@ -293,14 +296,12 @@ impl SeriesNetwork {
         &mut self,
         scenario: &Scenario,
         number: usize,
+        name: Option<&str>,
         on_end: impl Fn(FlowRecord) + Send + Sync + 'static,
     ) -> Result<(), LabError> {
         let host = scenario.splits[number].after;
         let config = self.config(scenario, number, scenario.links[host].rate);
-        let host_name = self.hosts[host].name().to_string();
-        let proxy = self.hosts[host]
-            .enter(|| Proxy::start(config, on_end))?
-            .map_err(|why| LabError::Proxy { host: host_name, why: Box::new(why) })?;
+        let proxy = ReachableProxy::start(&self.hosts[host], config, name, on_end)?;
         self.proxies.push(HostedProxy { host, proxy: Some(proxy), other: None });
         Ok(())
     }

@@ -11,12 +11,13 @@ use crate::{
     host::{Host, clear_stale},
     keep_cpus_awake::CpusAwake,
     network::{HOST_QUEUE, NetworkOptions, reordering, settings},
+    reachable_proxy::ReachableProxy,
     sys,
 };
 use bond::{BondSettings, PresharedKey};
 use intercept::{Destinations, LegProfile, Policy, Prefix};
 use link::{DirectionSpec, LinkStreams};
-use proxy::{BondConfig, BondNetwork, FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
+use proxy::{BondConfig, BondNetwork, FlowRecord, FlowStats, ListenerConfig, ProxyConfig};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
 use scenario::{Link, Opens, Parallel};
@@ -46,9 +47,11 @@ pub struct ParallelNetworks {
     /// The dialling and the accepting end of the bond that carries what the sender opens, and of
     /// the one that carries what the receiver opens. Declared before the emulator, so that they are
     /// dropped while it still delivers their last packets.
-    bonds: [Option<[Proxy; 2]>; 2],
+    bonds: [Option<[ReachableProxy; 2]>; 2],
     emulator: Option<Emulator>,
     capture_writer: Option<CaptureWriter>,
+    /// Whether other programs use the network.
+    is_published: bool,
     _cpus_awake: CpusAwake,
 }
 
@@ -126,7 +129,14 @@ impl ParallelNetworks {
         let access_delays = options.access_delays.clone();
         let settings = EmulatorSettings { epoch, access_delays, reordering: reordering(options, seed), capture };
         let emulator = Some(Emulator::start(specs, settings)?);
-        Ok(ParallelNetworks { hosts, bonds: [None, None], emulator, capture_writer, _cpus_awake: CpusAwake::keep() })
+        Ok(ParallelNetworks {
+            hosts,
+            bonds: [None, None],
+            emulator,
+            capture_writer,
+            is_published: options.published,
+            _cpus_awake: CpusAwake::keep(),
+        })
     }
 
     /// Starts the clock of the run, from which on the networks change.
@@ -208,10 +218,11 @@ impl ParallelNetworks {
             buffer: None,
             ..ProxyConfig::default()
         };
+        // Bonds of both directions are on the same hosts.
+        let name = self.is_published.then_some(if self.bonds[there].is_some() { "reverse" } else { "default" });
         let start = |config: ProxyConfig, end: usize, host: &Host| {
             let on_end = on_end.clone();
-            let started = host.enter(|| Proxy::start(config, move |record| on_end(end, &record)))?;
-            started.map_err(|why| LabError::Proxy { host: host.name().into(), why: Box::new(why) })
+            ReachableProxy::start(host, config, name, move |record| on_end(end, &record))
         };
         let accepts = start(accepts, 1, &self.hosts[there])?;
         let dials = start(dials, 0, &self.hosts[here])?;
@@ -237,7 +248,7 @@ impl ParallelNetworks {
     }
 
     /// The dialling and the accepting end of each bond, after the host that opens what it carries.
-    pub(super) fn bond_ends(&self) -> impl Iterator<Item = (Opens, &[Proxy; 2])> {
+    pub(super) fn bond_ends(&self) -> impl Iterator<Item = (Opens, &[ReachableProxy; 2])> {
         [Opens::Sender, Opens::Receiver].into_iter().filter_map(|opens| Some((opens, self.bonds[end_of(opens)].as_ref()?)))
     }
 
