@@ -1,6 +1,6 @@
-//! Draws a plot over time as a fragment of a page. Lines are SVG that stretches with the page; words
-//! and numbers are HTML, so that they keep their size on a phone and in print. Colours are classes,
-//! which the page's style defines for light and dark backgrounds.
+//! Draws a plot over time as a fragment of a page. Lines are SVG that stretches with the page;
+//! words and numbers are HTML, so that they keep their size on a phone and in print. Colours are
+//! classes, which the page's style defines for light and dark backgrounds.
 
 use crate::curves::{CurveLine, Figure};
 use crate::group::OutcomeGroup;
@@ -15,22 +15,26 @@ pub(crate) const HEIGHT: f64 = 1000.0;
 /// The number of colours before they repeat.
 const COLOURS: usize = 7;
 
-/// The classes for the colour of group `index`. Past the last colour they repeat, with dotted lines.
+/// The classes for the colour of group `index`. Past the last colour they repeat, with other
+/// dashes.
 pub(crate) fn colour(index: usize) -> String {
-    format!("c{}{}", index % COLOURS, if index >= COLOURS { " again" } else { "" })
+    const DASHES: [&str; 4] = ["", " again", " again2", " again3"];
+    format!("c{}{}", index % COLOURS, DASHES[index / COLOURS % DASHES.len()])
 }
 
-/// The figure. `end` is the end of the time axis, the same in all figures of a page so that they can be
-/// compared one above the other.
+/// The figure. `end` is the end of the time axis, the same in all figures of a page so that they
+/// can be compared one above the other.
 pub(crate) fn draw(figure: &Figure, groups: &[OutcomeGroup<'_>], end: f64) -> String {
     let largest = figure.lines.iter().flat_map(|line| &line.points).fold(0.0, |most: f64, (_, v)| most.max(*v)) / figure.scale.per;
     let rise = step(largest, 6.0);
     // A margin above the highest point instead of the next tick, which could waste half the height.
     let top = if largest > 0.0 { largest * 1.05 } else { 1.0 };
-    let mut out = format!("<figure>\n{}{}", caption(figure), legend(figure, groups));
+    let drawn = groups.iter().enumerate().filter(|(index, _)| figure.lines.iter().any(|line| line.group == *index));
+    let names = if groups.len() < 2 { String::new() } else { legend(drawn.map(|(index, group)| (index, &*group.label))) };
+    let mut out = format!("<figure>\n{}{names}", caption(figure));
     let _ = writeln!(
         out,
-        "<div class=\"chart\" role=\"img\" aria-label=\"{}\" data-end=\"{end}\" data-top=\"{top}\">",
+        "<div class=\"chart\" role=\"img\" aria-label=\"{}\" data-zoom=\"\" data-end=\"{end}\" data-top=\"{top}\">",
         escape(&spoken(figure, groups, end))
     );
     let mut grid = String::new();
@@ -42,7 +46,8 @@ pub(crate) fn draw(figure: &Figure, groups: &[OutcomeGroup<'_>], end: f64) -> St
     let times = ticks(pace, end);
     for (index, (at, text)) in times.iter().enumerate() {
         let _ = write!(grid, "M{:.0} 0v{HEIGHT}", at / end * WIDTH);
-        // Counted from the last, which has the unit: narrow pages leave out every second tick, never zero.
+        // Counted from the last, which has the unit: narrow pages leave out every second tick,
+        // never zero.
         let from_last = times.len() - 1 - index;
         let class = if from_last % 2 == 1 && index > 0 { "x odd" } else { "x" };
         let unit = if from_last == 0 { " s" } else { "" };
@@ -80,18 +85,10 @@ fn caption(figure: &Figure) -> String {
     format!("<figcaption><strong>{}</strong>{unit}{remarks}</figcaption>\n", escape(&figure.title))
 }
 
-/// The colour of each case; empty if there is only one.
-fn legend(figure: &Figure, groups: &[OutcomeGroup<'_>]) -> String {
-    if groups.len() < 2 {
-        return String::new();
-    }
-    let mut out = String::from("<ul class=\"legend\">");
-    for (index, group) in groups.iter().enumerate() {
-        if figure.lines.iter().any(|line| line.group == index) {
-            let _ = write!(out, "<li data-group=\"{index}\"><i class=\"{}\"></i>{}</li>", colour(index), escape(&group.label));
-        }
-    }
-    out + "</ul>\n"
+/// A legend of groups and their names.
+pub(crate) fn legend<'a>(groups: impl Iterator<Item = (usize, &'a str)>) -> String {
+    let entry = |(group, name)| format!("<li data-group=\"{group}\"><i class=\"{}\"></i>{}</li>", colour(group), escape(name));
+    format!("<ul class=\"legend\">{}</ul>\n", groups.map(entry).collect::<String>())
 }
 
 /// The figure in words, for screen readers.
@@ -109,7 +106,8 @@ fn spoken(figure: &Figure, groups: &[OutcomeGroup<'_>], end: f64) -> String {
     out
 }
 
-/// A step of 1, 2, 2.5 or 5 times a power of ten, with which `largest` has about `count` steps at most.
+/// A step of 1, 2, 2.5 or 5 times a power of ten, with which `largest` has about `count` steps at
+/// most.
 pub(crate) fn step(largest: f64, count: f64) -> f64 {
     if largest <= 0.0 || !largest.is_finite() {
         return 1.0;
@@ -149,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_repeat_dotted() {
-        assert_eq!([0, 6, 7].map(colour), ["c0", "c6", "c0 again"]);
+    fn colours_repeat_with_other_dashes() {
+        assert_eq!([0, 6, 7, 14, 27, 28].map(colour), ["c0", "c6", "c0 again", "c0 again2", "c6 again3", "c0"]);
     }
 }

@@ -31,9 +31,11 @@ mod run_files;
 mod run_reader;
 #[cfg(test)]
 mod samples;
+mod sweep;
 mod terminal;
 #[cfg(test)]
 mod tests;
+mod xy_plot;
 
 pub use advice::{advice_json, advice_text};
 pub use bars::svg_bars;

@@ -1,5 +1,5 @@
-//! A page that opens offline: findings, table, plots, and the links as configured. It is HTML that is
-//! also XML, so that a test can check that it is well formed.
+//! A page that opens offline: findings, table, plots, and the links as configured. It is HTML that
+//! is also XML, so that a test can check that it is well formed.
 
 use crate::{
     chart, curves,
@@ -7,7 +7,7 @@ use crate::{
     group::{OutcomeGroup, differs, groups},
     headline,
     markup::escape,
-    remarks, results,
+    remarks, results, sweep,
 };
 use outcome::Outcome;
 use std::collections::BTreeSet;
@@ -18,12 +18,18 @@ pub const PAGE_STYLE: &str = include_str!("page.css");
 /// The script of all pages: values under the pointer, and legends that switch curves on and off.
 pub const PAGE_SCRIPT: &str = include_str!("page.js");
 
-/// A page with `title`, `about` (paragraphs separated by empty lines), `notes` as the findings, then
-/// everything in `outcomes`. It loads nothing, and is complete without its script, which only shows
-/// values in the plots.
+/// The most cases that a page shows as bars, and of a sweep over time.
+const MOST_OVER_TIME: usize = 24;
+
+/// A page with `title`, `about` (paragraphs separated by empty lines), `notes` as the findings,
+/// then everything in `outcomes`. It loads nothing, and is complete without its script, which only
+/// shows values in the plots.
 pub fn page(title: &str, about: &str, notes: &[String], outcomes: &[Outcome]) -> String {
     let groups = groups(outcomes);
-    let body = [measured(&groups), plots(&groups), links(&groups), warnings(&groups)].concat();
+    let over = sweep::draw(&groups);
+    // Curves over time of a whole sweep cannot be told apart.
+    let in_time = if over.is_empty() || groups.len() <= MOST_OVER_TIME { plots(&groups) } else { String::new() };
+    let body = [over, measured(&groups), in_time, links(&groups), warnings(&groups)].concat();
     whole(title, about, notes, &body)
 }
 
@@ -98,13 +104,10 @@ fn measured(groups: &[OutcomeGroup<'_>]) -> String {
         return "<p>There are no outcomes.</p>\n".into();
     }
     let table = table("Results", &results::results(groups), groups.len() > 1);
+    let headline = if groups.len() <= MOST_OVER_TIME { headline::draw(groups) } else { String::new() };
     let mut under = origin(groups);
     under.extend(results::footnote(groups));
-    format!(
-        "<section>\n<h2>Results</h2>\n{}{table}<p class=\"under\">{}</p>\n</section>\n",
-        headline::draw(groups),
-        escape(&under.join(" "))
-    )
+    format!("<section>\n<h2>Results</h2>\n{headline}{table}<p class=\"under\">{}</p>\n</section>\n", escape(&under.join(" ")))
 }
 
 /// What all rows have in common, which the table leaves out.

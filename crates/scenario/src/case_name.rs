@@ -62,10 +62,14 @@ pub fn short_keys<'a>(keys: &[&'a str]) -> Vec<&'a str> {
 
 /// A case's name with short keys: `split, per_packet=0.01`.
 pub fn short_case(case: &str) -> String {
-    let parts = case_parts(case);
+    short_parts(&case_parts(case))
+}
+
+/// The name that these parts of a case make, with short keys.
+pub fn short_parts(parts: &[(&str, &str)]) -> String {
     let keys: Vec<&str> = parts.iter().map(|(key, _)| *key).collect();
     let short = |(key, (_, value)): (&str, &(&str, &str))| if key.is_empty() { (*value).to_owned() } else { format!("{key}={value}") };
-    short_keys(&keys).into_iter().zip(&parts).map(short).collect::<Vec<_>>().join(", ")
+    short_keys(&keys).into_iter().zip(parts).map(short).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

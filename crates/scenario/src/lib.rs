@@ -45,7 +45,7 @@ pub use agent::{Agent, AgentKind};
 pub use assignment::Assignment;
 pub use attached_files::OpenFile;
 pub use bond_values::{MeasurementInterval, SplitFractions};
-pub use case_name::{case_parts, short_case, short_keys};
+pub use case_name::{case_parts, short_case, short_keys, short_parts};
 pub use control::{Control, ControllerSetting};
 pub use cross_flows::CrossFlow;
 pub use explicit::Explicit;
