@@ -135,7 +135,8 @@ install: build ## installs program, manual pages, completions and the services b
 	sed 's|/usr/|$(PREFIX)/|g' packaging/$$unit.service > $(DESTDIR)/etc/systemd/system/$$unit.service; done
 	install -d $(DESTDIR)/etc/tandem
 	for file in proxy.toml cache.conf controllers.conf; do \
-	[ -e $(DESTDIR)/etc/tandem/$$file ] || install -m644 packaging/$$file $(DESTDIR)/etc/tandem/$$file; done
+	[ -e $(DESTDIR)/etc/tandem/$$file ] || { install -m644 packaging/$$file $(DESTDIR)/etc/tandem/$$file && \
+	sed -i '1s|^#:schema /usr/|#:schema $(PREFIX)/|' $(DESTDIR)/etc/tandem/$$file; } || exit 1; done
 
 clean: ## removes all build output
 	$(CARGO) clean

@@ -14,7 +14,7 @@ pub mod top;
 
 pub use experiment::experiment_text;
 pub use filter::{FilterError, FlowFilter};
-pub use measured_path::{MeasuredLeg, MeasuredPath, PathObserver};
+pub use measured_path::{MeasuredLeg, MeasuredPath, PathGroup, PathObserver};
 pub use order::FlowOrder;
 pub use rates::{NetworkRates, RateTracker, WatchedFlow};
 pub use table::{flows_text, summary};

@@ -1,11 +1,12 @@
 //! The paths of a running proxy's connections, measured from samples of its flows: round trips,
-//! losses and rates of both legs, by destination prefix.
+//! losses and rates of both legs, by destination prefix or by the clients' interface.
 
 use ipnet::IpNet;
 use proxy::{DirectionView, FlowView, LegView, Limiter};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
+    fmt,
     net::{IpAddr, SocketAddr},
     time::Instant,
 };
@@ -28,11 +29,43 @@ pub struct MeasuredLeg {
     pub loss: Option<f64>,
 }
 
-/// The path to a destination prefix.
+/// What the connections of a path have in common.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PathGroup {
+    /// The destination prefix, /24 or /48.
+    Prefix(IpNet),
+    /// The interface through which the clients are reached.
+    Interface(String),
+}
+
+impl PathGroup {
+    /// The prefix of a flow's destination.
+    pub fn prefix(flow: &FlowView) -> PathGroup {
+        let server = flow.server.ip().to_canonical();
+        let length = if server.is_ipv4() { LENGTHS.0 } else { LENGTHS.1 };
+        PathGroup::Prefix(IpNet::new(server, length).map_or_else(|_| server.into(), |net| net.trunc()))
+    }
+}
+
+impl fmt::Display for PathGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PathGroup::Prefix(prefix) => prefix.fmt(f),
+            PathGroup::Interface(name) => f.write_str(name),
+        }
+    }
+}
+
+/// The path of a group of connections.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MeasuredPath {
-    /// The destination prefix.
-    pub prefix: String,
+    /// What they have in common: `prefix` or `interface`.
+    #[serde(flatten)]
+    pub group: PathGroup,
+    /// A client and a server of the path.
+    #[serde(skip)]
+    pub ends: [IpAddr; 2],
     /// Connections that carried data.
     pub flows: usize,
     /// Payload that they carried in the samples, from servers to clients and back, bytes.
@@ -108,9 +141,9 @@ impl Progress {
     }
 }
 
-/// What was seen of a prefix.
+/// What was seen of a group.
 #[derive(Debug, Default)]
-struct OfPrefix {
+struct OfGroup {
     flows: BTreeMap<(SocketAddr, SocketAddr), Seen>,
     peak_bps: f64,
     /// Samples in which a direction was busy, and the sum of busy flows in them.
@@ -122,24 +155,19 @@ struct OfPrefix {
 /// Observes the flows of a proxy. Call [`take`](Self::take) about every second.
 #[derive(Debug, Default)]
 pub struct PathObserver {
-    prefixes: BTreeMap<IpNet, OfPrefix>,
+    groups: BTreeMap<PathGroup, OfGroup>,
 }
 
 const LIMITERS: [Limiter; 5] = [Limiter::Sender, Limiter::NearLeg, Limiter::ProxyBuffer, Limiter::FarLeg, Limiter::Receiver];
 
-fn prefix_of(server: IpAddr) -> IpNet {
-    let server = server.to_canonical();
-    let length = if server.is_ipv4() { LENGTHS.0 } else { LENGTHS.1 };
-    IpNet::new(server, length).map_or_else(|_| server.into(), |net| net.trunc())
-}
-
 impl PathObserver {
-    /// Takes a sample of all flows. Flows over a bond are left out: they have several paths.
-    pub fn take(&mut self, flows: &[FlowView], at: Instant) {
-        let mut rates: BTreeMap<IpNet, (f64, usize)> = BTreeMap::new();
+    /// Takes a sample of all flows; `group` says to which group each belongs, if to any. Flows over
+    /// a bond are left out: they have several paths.
+    pub fn take(&mut self, flows: &[FlowView], mut group: impl FnMut(&FlowView) -> Option<PathGroup>, at: Instant) {
+        let mut rates: BTreeMap<PathGroup, (f64, usize)> = BTreeMap::new();
         for flow in flows.iter().filter(|flow| flow.multipath.is_none()) {
-            let prefix = prefix_of(flow.server.ip());
-            let of = self.prefixes.entry(prefix).or_default();
+            let Some(group) = group(flow) else { continue };
+            let of = self.groups.entry(group.clone()).or_default();
             let now = Progress::of(flow, at);
             // A flow that began between two samples has done all it did since then.
             let is_new = !of.flows.contains_key(&(flow.client, flow.server));
@@ -148,7 +176,7 @@ impl PathObserver {
             let since = seen.last.at.map_or(0.0, |last| at.duration_since(last).as_secs_f64());
             seen.update(flow, now);
             if !is_new && since > 0.0 && bytes as f64 / since >= BUSY {
-                let (rate, busy) = rates.entry(prefix).or_default();
+                let (rate, busy) = rates.entry(group).or_default();
                 *rate += bytes as f64 * 8.0 / since;
                 *busy += 1;
                 let main: &DirectionView = if now.down >= now.up { &flow.down } else { &flow.up };
@@ -156,8 +184,8 @@ impl PathObserver {
                 *of.limits.entry(index).or_default() += 1;
             }
         }
-        for (prefix, (rate, busy)) in rates {
-            let of = self.prefixes.entry(prefix).or_default();
+        for (group, (rate, busy)) in rates {
+            let of = self.groups.entry(group).or_default();
             of.peak_bps = of.peak_bps.max(rate);
             of.samples += 1;
             of.busy += busy;
@@ -166,7 +194,7 @@ impl PathObserver {
 
     /// The paths that carried data, those that carried the most first.
     pub fn paths(&self) -> Vec<MeasuredPath> {
-        let mut paths: Vec<MeasuredPath> = self.prefixes.iter().filter_map(|(prefix, of)| of.path(prefix)).collect();
+        let mut paths: Vec<MeasuredPath> = self.groups.iter().filter_map(|(group, of)| of.path(group)).collect();
         paths.sort_by_key(|path| std::cmp::Reverse(path.down_bytes + path.up_bytes));
         paths
     }
@@ -201,8 +229,9 @@ impl Seen {
     }
 }
 
-impl OfPrefix {
-    fn path(&self, prefix: &IpNet) -> Option<MeasuredPath> {
+impl OfGroup {
+    fn path(&self, group: &PathGroup) -> Option<MeasuredPath> {
+        let (ends, _) = self.flows.iter().find(|(_, seen)| seen.has_moved)?;
         let flows: Vec<&Seen> = self.flows.values().filter(|seen| seen.has_moved).collect();
         let [down_bytes, up_bytes] = [0, 1].map(|direction| flows.iter().map(|seen| seen.bytes()[direction]).sum::<u64>());
         if down_bytes + up_bytes == 0 {
@@ -221,7 +250,8 @@ impl OfPrefix {
             self.limits.iter().map(|(index, count)| (LIMITERS[*index], *count as f64 / busy.max(1) as f64)).collect();
         limits.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         Some(MeasuredPath {
-            prefix: prefix.to_string(),
+            group: group.clone(),
+            ends: [ends.0, ends.1].map(|end| end.ip().to_canonical()),
             flows: flows.len(),
             down_bytes,
             up_bytes,
@@ -264,10 +294,13 @@ mod tests {
             let mut flows: Vec<FlowView> =
                 (0..4).map(|port| flow(port, "192.0.2.9:443", 1_000_000 + second * 250_000, 10 + second as u32)).collect();
             flows.push(flow(9, "198.51.100.1:80", 500, 0));
-            observer.take(&flows, begun + Duration::from_secs(second));
+            observer.take(&flows, by_prefix, begun + Duration::from_secs(second));
         }
         let [path, small] = &observer.paths()[..] else { panic!("{:?}", observer.paths()) };
-        assert_eq!((path.prefix.as_str(), path.flows, path.down_bytes, path.is_download()), ("192.0.2.0/24", 4, 7_000_000, true));
+        assert_eq!(
+            (path.group.to_string().as_str(), path.flows, path.down_bytes, path.is_download()),
+            ("192.0.2.0/24", 4, 7_000_000, true)
+        );
         assert!((path.peak_bps - 8e6).abs() < 1.0 && (path.concurrent - 4.0).abs() < 1e-9, "{path:?}");
         // 52 of 7 MB / 1448 + 52 segments.
         let loss = path.near.loss.unwrap();
@@ -278,11 +311,27 @@ mod tests {
         assert!(small.too_little().unwrap().starts_with("1 connections carried data"));
     }
 
+    fn by_prefix(flow: &FlowView) -> Option<PathGroup> {
+        Some(PathGroup::prefix(flow))
+    }
+
+    #[test]
+    fn a_group_without_a_name_is_left_out() {
+        let (mut observer, begun) = (PathObserver::default(), Instant::now());
+        let flows = [flow(1, "192.0.2.9:443", 1_000_000, 5), flow(2, "198.51.100.1:80", 500, 0), flow(3, "[2001:db8::1]:80", 7, 0)];
+        let group = |flow: &FlowView| (flow.client.port() < 3).then(|| PathGroup::Interface("sat0".into()));
+        observer.take(&flows, group, begun);
+        let [path] = &observer.paths()[..] else { panic!("{:?}", observer.paths()) };
+        assert_eq!((path.group.to_string().as_str(), path.flows, path.down_bytes), ("sat0", 2, 1_000_500));
+        let json = serde_json::to_value(path).unwrap();
+        assert!(json["interface"] == "sat0" && json.get("prefix").is_none(), "{json}");
+    }
+
     #[test]
     fn a_reused_port_begins_anew() {
         let (mut observer, begun) = (PathObserver::default(), Instant::now());
-        observer.take(&[flow(1, "192.0.2.9:443", 1_000_000, 5)], begun);
-        observer.take(&[flow(1, "192.0.2.9:443", 2_000, 0)], begun + Duration::from_secs(1));
+        observer.take(&[flow(1, "192.0.2.9:443", 1_000_000, 5)], by_prefix, begun);
+        observer.take(&[flow(1, "192.0.2.9:443", 2_000, 0)], by_prefix, begun + Duration::from_secs(1));
         assert_eq!(observer.paths()[0].down_bytes, 2_000);
     }
 }

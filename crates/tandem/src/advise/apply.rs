@@ -193,7 +193,7 @@ mod tests {
                         action = \"bypass\"\n\n# All others.\n[[rule]]\n\n[near]\nkeepalive = \"10min\"\n";
 
     fn advice() -> [PathAdvice; 2] {
-        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: None, buffer_bytes: Some(8 << 20) };
+        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: None, link: None, buffer_bytes: Some(8 << 20) };
         [example("192.0.2.0/24", Recommendation::Split(settings)), example("198.51.100.0/24", Recommendation::Bypass)]
     }
 

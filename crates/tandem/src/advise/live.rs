@@ -9,14 +9,17 @@ use super::{
 use crate::{CommandError, flows::failed};
 use ::advise::{Advice, AdviceVerdict, Advisor, ProxyLeg, buffer_to_configure};
 use clap::Args;
-use monitor::{MeasuredPath, PathObserver};
+use intercept::Routes;
+use monitor::{MeasuredPath, PathGroup, PathObserver};
 use proxy::{
-    ExperimentRow, Limiter,
+    ExperimentRow, FlowView, Limiter,
     control::{ProxyStatus, Remote},
 };
 use scenario::ScenarioFile;
 use std::{
+    collections::HashMap,
     fmt::Write as _,
+    net::IpAddr,
     thread,
     time::{Duration, Instant},
 };
@@ -39,7 +42,7 @@ const FAST: f64 = 100e6;
 #[derive(Debug, Args)]
 pub(super) struct LiveFlags {
     /// Advise on the paths of the running proxy, from what it measures of its connections: one
-    /// recommendation for each destination prefix that carries much
+    /// recommendation for each destination prefix, or interface, that carries much
     #[arg(long, conflicts_with_all = ["file", "links", "sets"])]
     pub(super) live: bool,
     /// With --live: write the advice into the configuration file of the proxy, keep the old file
@@ -53,9 +56,21 @@ pub(super) struct LiveFlags {
     /// know it as a capacity
     #[arg(long, value_name = "RATE", requires = "live")]
     rate: Option<Rate>,
+    /// With --live: what the connections of a path have in common
+    #[arg(long, value_enum, default_value_t = GroupBy::Prefix, requires = "live")]
+    by: GroupBy,
     /// With --live: name of the proxy, if several run
     #[arg(long, value_name = "NAME", default_value = "default", requires = "live")]
     name: String,
+}
+
+/// What the connections of a path have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum GroupBy {
+    /// The destination prefix, /24 or /48
+    Prefix,
+    /// The interface through which the clients are reached
+    Interface,
 }
 
 /// Gives advice on the paths of the running proxy, and applies it if that is asked for.
@@ -64,7 +79,7 @@ pub(super) fn run(flags: &LiveFlags, trials: &Trials) -> Result<(), CommandError
     let status = remote.status().map_err(failed)?;
     // Before anything is measured: a proxy that runs from flags cannot follow.
     let configuration = if flags.apply { Some(apply::configuration(&status)?) } else { None };
-    let paths = observe(&remote, flags.time.duration())?;
+    let paths = observe(&remote, flags.time.duration(), flags.by)?;
     let experiment = remote.experiment().map_err(failed)?.map(|view| view.rows).unwrap_or_default();
     let mut all = Vec::new();
     for path in paths.into_iter().take(PATHS) {
@@ -82,15 +97,36 @@ pub(super) fn run(flags: &LiveFlags, trials: &Trials) -> Result<(), CommandError
 }
 
 /// Samples the proxy's flows for this time.
-fn observe(remote: &Remote, time: Duration) -> Result<Vec<MeasuredPath>, CommandError> {
+fn observe(remote: &Remote, time: Duration, by: GroupBy) -> Result<Vec<MeasuredPath>, CommandError> {
     let (mut observer, begun) = (PathObserver::default(), Instant::now());
+    let mut group = groups(by)?;
     loop {
-        observer.take(&remote.flows().map_err(failed)?, Instant::now());
+        observer.take(&remote.flows().map_err(failed)?, &mut group, Instant::now());
         if begun.elapsed() >= time {
             return Ok(observer.paths());
         }
         thread::sleep(SAMPLE.min(time.saturating_sub(begun.elapsed())));
     }
+}
+
+fn routes() -> Result<Routes, CommandError> {
+    Routes::open().map_err(|error| CommandError::Failed(format!("cannot ask the kernel for routes: {error}")))
+}
+
+/// Says to which group a flow belongs, if to any.
+type GroupOf = Box<dyn FnMut(&FlowView) -> Option<PathGroup>>;
+
+/// The group of each flow.
+fn groups(by: GroupBy) -> Result<GroupOf, CommandError> {
+    if by == GroupBy::Prefix {
+        return Ok(Box::new(|flow| Some(PathGroup::prefix(flow))));
+    }
+    let routes = routes()?;
+    let mut known: HashMap<IpAddr, Option<String>> = HashMap::new();
+    Ok(Box::new(move |flow| {
+        let client = flow.client.ip().to_canonical();
+        known.entry(client).or_insert_with(|| routes.interface_to(client)).clone().map(PathGroup::Interface)
+    }))
 }
 
 fn advise(
@@ -99,11 +135,17 @@ fn advise(
     status: &ProxyStatus,
     experiment: &[ExperimentRow],
 ) -> Result<PathAdvice, CommandError> {
-    let measured = experiment.iter().find(|row| row.prefix.as_deref() == Some(&path.prefix) && row.size.is_none()).cloned();
+    let measured =
+        experiment.iter().find(|row| row.size.is_none() && row.prefix.as_deref().is_some_and(|prefix| is_of(&path.group, prefix))).cloned();
     let (recommendation, why) = recommend((rate, trials), &path, status, measured.as_ref())?;
     let mut advice = PathAdvice { path, recommendation, why, experiment: measured, config: None };
     advice.config = advice.lines();
     Ok(advice)
+}
+
+/// Whether a row of the experiment is about this group: its rows are of prefixes.
+fn is_of(group: &PathGroup, prefix: &str) -> bool {
+    matches!(group, PathGroup::Prefix(net) if net.to_string() == prefix)
 }
 
 /// The gain that an experiment has shown, if it is strong enough to decide.
@@ -175,7 +217,14 @@ fn recommend(
         AdviceVerdict::CannotTell => return none("the simulated gain may be chance".into(), why),
     }
     let buffers = advisor.buffer_results(advice.objective, &trials.simulate(&advisor.buffers(&gain.candidate))?);
-    Ok((Recommendation::Split(settings(&advice, buffer_to_configure(&buffers))), why))
+    let mut settings = settings(&advice, buffer_to_configure(&buffers));
+    if settings.capacity.is_some() {
+        // The link is that of the leg which sends.
+        let [client, server] = path.ends;
+        let peer = if path.is_download() { client } else { server };
+        settings.link = routes()?.interface_to(peer);
+    }
+    Ok((Recommendation::Split(settings), why))
 }
 
 fn settings(advice: &Advice, buffer_bytes: Option<u64>) -> SplitSettings {
@@ -187,6 +236,7 @@ fn settings(advice: &Advice, buffer_bytes: Option<u64>) -> SplitSettings {
         },
         control: candidate.control.clone(),
         capacity: candidate.capacity.map(|capacity| capacity.to_string()),
+        link: None,
         buffer_bytes,
     }
 }

@@ -2,13 +2,13 @@
 //! configuration.
 
 use crate::output;
-use monitor::MeasuredPath;
+use monitor::{MeasuredPath, PathGroup};
 use proxy::ExperimentRow;
 use serde::Serialize;
 use std::{fmt::Write as _, time::Duration};
 use units::{Bytes, Rate};
 
-/// What to do with the connections to a prefix.
+/// What to do with the connections of a path.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "action")]
 pub(super) enum Recommendation {
@@ -30,6 +30,8 @@ pub(super) struct SplitSettings {
     pub(super) leg: &'static str,
     pub(super) control: String,
     pub(super) capacity: Option<String>,
+    /// The interface whose capacity that is.
+    pub(super) link: Option<String>,
     pub(super) buffer_bytes: Option<u64>,
 }
 
@@ -40,7 +42,7 @@ pub(super) struct PathAdvice {
     pub(super) recommendation: Recommendation,
     /// Sentences.
     pub(super) why: Vec<String>,
-    /// What the experiment has shown of this prefix.
+    /// What the experiment has shown of this prefix; absent for an interface.
     pub(super) experiment: Option<ExperimentRow>,
     /// Lines for the configuration.
     pub(super) config: Option<String>,
@@ -49,21 +51,26 @@ pub(super) struct PathAdvice {
 impl PathAdvice {
     /// The name of the profile in the configuration.
     fn profile(&self) -> String {
-        format!("advice-{}", self.path.prefix.replace(['/', ':'], "-"))
+        format!("advice-{}", self.path.group.to_string().replace(['/', ':'], "-"))
     }
 
     /// What to add to the configuration.
     pub(super) fn lines(&self) -> Option<String> {
-        let prefix = &self.path.prefix;
+        let group = &self.path.group;
+        let condition = match group {
+            PathGroup::Prefix(_) => "to",
+            PathGroup::Interface(_) => "in",
+        };
         match &self.recommendation {
-            Recommendation::Bypass => Some(format!("[[rule]]\nto     = \"{prefix}\"\naction = \"bypass\"\n")),
+            Recommendation::Bypass => Some(format!("[[rule]]\n{condition}     = \"{group}\"\naction = \"bypass\"\n")),
             Recommendation::Split(settings) => {
                 let profile = self.profile();
                 let mut text = format!("[[leg]]\nname    = \"{profile}\"\ncontrol = \"{}\"\n", settings.control);
                 if let Some(capacity) = &settings.capacity {
                     let _ = writeln!(text, "capacity = \"{capacity}\"");
+                    text.extend(settings.link.iter().map(|link| format!("link     = \"{link}\"\n")));
                 }
-                let _ = write!(text, "\n[[rule]]\nto   = \"{prefix}\"\n{:4} = \"{profile}\"\n", settings.leg);
+                let _ = write!(text, "\n[[rule]]\n{condition}   = \"{group}\"\n{:4} = \"{profile}\"\n", settings.leg);
                 Some(text)
             }
             Recommendation::None { .. } => None,
@@ -81,7 +88,7 @@ pub(super) fn text(all: &[PathAdvice], time: Duration) -> String {
     }
     let mut out = String::new();
     for advice in all {
-        let MeasuredPath { prefix, flows, near, far, control, .. } = &advice.path;
+        let MeasuredPath { group, flows, near, far, control, .. } = &advice.path;
         let loss = |loss: Option<f64>| loss.map_or("unknown".into(), |loss| format!("{:.2} %", loss * 100.0));
         let what = match &advice.recommendation {
             Recommendation::Split(settings) => {
@@ -93,7 +100,7 @@ pub(super) fn text(all: &[PathAdvice], time: Duration) -> String {
             Recommendation::None { why } => format!("no advice: {why}"),
         };
         let head = format!(
-            "{prefix}: {what}. Measured of {flows} connections: round trips {:.0} ms near and {:.0} ms far, losses {} near and {} far, at most \
+            "{group}: {what}. Measured of {flows} connections: round trips {:.0} ms near and {:.0} ms far, losses {} near and {} far, at most \
              {}, now with {control}. {}",
             near.rtt_s * 1e3,
             far.rtt_s * 1e3,
@@ -124,12 +131,14 @@ pub(super) fn buffer(all: &[PathAdvice]) -> Option<u64> {
 }
 
 #[cfg(test)]
-pub(super) fn example(prefix: &str, recommendation: Recommendation) -> PathAdvice {
+pub(super) fn example(group: &str, recommendation: Recommendation) -> PathAdvice {
     use monitor::MeasuredLeg;
     use proxy::Limiter;
+    use std::net::IpAddr;
     let leg = |rtt_s, loss| MeasuredLeg { rtt_s, loss };
     let path = MeasuredPath {
-        prefix: prefix.into(),
+        ends: [[10, 0, 0, 1], [192, 0, 2, 9]].map(IpAddr::from),
+        group: group.parse().map_or_else(|_| PathGroup::Interface(group.into()), PathGroup::Prefix),
         flows: 7,
         down_bytes: 7_000_000,
         up_bytes: 1000,
@@ -152,15 +161,23 @@ mod tests {
 
     #[test]
     fn advice_has_the_lines_of_the_configuration() {
-        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: Some("20Mbit".into()), buffer_bytes: Some(4 << 20) };
+        let settings = SplitSettings {
+            leg: "near",
+            control: "bbr".into(),
+            capacity: Some("20Mbit".into()),
+            link: Some("sat0".into()),
+            buffer_bytes: Some(4 << 20),
+        };
         let split = example("2001:db8::/48", Recommendation::Split(settings));
         let bypass = example("192.0.2.0/24", Recommendation::Bypass);
-        let lines = [split.config.as_deref().unwrap(), bypass.config.as_deref().unwrap()].join("\n");
+        let of_interface = example("sat0", Recommendation::Bypass);
+        let lines = [&split, &bypass, &of_interface].map(|advice| advice.config.as_deref().unwrap()).join("\n");
         let file = format!("{lines}\n[[listen]]\ntransparent = \"[::]:5000\"\n");
         let config = proxy::Service::parse(&file, "test").unwrap().config;
         assert_eq!(config.policy.rules[0].near.as_deref(), config.policy.legs[0].name.as_deref());
         assert_eq!(config.policy.legs[0].profile.control.as_deref(), Some("bbr"));
         assert_eq!(config.policy.rules[1].action, intercept::Action::Bypass);
+        assert_eq!(config.policy.rules[2].inward.len(), 1);
         let all = [split, bypass];
         let shown = text(&all, Duration::from_secs(10));
         assert!(

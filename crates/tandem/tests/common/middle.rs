@@ -26,6 +26,19 @@ delay = "16ms"
 [[flow]]
 bytes = "1B"
 "#;
+/// A client behind a satellite.
+const SATELLITE: &str = r#"
+name = "satellite"
+[[link]]
+rate  = "20Mbit"
+delay = "150ms"
+loss  = { per_packet = "1%" }
+[[link]]
+rate  = "100Mbit"
+delay = "5ms"
+[[flow]]
+bytes = "1B"
+"#;
 const SPLIT: &str = "[[split]]\nafter = 1\nbuffer = \"256KiB\"\n";
 
 /// A client, a router, and a server; the client is the prober.
@@ -36,6 +49,11 @@ pub(crate) struct Middle {
 /// A router that only forwards.
 pub(crate) fn plain() -> Middle {
     Middle::new(LINKS)
+}
+
+/// A router that only forwards, with a lossy satellite before the client.
+pub(crate) fn satellite() -> Middle {
+    Middle::new(SATELLITE)
 }
 
 /// A router with the proxy.
@@ -64,6 +82,11 @@ impl Middle {
     /// The server's addresses: IPv4, IPv6.
     pub(crate) fn addresses(&self) -> [IpAddr; 2] {
         self.network.receiver_addresses()
+    }
+
+    /// The client's addresses: IPv4, IPv6.
+    pub(crate) fn client_addresses(&self) -> [IpAddr; 2] {
+        self.network.sender_addresses()
     }
 
     /// Redirects IPv4 connections to these ports of the server to a program on the router.
