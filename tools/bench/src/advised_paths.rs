@@ -1,6 +1,6 @@
 //! Compares the advice of `tandem advise` for three paths with BBR senders with lab runs.
 
-use crate::scenario_runs::ScenarioRuns;
+use crate::scenario_runs::{ScenarioRuns, fill, mean_flow, note_invalid, variants};
 use advise::{AdviceVerdict, Advisor, buffer_to_configure};
 use anyhow::{Context as _, Result};
 use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
@@ -45,9 +45,9 @@ impl AdvisedPaths {
     }
 
     fn advise(&self, path: &std::path::Path, table: &mut SampleTable, record: &mut MeasurementRecord) -> Result<()> {
-        let scenario = crate::scenario_runs::variants(path)?.remove(0).scenario;
+        let scenario = variants(path)?.remove(0).scenario;
         let advisor = Advisor::new(&scenario)?;
-        let simulate = |variants: &[Variant]| self.runs.with_seeds(self.sim_seeds).play(variants, || Box::new(sim::Sim::default()));
+        let simulate = |variants: &[Variant]| self.runs.with_seeds(self.sim_seeds).sim(variants);
         let candidates = advisor.candidates();
         let advice = advisor.advice(&simulate(&candidates)?, &[])?;
         let row = table.row(&scenario.name);
@@ -66,16 +66,13 @@ impl AdvisedPaths {
         } else {
             row.set(ADVICE, "do not split");
         }
-        let lab = self.runs.play(&variants, || Box::new(lab::Lab::default()))?;
-        let sim = self.runs.play(&variants, || Box::new(sim::Sim::default()))?;
+        let (lab, sim) = (self.runs.lab(&variants)?, self.runs.sim(&variants)?);
         for (engine, outcomes) in [&sim, &lab].into_iter().enumerate() {
             for (case, column) in [(CASES[0], AS_IS[engine]), (CASES[1], ADVISED[engine])] {
-                for (seed, outcome) in crate::scenario_runs::rounds(outcomes, case) {
-                    row.add(column, seed, outcome.mean_flow_s().with_context(|| format!("{case}: not all flows ended"))?);
-                }
+                fill(row, column, (outcomes, case), mean_flow)?;
             }
         }
-        crate::scenario_runs::note_invalid(record, &lab);
+        note_invalid(record, &lab);
         Ok(())
     }
 }

@@ -256,14 +256,16 @@ impl<'a> RunningProxy<'a> {
     fn gains(&self, flows: u64) -> Result<Vec<Option<[f64; 3]>>> {
         let begun = Instant::now();
         loop {
-            let view: View = serde_json::from_slice(&self.ask("experiment")?)?;
+            let answer = self.ask("experiment")?;
+            let view: View = serde_json::from_slice(&answer)?;
             let row = |class: &str| view.rows.iter().find(|row| row.prefix.is_none() && row.size.as_deref().unwrap_or("all") == class);
             let complete = row("all").map_or(0, |row| row.unsplit + row.split);
             if complete == flows {
                 let gain = |class| row(class)?.gain.as_ref().map(|gain| [gain.ratio, gain.low, gain.high]);
                 return Ok(CLASSES.map(gain).into());
             }
-            ensure!(begun.elapsed() < PATIENCE, "{complete} of {flows} connections have a time");
+            let said = String::from_utf8_lossy(&answer);
+            ensure!(begun.elapsed() < PATIENCE, "{complete} of {flows} connections have a time: {}", said.trim());
             thread::sleep(Duration::from_millis(200));
         }
     }

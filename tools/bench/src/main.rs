@@ -8,14 +8,17 @@
 //! better of its networks (`network_pairs`). `paths`: the data path over rates, round trips and
 //! buffers (`path_sweep`). `engines`, `downloads`: scenarios on the lab and in the simulator, and
 //! over two networks (`scenario_runs`). `advice`: what `tandem advise` says of three paths, and the
-//! lab (`advised_paths`). `pepsal`: PEPsal beside the proxy over a satellite link. `quic`: page
+//! lab (`advised_paths`). `bbr`: BBR beside the kernel's own and in the simulator (`bbr_versions`).
+//! `pepsal`: PEPsal beside the proxy over a satellite link. `python-study`: a study in Python beside
+//! the same by ns-3. `python-sweeps`: one sweep from Python on cores and on a cluster. `quic`: page
 //! loads of a browser with QUIC and without (`quic_pages`). `traces`: controllers over recorded
 //! links (`varying_links`). `equations`: how fast the models are evaluated. `experiment`: how often
 //! the interval of the proxy's experiment covers the true gain. `simulator`: how fast it is
-//! (`simulator_speed`). `ns2`: the simulator beside ns-2. `python-study`: a study in Python beside
-//! the same by ns-3. `large-trace`: how fast the detector reads a trace.
+//! (`simulator_speed`). `ns2`: the simulator beside ns-2. `large-trace`: how fast the detector reads
+//! a trace.
 
 mod advised_paths;
+mod bbr_versions;
 mod bond_cost;
 mod buffer_auto;
 mod comparison;
@@ -33,6 +36,7 @@ mod other_program;
 mod path_sweep;
 mod pepsal;
 mod python_study;
+mod python_sweeps;
 mod quic_pages;
 mod rival;
 mod scenario_runs;
@@ -65,6 +69,7 @@ enum BenchCommand {
     #[command(hide = true)]
     Bare(minimal_relay::MinimalRelay),
     Advice(advised_paths::AdvisedPaths),
+    Bbr(bbr_versions::BbrVersions),
     Bond(bond_cost::BondCost),
     BufferAuto(buffer_auto::BufferAuto),
     #[command(hide = true)]
@@ -82,6 +87,7 @@ enum BenchCommand {
     Pepsal(pepsal::PepsalComparison),
     Proxy(comparison::ProxyComparison),
     PythonStudy(python_study::PythonStudy),
+    PythonSweeps(python_sweeps::PythonSweeps),
     Quic(quic_pages::QuicPages),
     Simulator(simulator_speed::SimulatorSpeed),
     Render(RenderPages),
@@ -119,6 +125,7 @@ fn main() -> Result<ExitCode> {
         BenchCommand::Copy(copying) => copying.run(),
         BenchCommand::Render(pages) => pages.run(),
         BenchCommand::Advice(advice) => measure("advice", to, |record| advice.measure(record)),
+        BenchCommand::Bbr(versions) => measure("bbr", to, |record| versions.measure(record)),
         BenchCommand::Bond(bond) => measure("bond", to, |record| bond.measure(record)),
         BenchCommand::BufferAuto(buffers) => measure("buffer-auto", to, |record| buffers.measure(record)),
         BenchCommand::Control(control) => measure("control", to, |record| control.measure(record)),
@@ -141,6 +148,7 @@ fn main() -> Result<ExitCode> {
         BenchCommand::Pepsal(pepsal) => measure("pepsal", to, |record| pepsal.measure(record)),
         BenchCommand::Proxy(proxy) => measure("proxy", to, |record| proxy.measure(record)),
         BenchCommand::PythonStudy(study) => measure("python-study", to, |record| study.measure(record)),
+        BenchCommand::PythonSweeps(sweeps) => measure("python-sweeps", to, |record| sweeps.measure(record)),
         BenchCommand::Quic(pages) => measure("quic", to, |record| pages.measure(record)),
         BenchCommand::Simulator(speed) => measure("simulator", to, |record| speed.measure(record)),
         BenchCommand::Traces(links) => measure("traces", to, |record| links.measure(record)),

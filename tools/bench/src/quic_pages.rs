@@ -71,7 +71,7 @@ pub(crate) struct QuicPages {
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
     /// The program under test
-    #[arg(long, default_value = "target/release/tandem", value_name = "PROGRAM")]
+    #[arg(long, default_value = "tandem", value_name = "PROGRAM")]
     tandem: PathBuf,
     /// The browser
     #[arg(long, default_value = "chromium", value_name = "PROGRAM")]

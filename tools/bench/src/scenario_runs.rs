@@ -2,7 +2,7 @@
 //! simulator, and downloads over two networks.
 
 use anyhow::{Context as _, Result, ensure};
-use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
+use measurements::{MeasurementRecord, SampleColumn, SampleRow, SampleStatistic, SampleTable};
 use outcome::{Engine, Outcome};
 use runner::{RunOptions, RunOrder, SeedRange};
 use scenario::{ScenarioFile, Variant};
@@ -55,12 +55,22 @@ impl ScenarioRuns {
     }
 
     /// Plays all cases on an engine. A run is repeated while the machine cannot keep up with it.
-    pub(crate) fn play(&self, variants: &[Variant], engine: fn() -> Box<dyn Engine + Send>) -> Result<Vec<Outcome>> {
+    fn play(&self, variants: &[Variant], engine: fn() -> Box<dyn Engine + Send>) -> Result<Vec<Outcome>> {
         let seeds = SeedRange { first: None, count: self.seeds };
         let runs = runner::plan(variants, seeds, RunOrder::BySeed, |_, _| engine());
         let (outcomes, failed) = runner::sort_answers(runner::run_all(runs, RunOptions { jobs: self.jobs, tries: 3, progress: true }));
         ensure!(failed.is_empty(), "{}", failed[0]);
         Ok(outcomes)
+    }
+
+    /// Plays all cases on the lab.
+    pub(crate) fn lab(&self, variants: &[Variant]) -> Result<Vec<Outcome>> {
+        self.play(variants, || Box::new(lab::Lab::default()))
+    }
+
+    /// Plays all cases in the simulator.
+    pub(crate) fn sim(&self, variants: &[Variant]) -> Result<Vec<Outcome>> {
+        self.play(variants, || Box::new(sim::Sim::default()))
     }
 }
 
@@ -72,9 +82,28 @@ pub(crate) fn variants(path: &Path) -> Result<Vec<Variant>> {
     Ok(ScenarioFile::parse_with(&text, &path.display().to_string(), Arc::new(open))?.variants(&[])?)
 }
 
-/// The rounds of a case, each with its outcome if it is valid.
-pub(crate) fn rounds<'a>(outcomes: &'a [Outcome], case: &'a str) -> impl Iterator<Item = (usize, &'a Outcome)> {
-    outcomes.iter().filter(move |outcome| outcome.case == case).enumerate().filter(|(_, outcome)| outcome.valid)
+/// Puts a figure of each valid run of a case into a column.
+pub(crate) fn fill(
+    row: &mut SampleRow,
+    column: &str,
+    (outcomes, case): (&[Outcome], &str),
+    figure: impl Fn(&Outcome) -> Result<f64>,
+) -> Result<()> {
+    let of_case = outcomes.iter().filter(|outcome| outcome.case == case).enumerate();
+    for (round, outcome) in of_case.filter(|(_, outcome)| outcome.valid) {
+        row.add(column, round, figure(outcome).with_context(|| case.to_owned())?);
+    }
+    Ok(())
+}
+
+/// The mean time of a run's flows, seconds.
+pub(crate) fn mean_flow(outcome: &Outcome) -> Result<f64> {
+    outcome.mean_flow_s().context("not all flows ended")
+}
+
+/// The goodput of a run, Mbit/s.
+pub(crate) fn goodput(outcome: &Outcome) -> Result<f64> {
+    Ok(outcome.goodput_bps / 1e6)
 }
 
 /// Says in the record how many runs of a scenario are left out.
@@ -92,8 +121,7 @@ impl EngineComparison {
     pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
         record.rounds = self.runs.seeds;
         let variants = variants(&self.scenario)?;
-        let lab = self.runs.play(&variants, || Box::new(lab::Lab::default()))?;
-        let sim = self.runs.play(&variants, || Box::new(sim::Sim::default()))?;
+        let (lab, sim) = (self.runs.lab(&variants)?, self.runs.sim(&variants)?);
         const TIMES: [&str; 2] = ["lab, mean flow", "simulator, mean flow"];
         const GOODPUT: [&str; 2] = ["lab, goodput", "simulator, goodput"];
         let columns = vec![
@@ -108,12 +136,9 @@ impl EngineComparison {
         let mut table = SampleTable::new("cases", "case", columns);
         for variant in &variants {
             let row = table.row(&variant.case);
-            for (outcomes, (time, goodput)) in [(&lab, (TIMES[0], GOODPUT[0])), (&sim, (TIMES[1], GOODPUT[1]))] {
-                for (seed, outcome) in rounds(outcomes, &variant.case) {
-                    let mean = outcome.mean_flow_s().with_context(|| format!("{}: not all flows ended", variant.case))?;
-                    row.add(time, seed, mean);
-                    row.add(goodput, seed, outcome.goodput_bps / 1e6);
-                }
+            for (outcomes, (time, rate)) in [(&lab, (TIMES[0], GOODPUT[0])), (&sim, (TIMES[1], GOODPUT[1]))] {
+                fill(row, time, (outcomes, &variant.case), mean_flow)?;
+                fill(row, rate, (outcomes, &variant.case), goodput)?;
             }
         }
         note_invalid(record, &lab);
@@ -130,7 +155,7 @@ impl BondDownloads {
     pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
         record.rounds = self.runs.seeds;
         let variants = variants(&self.scenario)?;
-        let lab = self.runs.play(&variants, || Box::new(lab::Lab::default()))?;
+        let lab = self.runs.lab(&variants)?;
         const HEADS: [(&str, &str); 3] = [("bond", ""), ("Multipath TCP", MPTCP), ("the better one alone", ALONE)];
         let mut columns: Vec<_> = HEADS.iter().map(|(head, _)| SampleColumn::new(head, "Mbit/s", 2)).collect();
         columns.push(SampleColumn::quotient("bond over that one", HEADS[0].0, HEADS[2].0, 2));
@@ -139,7 +164,7 @@ impl BondDownloads {
             let row = table.row(&variant.case);
             for (head, ending) in HEADS {
                 let case = format!("{}{ending}", variant.case);
-                rounds(&lab, &case).for_each(|(seed, outcome)| row.add(head, seed, outcome.goodput_bps / 1e6));
+                fill(row, head, (&lab, &case), goodput)?;
             }
         }
         note_invalid(record, &lab);

@@ -1,4 +1,4 @@
-//! The tables of `docs/benchmarks.md` and `docs/python-study.md` are those of the records in
+//! The tables of `docs/benchmarks.md`, and of the pages beside it, are those of the records in
 //! `benchmarks/`.
 
 use std::{
@@ -12,7 +12,7 @@ fn root() -> PathBuf {
 }
 
 /// The pages with tables of records.
-const PAGES: [&str; 2] = ["docs/benchmarks.md", "docs/python-study.md"];
+const PAGES: [&str; 3] = ["docs/benchmarks.md", "docs/explanations/bbr.md", "docs/python-study.md"];
 
 /// Makes the tables of a page in place, and returns its text.
 fn render(path: &Path) -> String {

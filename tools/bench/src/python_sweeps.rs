@@ -1,0 +1,89 @@
+//! One sweep from Python, played on one core, on two, and by Dask: how long each takes, and whether
+//! all give the same table.
+
+use anyhow::{Context as _, Result, ensure};
+use measurements::{MeasurementRecord, SampleColumn, SampleTable};
+use serde::Deserialize;
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    process::{Command, Stdio},
+};
+
+/// Plays one sweep from Python on one core, on two, on a cluster of Dask, and on workers of which
+/// one is killed, as is the client
+#[derive(Debug, clap::Args)]
+pub(crate) struct PythonSweeps {
+    /// Runs: a multiple of 400
+    #[arg(long, default_value_t = 20_000)]
+    runs: u64,
+    /// A Python interpreter with tandem-net and its extras arrow and dask
+    #[arg(long, value_name = "PYTHON", default_value = "python3")]
+    python: String,
+}
+
+/// A way to play the sweep.
+#[derive(Debug, Deserialize)]
+struct PlayedSweep {
+    way: String,
+    wall_s: f64,
+    /// The hash of its Parquet file.
+    digest: String,
+    /// Rows that were written when the client was killed.
+    kept: Option<u64>,
+}
+
+const TIME: &str = "time";
+const SPEED: &str = "runs a second";
+const OVERHEAD: &str = "over two cores, a run";
+
+impl PythonSweeps {
+    pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
+        record.rounds = 1;
+        let columns = vec![
+            SampleColumn::new(TIME, "s", 1),
+            SampleColumn::new(SPEED, "", 0),
+            SampleColumn::times(TIME, "one core"),
+            SampleColumn::new(OVERHEAD, "ms of a core", 2),
+        ];
+        let mut table = SampleTable::new("sweeps", "played on", columns);
+        let played = self.play()?;
+        let two_cores = played.iter().find(|sweep| sweep.way == "two cores").context("the sweep was not played on two cores")?.wall_s;
+        for sweep in &played {
+            ensure!(sweep.digest == played[0].digest, "{} gives another table than {}", sweep.way, played[0].way);
+            let row = table.row(&sweep.way);
+            row.add(TIME, 0, sweep.wall_s);
+            row.add(SPEED, 0, self.runs as f64 / sweep.wall_s);
+            if sweep.way.starts_with("Dask") {
+                row.add(OVERHEAD, 0, 2.0 * (sweep.wall_s - two_cores) / self.runs as f64 * 1e3);
+            }
+            if let Some(kept) = sweep.kept {
+                record.notes.push(format!("The client was killed when {kept} rows were written; they were not played again."));
+            }
+        }
+        record.notes.push(format!("{} runs each. All four Parquet files are the same, byte for byte.", self.runs));
+        record.tables = vec![table];
+        Ok(())
+    }
+
+    fn play(&self) -> Result<Vec<PlayedSweep>> {
+        ensure!(
+            self.runs > 0 && self.runs.is_multiple_of(400),
+            "cannot play {} runs: the sweep has 400 points; give a multiple of 400",
+            self.runs
+        );
+        // A file of its own, which the script starts again as a client.
+        let mut script = tempfile::Builder::new().suffix(".py").tempfile().context("cannot make a file for the script")?;
+        script.write_all(include_bytes!("python_sweeps.py"))?;
+        let mut command = Command::new(&self.python);
+        command.arg(script.path()).arg(self.runs.to_string()).stdout(Stdio::piped());
+        let mut python = command.spawn().with_context(|| format!("cannot run {}", self.python))?;
+        let mut played = Vec::new();
+        for line in BufReader::new(python.stdout.take().context("its output is a pipe")?).lines() {
+            let line = line?;
+            eprintln!("{line}");
+            played.push(serde_json::from_str(&line).with_context(|| format!("the script printed {line:?}"))?);
+        }
+        ensure!(python.wait()?.success(), "the script failed");
+        Ok(played)
+    }
+}
