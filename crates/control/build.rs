@@ -12,8 +12,8 @@ fn main() {
     cc::Build::new().file("c/native.c").std("gnu11").opt_level(2).warnings(true).extra_warnings(true).compile("tandem_control");
 }
 
-/// Hash of the interface: FNV-1a of the files that define it. The files of own controllers have it, so
-/// that one that was built for another interface is refused.
+/// Hash of the interface: FNV-1a of the files that define it. The files of own controllers have it,
+/// so that one that was built for another interface is refused.
 fn interface() -> String {
     let mut hash = 0x811c_9dc5_u32;
     for file in INTERFACE {

@@ -1,5 +1,5 @@
-//! The file of an own controller, `NAME.ctl`: a line of JSON that describes it, then its program for
-//! the simulator, then its BPF object for the kernel.
+//! The file of an own controller, `NAME.ctl`: a line of JSON that describes it, then its program
+//! for the simulator, then its BPF object for the kernel.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, path::Path};

@@ -371,8 +371,8 @@ impl RawTunable {
     }
 }
 
-/// What the program of an own controller works on (`struct td_simulated`, c/own_simulated.c). It has
-/// integers only, so that whatever the program writes is valid.
+/// What the program of an own controller works on (`struct td_simulated`, c/own_simulated.c). It
+/// has integers only, so that whatever the program writes is valid.
 #[repr(C)]
 pub(crate) struct Frame {
     flow: FlowState,

@@ -280,7 +280,7 @@ impl ControllerState {
         }
     }
 
-    /// As [`step`](Self::step), for own controllers whose program may be faulty.
+    /// As [`step`](Self::step), for own controllers: their programs may be faulty.
     ///
     /// # Errors
     /// When its program fails. Nothing is changed then.

@@ -30,8 +30,8 @@ pub struct OwnController {
     distrust: Option<String>,
 }
 
-/// The controllers that this process has read. They stay for as long as it runs, so that a controller
-/// is the same for all users of its name even if its file is replaced.
+/// The controllers that this process has read. They stay for as long as it runs, so that a
+/// controller is the same for all users of its name even if its file is replaced.
 static READ: Mutex<Vec<&'static OwnController>> = Mutex::new(Vec::new());
 
 impl OwnController {
@@ -61,8 +61,8 @@ impl OwnController {
         &self.tunables
     }
 
-    /// Passes an event to its program, which writes its decisions to `flow`, its state to `words` and
-    /// its part to `link`.
+    /// Passes an event to its program, which writes its decisions to `flow`, its state to `words`
+    /// and its part to `link`.
     pub(crate) fn step(
         &self,
         flow: &mut FlowState,
@@ -164,8 +164,8 @@ fn directories() -> Vec<PathBuf> {
     all
 }
 
-/// The directory of this user's own controllers: [`SYSTEM_DIRECTORY`] for root. `None`: the user has
-/// no home directory.
+/// The directory of this user's own controllers: [`SYSTEM_DIRECTORY`] for root. `None`: the user
+/// has no home directory.
 pub fn own_directory() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() { Some(SYSTEM_DIRECTORY.into()) } else { home_directory() }
 }
@@ -180,7 +180,8 @@ fn home_directory() -> Option<PathBuf> {
 /// file.
 fn take(read: &mut Vec<&'static OwnController>, file: &Path) -> Result<Option<&'static OwnController>, OwnError> {
     let unreadable = |error: io::Error| OwnError::Unreadable { file: file.into(), why: error.to_string() };
-    // Symbolic links are resolved first: who may change any part of the way decides what is read.
+    // Symbolic links are resolved first: a user with write access to any part of the path decides
+    // what is read.
     let path = match file.canonicalize() {
         Ok(path) => path,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -47,7 +47,7 @@ pub enum OwnError {
     Distrusted {
         /// The file.
         file: PathBuf,
-        /// Who may change what, and the cure.
+        /// Which users have write access to which file, and the cure.
         why: String,
     },
     /// Its program failed.

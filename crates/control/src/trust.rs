@@ -1,4 +1,5 @@
-//! Who may change a file: programs for the kernel come only from files that nobody else can change.
+//! Write access to files: programs for the kernel come only from files that no other user can
+//! change.
 
 use std::{
     fs::{File, Metadata},
@@ -11,9 +12,9 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// In such a directory, users cannot replace the files of others.
 const STICKY: u32 = 0o1000;
 
-/// Why the file at this path, which is without symbolic links, must not be trusted; `None` if it may
-/// be: it and every directory above it belong to root or to the user of this process, and nobody else
-/// may write to them.
+/// Why the file at this path, which is without symbolic links, must not be trusted; `None` if it
+/// may be: it and every directory above it belong to root or to the user of this process, and no
+/// other user may write to them.
 pub(crate) fn why_not(path: &Path, opened: &File) -> io::Result<Option<String>> {
     let user = rustix::process::geteuid().as_raw();
     if let Some(why) = why_not_this(path, &opened.metadata()?, user) {

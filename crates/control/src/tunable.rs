@@ -77,7 +77,7 @@ impl TunedController {
         self.try_begin(flow, link, now_us).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// As [`begin`](Self::begin), for own controllers whose program may be faulty.
+    /// As [`begin`](Self::begin), for own controllers: their programs may be faulty.
     ///
     /// # Errors
     /// When its program fails.

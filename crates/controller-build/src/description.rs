@@ -96,8 +96,8 @@ impl Fields<'_> {
     }
 }
 
-/// Hash of the program and its description, seven digits, as many as the kernel keeps of the name of
-/// a section.
+/// Hash of the program and its description, seven digits, as many as the kernel keeps of the name
+/// of a section.
 fn build(parts: &[&[u8]]) -> String {
     let bytes = parts.iter().copied().flatten();
     let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));

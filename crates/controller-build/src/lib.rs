@@ -1,5 +1,5 @@
-//! Builds a user's own congestion controller: compiles its header by clang for the simulator and for
-//! the kernel, tries it, has the kernel's verifier check it, and writes its file.
+//! Builds a user's own congestion controller: compiles its header by clang for the simulator and
+//! for the kernel, tries it, has the kernel's verifier check it, and writes its file.
 //!
 //! The form of such a header is in `docs/how-to/own-controller.md`. How a built controller is found
 //! and run is in crate `control`, how it is loaded in crate `kernel`.

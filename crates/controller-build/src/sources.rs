@@ -24,7 +24,7 @@ fn text(name: &str) -> &'static str {
 }
 
 /// Writes the headers that a controller can include to a directory, which is created: the interface
-/// (`intf.h`), and the controllers of Tandem, whose parts can be used.
+/// (`intf.h`), and the controllers of Tandem, which have functions to include.
 ///
 /// # Errors
 /// When the directory cannot be written.

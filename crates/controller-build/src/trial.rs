@@ -43,8 +43,8 @@ fn connection(tuned: &TunedController, has_link: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// The next event: mostly acknowledgements, with some losses, timeouts and pauses. Also changes what
-/// TCP and the monitor report.
+/// The next event: mostly acknowledgements, with some losses, timeouts and pauses. Also changes
+/// what TCP and the monitor report.
 fn next(random: &mut Pcg64Mcg, flow: &mut FlowState, link: &mut LinkRecord, now_us: &mut u64) -> Event {
     *now_us += random.random_range(50..20_000);
     let acked = random.random_range(0..64);

@@ -166,7 +166,8 @@ fn the_interpreter_decides_as_the_native_build_of_every_controller() {
         let name = format!("own{number}");
         let header = directory.path().join(format!("{name}.h"));
         fs::write(&header, renamed(native, &name)).unwrap();
-        // Without the verifier, which takes a minute for all of them; a test of crate `kernel` asks it.
+        // Without the verifier, which takes a minute for all of them; a test of crate `kernel` asks
+        // it.
         let Draft { controller: own, warnings, .. } =
             controller_build::draft(&header).unwrap_or_else(|error| panic!("{native:?}: {error}"));
         assert_eq!(warnings, "", "{native:?}");
@@ -205,7 +206,7 @@ fn the_kernel_decides_as_the_interpreter() {
     }
 }
 
-/// A header whose function has this body.
+/// A header with a function that has this body.
 fn with_body(name: &str, before: &str, body: &str) -> String {
     format!(
         "#include \"intf.h\"\n{before}\nstruct td_{name}_state {{ u32 count; u32 more; }};\n#define td_{name}_WANTS 0\n\

@@ -101,7 +101,8 @@ impl ReceiveBound {
         let (Some(lower), Some(present)) = (self.lower, self.bytes) else { return Ok(true) };
         let info = sys::tcp_info(socket)?;
         let (window, used, received) = (info.rcv_wnd as usize, sys::receive_memory(socket)?.used, sys::received(socket));
-        // Assumes that packets in flight have the same ratio as those in the queue, if that has some.
+        // Assumes that packets in flight have the same ratio as those in the queue, if that has
+        // some.
         let in_flight = if received > ENOUGH_FOR_RATIO { window * used / received } else { window * MOST_OVERHEAD };
         // A closed window admits nothing: the queue may exceed its buffer until it is read.
         let admitted = if window < info.rcv_mss as usize { 0 } else { used + in_flight.min(window * MOST_OVERHEAD) };
@@ -223,7 +224,8 @@ pub fn bound_receive(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     sys::clamp_window(&socket, bytes)
 }
 
-/// As [`bound_receive`], for a socket before its handshake whose bound may become up to `most` later.
+/// As [`bound_receive`], for a socket before its handshake. Its bound may become up to `most`
+/// later.
 ///
 /// The window scale has to fit `most`, and the first window must not be larger than the bound: TCP
 /// does not take a window back. The kernel derives the scale from the clamp only if the buffer is

@@ -106,8 +106,8 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<LoadedController> 
     }
 }
 
-/// Has the kernel's verifier check a controller: with its defaults, and with each of its tunables at
-/// either end of its range, because the verifier knows their values and skips what they exclude.
+/// Has the kernel's verifier check a controller: with its defaults, and with each of its tunables
+/// at either end of its range, because the verifier knows their values and skips what they exclude.
 ///
 /// # Errors
 /// As [`load`]. The message of a refusal names the tunable, if it is not the default.
@@ -203,7 +203,8 @@ pub fn unload(name: &str) -> Result<()> {
     })
 }
 
-/// Unloads a pinned own controller whose file cannot be read. `None`: there is no such pin.
+/// Unloads a pinned own controller by its name, if its file cannot be read. `None`: there is no
+/// such pin.
 fn unpin_lost(name: &str) -> Option<Result<()>> {
     let name = name.strip_prefix("td_").unwrap_or(name);
     control::check_name(name).ok()?;

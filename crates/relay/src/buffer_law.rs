@@ -55,8 +55,8 @@ const INTERVAL_ROUND_TRIPS: u32 = 2;
 const REMEMBERED: usize = 16;
 /// The smallest increase, as a part of B: each costs system calls.
 const LEAST_INCREASE: u64 = 8;
-/// Time of the flow's rate that the reserve covers besides a quarter of the source's round trip: the
-/// latency of the proxy and bursts of acknowledgements.
+/// Time of the flow's rate that the reserve covers besides a quarter of the source's round trip:
+/// the latency of the proxy and bursts of acknowledgements.
 const RESERVE: Duration = Duration::from_millis(10);
 /// Memory of a packet's buffer over its payload in the worst common case (1500 bytes without GRO).
 const OVERHEAD: f64 = 1.6;
@@ -110,8 +110,8 @@ pub struct BufferSample {
     pub paused: bool,
 }
 
-/// The law of one direction. Call [`next`](Self::next) with each sample; samples may be taken at any
-/// times, but seldom samples find changes late.
+/// The law of one direction. Call [`next`](Self::next) with each sample; samples may be taken at
+/// any times, but seldom samples find changes late.
 #[derive(Debug, Clone)]
 pub struct BufferLaw {
     limits: BufferLimits,
@@ -218,8 +218,8 @@ impl BufferLaw {
         self.buffer
     }
 
-    /// How B is divided: as much as possible is the source's window, and the pipe and the unsent part
-    /// of the destination's queue bridge the latency of the proxy.
+    /// How B is divided: as much as possible is the source's window, and the pipe and the unsent
+    /// part of the destination's queue bridge the latency of the proxy.
     pub fn shares(&self) -> Shares {
         Shares::with_window(self.buffer as usize, self.in_passing() as usize)
     }

@@ -2,9 +2,10 @@
 //!
 //! [`Direction`] relays one way: zero-copy, by `splice` through a [`Pipe`], or by copying. Its
 //! bound exerts backpressure on the sender. [`Scratch`] has the pipes and the buffer that all
-//! connections of an event loop share. With a [`buffer_law`], the bound follows the flow. [`Reactor`] wraps the epoll of an event loop, [`Slab`] holds
-//! the objects that its events refer to. The split connections of the crate `proxy` and the bonded
-//! ones of the crate `multipath` both build on these.
+//! connections of an event loop share. With a [`buffer_law`], the bound follows the flow.
+//! [`Reactor`] wraps the epoll of an event loop, [`Slab`] holds the objects that its events refer
+//! to. The split connections of the crate `proxy` and the bonded ones of the crate `multipath` both
+//! build on these.
 //!
 //! These crates decide when an end of file is passed on, what the failure of a leg means, and which
 //! connections exist.

@@ -180,8 +180,8 @@ impl ScenarioFile {
     }
 }
 
-/// Passes on a variant for every combination of the values of `sets`. `written` are the intervals before
-/// these changes.
+/// Passes on a variant for every combination of the values of `sets`. `written` are the intervals
+/// before these changes.
 fn sweep(
     (table, files): (&Table, &AttachedFiles),
     case: &str,

@@ -27,8 +27,8 @@ pub struct ProxyConfig {
     /// B: the most payload that is held in each direction of a connection; none: the kernel's
     /// buffers are the only limit.
     pub buffer: Option<Bytes>,
-    /// Whether B of each direction follows its flow, up to `buffer`. Not for bonds, whose plain legs
-    /// have `buffer`.
+    /// Whether B of each direction follows its flow, up to `buffer`. Not for bonds, whose plain
+    /// legs have `buffer`.
     pub auto_buffer: bool,
     /// Number of worker threads.
     pub threads: usize,
@@ -88,8 +88,8 @@ impl ProxyConfig {
     /// enough for 100 Mbit/s at 600 ms.
     pub const AUTO_BUFFER_MAX: Bytes = Bytes(16 << 20);
 
-    /// [`AUTO_BUFFER_MAX`](Self::AUTO_BUFFER_MAX), or less: so much that the kernel can hold all that
-    /// a window has admitted (the maximum of `net.ipv4.tcp_rmem`).
+    /// [`AUTO_BUFFER_MAX`](Self::AUTO_BUFFER_MAX), or less: so much that the kernel can hold all
+    /// that a window has admitted (the maximum of `net.ipv4.tcp_rmem`).
     fn auto_buffer_max() -> Bytes {
         let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").unwrap_or_default();
         let most = text.split_whitespace().nth(2).and_then(|word| word.parse::<u64>().ok());

@@ -33,8 +33,8 @@ impl Drop for SetOnDrop<'_> {
 fn a_standing_queue_lowers_b_and_every_byte_arrives() {
     let bench = ForwardBench::before(listener(), auto(None));
     let (client, mut server) = bench.connect();
-    // With a buffer that the kernel tunes, its window would open in steps of more than B, which B has
-    // to bridge.
+    // With a buffer that the kernel tunes, its window would open in steps of more than B, which B
+    // has to bridge.
     socket2::SockRef::from(&server).set_recv_buffer_size(64 * 1024).unwrap();
     // The same bytes again and again, until B was low and some more have passed.
     let pattern = payload((1 << 20) + 7);
@@ -57,8 +57,8 @@ fn a_standing_queue_lowers_b_and_every_byte_arrives() {
         });
         let (mut room, mut at) = (vec![0; 16 * 1024], 0);
         loop {
-            // So slow until B is low that the queue stands also where this machine is busy, then as fast
-            // as possible.
+            // So slow until B is low that the queue stands also where this machine is busy, then as
+            // fast as possible.
             if !is_low.load(Relaxed) {
                 thread::sleep(Duration::from_millis(30));
             }

@@ -30,8 +30,8 @@ pub(super) enum ControlState {
 }
 
 impl CongestionControl {
-    /// The congestion control of a leg, one of `external` if it has the name; none if there is none of
-    /// this name. Its scenario has checked the tunables.
+    /// The congestion control of a leg, one of `external` if it has the name; none if there is none
+    /// of this name. Its scenario has checked the tunables.
     pub(crate) fn of(setting: &ControllerSetting, external: &[Arc<dyn ExternalController>]) -> Option<CongestionControl> {
         if let Some(control) = external.iter().find(|control| control.name() == setting.name) {
             return Some(CongestionControl::External(control.clone()));
