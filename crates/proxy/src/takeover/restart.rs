@@ -40,10 +40,14 @@ impl Takeovers {
         let begun = Instant::now();
         loop {
             let ended = next.try_wait().map_err(|why| format!("cannot wait for the new process: {why}"))?;
-            if let Phase::Left(report) = &*self.phase() {
-                return Ok(report.clone());
+            let phase = self.phase().clone();
+            if let Phase::Left(report) = phase {
+                return Ok(report);
             }
-            if let Some(status) = ended {
+            // It may have said why it ended: its last message is read when the phase is `Busy`.
+            if let Some(status) = ended
+                && !matches!(phase, Phase::Busy)
+            {
                 let why = self.failure().unwrap_or_else(|| format!("the new process ended before it was ready ({status}): see the log"));
                 return Err(why);
             }
