@@ -27,6 +27,7 @@ mod fast_open;
 mod loss_detection;
 mod newreno;
 mod output;
+mod pacing;
 mod rack;
 mod rate_sample;
 mod rate_sampling;

@@ -15,11 +15,11 @@ impl TcpSender {
     /// tcp_small_queue_check).
     #[inline]
     pub(super) fn must_defer(&mut self, net: &mut SimNetwork) -> bool {
-        (self.next_paced_send_ns > net.now || self.config.behind_shaper) && self.is_deferred(net)
+        (self.pacing.forbids(net.now) || self.config.behind_shaper) && self.is_deferred(net)
     }
 
     fn is_deferred(&mut self, net: &mut SimNetwork) -> bool {
-        if self.next_paced_send_ns > net.now {
+        if self.pacing.forbids(net.now) {
             self.arm_pacing(net);
             return true;
         }
@@ -140,22 +140,11 @@ impl TcpSender {
         }
         self.flow.sent += u64::from(segment.len);
         self.last_sent_ns = net.now;
-        self.update_pacing(segment.len, net.now);
+        let rate = if self.paced { self.flow.pacing_rate } else { 0 };
+        self.pacing.on_send(net.now, segment.len, self.segments_sent, rate, self.rtt.min_us(), self.settings.mss);
+        self.segments_sent += 1;
         let accepted = net.send(self.config.channel, packet);
         self.in_shaper += u32::from(self.config.behind_shaper && accepted);
-    }
-
-    /// Computes when pacing permits the next segment (tcp_update_skb_after_send). Half of the delay
-    /// of a late timer is made up for; the first ten segments are not paced.
-    fn update_pacing(&mut self, len: u32, now: u64) {
-        let before = self.next_paced_send_ns;
-        self.next_paced_send_ns = before.max(now);
-        let rate = self.flow.pacing_rate;
-        if rate > 0 && self.paced && self.segments_sent >= 10 {
-            let gap = u64::from(len) * 1_000_000_000 / rate;
-            self.next_paced_send_ns += gap - (self.next_paced_send_ns - before).min(gap / 2);
-        }
-        self.segments_sent += 1;
     }
 
     /// One of its packets has left the shaper of its host.

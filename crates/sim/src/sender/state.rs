@@ -2,6 +2,7 @@
 
 use super::{
     congestion_control::{CongestionControl, ControlState},
+    pacing::Pacing,
     rack::Rack,
     rate_sample::RateSampler,
     segment::{LOST, RETRANS, SACKED, SentSegment},
@@ -207,8 +208,7 @@ pub(crate) struct TcpSender {
     /// CWR is to be set on the next new segment (RFC 3168 §6.1.2).
     pub(super) send_cwr: bool,
 
-    /// When pacing permits the next segment, ns.
-    pub(super) next_paced_send_ns: u64,
+    pub(super) pacing: Pacing,
     pub(super) segments_sent: u64,
     /// Its own packets in the shaper of its host.
     pub(super) in_shaper: u32,
@@ -290,7 +290,7 @@ impl TcpSender {
             lost_by_corruption: false,
             kept_cwnd: None,
             send_cwr: false,
-            next_paced_send_ns: 0,
+            pacing: Pacing::default(),
             segments_sent: 0,
             in_shaper: 0,
             pending: PendingTimer::Idle,
@@ -412,8 +412,8 @@ impl TcpSender {
     /// Sets the pacing timer to the time of the next permitted segment.
     pub(super) fn arm_pacing(&mut self, net: &mut SimNetwork) {
         let key = self.key(ScheduledEventKind::Pacing);
-        if self.pacing_timer.due() != self.next_paced_send_ns {
-            net.events.set_timer(&mut self.pacing_timer, key, self.next_paced_send_ns);
+        if self.pacing_timer.due() != self.pacing.next_ns() {
+            net.events.set_timer(&mut self.pacing_timer, key, self.pacing.next_ns());
         }
     }
 
@@ -448,7 +448,7 @@ impl TcpSender {
             flow.lost = self.lost as u32;
             flow.marked = self.delivered_marked as u32;
             flow.app_limited = sampler.is_app_limited().into();
-            flow.pacing_wait_us = (self.next_paced_send_ns.saturating_sub(now) / 1000) as u32;
+            flow.pacing_wait_us = (self.pacing.next_ns().saturating_sub(now) / 1000) as u32;
         }
     }
 
