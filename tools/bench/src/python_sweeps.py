@@ -2,7 +2,7 @@
 
 On one core, on two, on a cluster of Dask of two processes, and on two workers in network namespaces
 of their own, of which one is killed, as is the client. The Parquet files must be the same.
-Usage: python_sweeps.py RUNS, as root, with tandem-net[arrow,dask] installed."""
+Usage: python_sweeps.py POINTS, as root, with tandem-net[arrow,dask] installed."""
 
 import hashlib
 import json
@@ -15,8 +15,7 @@ import time
 
 import tandem
 
-LOSSES = [0.0001 * 1.4**step for step in range(20)]
-DELAYS = [f"{5 * step}ms" for step in range(1, 21)]
+LOSSES = [0.0001 * 1.07**step for step in range(100)]
 # The host of the scheduler and of the client is the first.
 HOSTS = ["tandem-sweep", "tandem-sweep-1", "tandem-sweep-2"]
 SCHEDULER = "tcp://10.66.0.1:8786"
@@ -32,11 +31,11 @@ def study():
     )
 
 
-def play(runs, to, **where):
+def play(points, to, **where):
     """Plays the study, and returns how long it took."""
-    seeds = runs // (len(LOSSES) * len(DELAYS))
+    delays = [f"{step + 1}ms" for step in range(points // len(LOSSES))]
     begun = time.monotonic()
-    tandem.sweep(study(), over={"link.2.loss.per_packet": LOSSES, "link.2.delay": DELAYS}, seeds=seeds, to=to, **where)
+    tandem.sweep(study(), over={"link.2.loss.per_packet": LOSSES, "link.2.delay": delays}, seeds=1, to=to, **where)
     return time.monotonic() - begun
 
 
@@ -84,7 +83,7 @@ def build_hosts():
     ip("-n", HOSTS[0], "link", "set", "bridge", "up")
 
 
-def disturbed(runs, to):
+def disturbed(points, to):
     """On two workers in namespaces: one is killed after a quarter of the rows and another one joins;
     the client is killed after half of them and started again. Returns how long all took."""
     build_hosts()
@@ -93,15 +92,15 @@ def disturbed(runs, to):
     begun = time.monotonic()
 
     def client():
-        started.append(on(HOSTS[0], __file__, "--client", str(runs), to))
+        started.append(on(HOSTS[0], __file__, "--client", str(points), to))
         return started[-1]
 
     try:
         first = client()
-        wait_for_rows(to, runs // 4, first)
+        wait_for_rows(to, points // 4, first)
         started[2].send_signal(signal.SIGKILL)
         started.append(on(HOSTS[2], *WORKER))
-        wait_for_rows(to, runs // 2, first)
+        wait_for_rows(to, points // 2, first)
         first.send_signal(signal.SIGKILL)
         kept = rows_written(to)
         second = client()
@@ -126,17 +125,17 @@ def main():
         return
     import distributed
 
-    runs = int(sys.argv[1])
+    points = int(sys.argv[1])
     with tempfile.TemporaryDirectory() as directory:
         for way, workers in [("one core", 1), ("two cores", 2)]:
             to = f"{directory}/{workers}.parquet"
-            tell(way, play(runs, to, workers=workers), to)
+            tell(way, play(points, to, workers=workers), to)
         to = f"{directory}/dask.parquet"
         with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
             with distributed.Client(cluster) as client:
-                tell("Dask, two processes", play(runs, to, client=client), to)
+                tell("Dask, two processes", play(points, to, client=client), to)
         to = f"{directory}/disturbed.parquet"
-        wall_s, kept = disturbed(runs, to)
+        wall_s, kept = disturbed(points, to)
         tell("Dask, two namespaces, a worker and the client killed", wall_s, to, kept=kept)
 
 

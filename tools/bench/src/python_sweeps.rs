@@ -13,9 +13,9 @@ use std::{
 /// one is killed, as is the client
 #[derive(Debug, clap::Args)]
 pub(crate) struct PythonSweeps {
-    /// Runs: a multiple of 400
+    /// Points of the sweep: a multiple of 100
     #[arg(long, default_value_t = 20_000)]
-    runs: u64,
+    points: u64,
     /// A Python interpreter with tandem-net and its extras arrow and dask
     #[arg(long, value_name = "PYTHON", default_value = "python3")]
     python: String,
@@ -33,8 +33,8 @@ struct PlayedSweep {
 }
 
 const TIME: &str = "time";
-const SPEED: &str = "runs a second";
-const OVERHEAD: &str = "over two cores, a run";
+const SPEED: &str = "points a second";
+const OVERHEAD: &str = "over two cores, a point";
 
 impl PythonSweeps {
     pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
@@ -52,30 +52,30 @@ impl PythonSweeps {
             ensure!(sweep.digest == played[0].digest, "{} gives another table than {}", sweep.way, played[0].way);
             let row = table.row(&sweep.way);
             row.add(TIME, 0, sweep.wall_s);
-            row.add(SPEED, 0, self.runs as f64 / sweep.wall_s);
+            row.add(SPEED, 0, self.points as f64 / sweep.wall_s);
             if sweep.way.starts_with("Dask") {
-                row.add(OVERHEAD, 0, 2.0 * (sweep.wall_s - two_cores) / self.runs as f64 * 1e3);
+                row.add(OVERHEAD, 0, 2.0 * (sweep.wall_s - two_cores) / self.points as f64 * 1e3);
             }
             if let Some(kept) = sweep.kept {
                 record.notes.push(format!("The client was killed when {kept} rows were written; they were not played again."));
             }
         }
-        record.notes.push(format!("{} runs each. All four Parquet files are the same, byte for byte.", self.runs));
+        record.notes.push(format!("{} points, one run each. All four Parquet files are the same, byte for byte.", self.points));
         record.tables = vec![table];
         Ok(())
     }
 
     fn play(&self) -> Result<Vec<PlayedSweep>> {
         ensure!(
-            self.runs > 0 && self.runs.is_multiple_of(400),
-            "cannot play {} runs: the sweep has 400 points; give a multiple of 400",
-            self.runs
+            self.points > 0 && self.points.is_multiple_of(100),
+            "cannot play {} points: the sweep has 100 losses; give a multiple of 100",
+            self.points
         );
         // A file of its own, which the script starts again as a client.
         let mut script = tempfile::Builder::new().suffix(".py").tempfile().context("cannot make a file for the script")?;
         script.write_all(include_bytes!("python_sweeps.py"))?;
         let mut command = Command::new(&self.python);
-        command.arg(script.path()).arg(self.runs.to_string()).stdout(Stdio::piped());
+        command.arg(script.path()).arg(self.points.to_string()).stdout(Stdio::piped());
         let mut python = command.spawn().with_context(|| format!("cannot run {}", self.python))?;
         let mut played = Vec::new();
         for line in BufReader::new(python.stdout.take().context("its output is a pipe")?).lines() {
