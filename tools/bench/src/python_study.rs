@@ -1,12 +1,15 @@
 //! One study in Python, by Tandem and by ns-3: NewReno over losses and round trips, end to end and
 //! split. `python_study/` has the two programs.
 
+use crate::scenario_runs::{ScenarioRuns, goodput, note_invalid};
 use anyhow::{Context as _, Result, bail};
 use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
+use scenario::{ScenarioFile, Variant};
 use serde::Deserialize;
 use std::process::Command;
 
-/// Compares a study in Python with the same study by ns-3: lines of code, time, results
+/// Compares a study in Python with the same study by ns-3: lines of code, time, results; and both with
+/// the kernel's TCP on the lab
 #[derive(Debug, clap::Args)]
 pub(crate) struct PythonStudy {
     /// A Python interpreter with the packages tandem-net and ns3
@@ -21,10 +24,17 @@ pub(crate) struct PythonStudy {
     /// Losses, and round trips
     #[arg(long, default_value_t = 12)]
     points: usize,
+    /// Seeds of ns-3 and of the lab beside each other
+    #[arg(long, default_value_t = 5)]
+    lab_seeds: u64,
 }
 
+const TANDEM_PROGRAM: &str = include_str!("python_study/tandem_study.py");
+const NS3_PROGRAM: &str = include_str!("python_study/ns3_study.py");
 const TANDEM: &str = "tandem";
 const NS3: &str = "ns-3";
+const KERNEL: &str = "the kernel";
+const LAW: &str = "square-root law";
 /// Results of both programs that differ by at most this count as equal.
 const TOLERANCE: f64 = 0.1;
 
@@ -43,16 +53,13 @@ struct StudyOutput {
 impl PythonStudy {
     pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
         record.rounds = 1;
-        let programs = [
-            (TANDEM, include_str!("python_study/tandem_study.py"), self.seeds),
-            (NS3, include_str!("python_study/ns3_study.py"), self.ns3_seeds),
-        ];
+        let programs = [(TANDEM, TANDEM_PROGRAM, self.seeds), (NS3, NS3_PROGRAM, self.ns3_seeds)];
         let columns = [("lines of code", "", 0), ("seeds", "", 0), ("start-up", "s", 1), ("all runs", "s", 0), ("a run", "ms", 1)];
         let columns = columns.map(|(head, unit, digits)| SampleColumn::new(head, unit, digits));
         let mut cost = SampleTable::new("cost", "by", [&columns[..], &[SampleColumn::times("a run", TANDEM)]].concat());
         let mut found = Vec::new();
         for (name, program, seeds) in programs {
-            let output = self.run(program, seeds).with_context(|| format!("cannot play the study by {name}"))?;
+            let output = self.run(program, seeds, self.points).with_context(|| format!("cannot play the study by {name}"))?;
             let runs = 2 * (self.points * self.points) as u64 * seeds;
             eprintln!("{name}: {runs} runs in {:.1} s of processor time", output.seconds);
             let row = cost.row(name);
@@ -70,13 +77,45 @@ impl PythonStudy {
         for (way, name) in ["end to end", "split"].into_iter().enumerate() {
             record.tables.push(self.goodput(name, &ours.goodput_mbps[way], &theirs.goodput_mbps[way]));
         }
+        let beside_kernel = self.beside_kernel(record)?;
+        record.tables.push(beside_kernel);
         Ok(())
     }
 
-    /// Runs a program to its end.
-    fn run(&self, program: &str, seeds: u64) -> Result<StudyOutput> {
+    /// End to end, with the shortest of the delays: both programs, and the kernel's TCP on the lab for
+    /// the larger losses.
+    fn beside_kernel(&self, record: &mut MeasurementRecord) -> Result<SampleTable> {
+        let columns = [
+            SampleColumn::new(KERNEL, "Mbit/s", 2),
+            SampleColumn::new(TANDEM, "Mbit/s", 2).with(SampleStatistic::Mean),
+            SampleColumn::new(NS3, "Mbit/s", 2).with(SampleStatistic::Mean),
+            SampleColumn::new(LAW, "Mbit/s", 2),
+        ];
+        let mut table = SampleTable::new("beside the kernel", "loss, %", columns.to_vec());
+        let ours = self.run(TANDEM_PROGRAM, self.seeds, 1)?;
+        let theirs = self.run(NS3_PROGRAM, self.lab_seeds, 1)?;
+        let larger = self.points / 2..self.points;
+        let variants = larger.clone().map(|index| kernel_variant(self.loss(index))).collect::<Result<Vec<_>>>()?;
+        let lab = ScenarioRuns::of(self.lab_seeds).lab(&variants)?;
+        for (index, variant) in larger.zip(&variants) {
+            let row = table.row(&format!("{:.3}", 100.0 * self.loss(index)));
+            let of_case = lab.iter().filter(|outcome| outcome.case == variant.case && outcome.valid);
+            for (round, outcome) in of_case.enumerate() {
+                row.add(KERNEL, round, goodput(outcome)?);
+            }
+            row.add(TANDEM, 0, ours.goodput_mbps[0][index][0]);
+            row.add(NS3, 0, theirs.goodput_mbps[0][index][0]);
+            // Ott, Kemperman and Mathis: a window of Φ/√p segments in the mean; 2 × 15 ms.
+            row.add(LAW, 0, theory::PHI / self.loss(index).sqrt() * 1448.0 * 8.0 / 0.03 / 1e6);
+        }
+        note_invalid(record, &lab);
+        Ok(table)
+    }
+
+    /// Runs a program to its end, with this many delays.
+    fn run(&self, program: &str, seeds: u64, delays: usize) -> Result<StudyOutput> {
         let python = &self.python;
-        let arguments = ["-c", program, &seeds.to_string(), &self.points.to_string()];
+        let arguments = ["-c", program, &seeds.to_string(), &self.points.to_string(), &delays.to_string()];
         let output = Command::new(python).args(arguments).output().with_context(|| format!("cannot run {python}"))?;
         if !output.status.success() {
             bail!("{python} failed: {}", String::from_utf8_lossy(&output.stderr));
@@ -85,9 +124,9 @@ impl PythonStudy {
         let found: StudyOutput = serde_json::from_str(&text).with_context(|| format!("{python} printed {text:?}"))?;
         let points = self.points;
         let is_whole = found.goodput_mbps.len() == 2
-            && found.goodput_mbps.iter().all(|way| way.len() == points && way.iter().all(|row| row.len() == points));
+            && found.goodput_mbps.iter().all(|way| way.len() == points && way.iter().all(|row| row.len() == delays));
         if !is_whole {
-            bail!("{python} printed no table of 2 × {points} × {points} numbers");
+            bail!("{python} printed no table of 2 × {points} × {delays} numbers");
         }
         Ok(found)
     }
@@ -115,6 +154,16 @@ impl PythonStudy {
         let (least, most) = (1e-4_f64, 3e-2_f64);
         least * (most / least).powf(index as f64 / (self.points.max(2) - 1) as f64)
     }
+}
+
+/// The path of the study end to end, with the shortest delay and this loss.
+fn kernel_variant(loss: f64) -> Result<Variant> {
+    let text = format!(
+        "name = \"study\"\nduration = \"30s\"\n[control]\nsender = \"reno\"\n\
+         [[link]]\nrate = \"20Mbit\"\ndelay = \"10ms\"\nqueue = \"250kB\"\n\
+         [[link]]\nrate = \"10Mbit\"\ndelay = \"5ms\"\nqueue = \"250kB\"\nloss = {{ per_packet = {loss} }}\n[[flow]]\n"
+    );
+    Ok(Variant::new(&format!("{loss}"), ScenarioFile::parse(&text, "the path of the study")?.variants(&[])?.remove(0).scenario))
 }
 
 /// In how many settings the programs agree, and on how much splitting gains.
@@ -153,6 +202,12 @@ mod tests {
     #[test]
     fn comments_and_empty_lines_do_not_count() {
         assert_eq!(lines_of_code("\"\"\"NewReno over …\"\"\"\n\nimport json\n# Why.\nfor x in y:\n    # Why.\n    f(x)\n"), 3);
+    }
+
+    #[test]
+    fn the_kernels_path_is_a_scenario() {
+        let scenario = kernel_variant(0.01).unwrap().scenario;
+        assert_eq!((scenario.links.len(), scenario.links[1].loss.forward.is_some()), (2, true));
     }
 
     #[test]

@@ -28,6 +28,10 @@ struct PlayedSweep {
     wall_s: f64,
     /// The hash of its Parquet file.
     digest: String,
+    /// The size of that file.
+    bytes: u64,
+    /// Processor time of the client and the scheduler, where they are a process of their own.
+    client_s: Option<f64>,
     /// Rows that were written when the client was killed.
     kept: Option<u64>,
 }
@@ -35,6 +39,13 @@ struct PlayedSweep {
 const TIME: &str = "time";
 const SPEED: &str = "points a second";
 const OVERHEAD: &str = "over two cores, a point";
+
+const PLANNED_POINTS: f64 = 1e7;
+const PLANNED_CORES: f64 = 1e3;
+const ONE_POINT: &str = "a point";
+const BYTES: &str = "a point, bytes";
+const ALL_POINTS: &str = "10⁷ points";
+const SIZE: &str = "10⁷ points, size";
 
 impl PythonSweeps {
     pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
@@ -61,8 +72,33 @@ impl PythonSweeps {
             }
         }
         record.notes.push(format!("{} points, one run each. All four Parquet files are the same, byte for byte.", self.points));
-        record.tables = vec![table];
+        record.tables = vec![table, self.plan(&played)?];
         Ok(())
+    }
+
+    /// What [`PLANNED_POINTS`] on [`PLANNED_CORES`] would take, by the cost of a point here.
+    fn plan(&self, played: &[PlayedSweep]) -> Result<SampleTable> {
+        let of_a_point = |total: f64| total / self.points as f64;
+        let one_core = played.iter().find(|sweep| sweep.way == "one core").context("the sweep was not played on one core")?;
+        let client_s = played.iter().find_map(|sweep| sweep.client_s).context("the client's processor time is missing")?;
+        let (run_s, row_s, row_bytes) = (of_a_point(one_core.wall_s), of_a_point(client_s), of_a_point(one_core.bytes as f64));
+        let columns = vec![
+            SampleColumn::new(ONE_POINT, "ms of a core", 2),
+            SampleColumn::new(BYTES, "", 0),
+            SampleColumn::new(ALL_POINTS, "s", 0),
+            SampleColumn::new(SIZE, "GB", 2),
+        ];
+        let mut table = SampleTable::new("plan", "", columns);
+        let row = table.row("the runs, on 1,000 cores");
+        row.add(ONE_POINT, 0, run_s * 1e3);
+        row.add(ALL_POINTS, 0, run_s * PLANNED_POINTS / PLANNED_CORES);
+        let row = table.row("scheduler and client, one core");
+        row.add(ONE_POINT, 0, row_s * 1e3);
+        row.add(ALL_POINTS, 0, row_s * PLANNED_POINTS);
+        let row = table.row("the Parquet file");
+        row.add(BYTES, 0, row_bytes);
+        row.add(SIZE, 0, row_bytes * PLANNED_POINTS / 1e9);
+        Ok(table)
     }
 
     fn play(&self) -> Result<Vec<PlayedSweep>> {

@@ -46,6 +46,10 @@ pub(crate) struct ScenarioRuns {
 }
 
 impl ScenarioRuns {
+    pub(crate) fn of(seeds: u64) -> Self {
+        ScenarioRuns { seeds, jobs: None }
+    }
+
     pub(crate) fn seeds(self) -> u64 {
         self.seeds
     }

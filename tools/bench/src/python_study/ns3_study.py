@@ -1,4 +1,4 @@
-"""NewReno over losses and round trips, end to end and split, by ns-3: `STUDY.py SEEDS POINTS`."""
+"""NewReno over losses and round trips, end to end and split, by ns-3: `STUDY.py SEEDS LOSSES DELAYS`."""
 
 import importlib.metadata
 import json
@@ -96,10 +96,10 @@ def play(split, loss, delay, seed):
     return 8 * received / SECONDS
 
 
-seeds, points = map(int, sys.argv[1:])
+seeds, losses, delays = map(int, sys.argv[1:])
 started = time.process_time()
-losses = np.geomspace(1e-4, 3e-2, points)
-delays = np.geomspace(0.005, 0.3, points)
+losses = np.geomspace(1e-4, 3e-2, losses)
+delays = np.geomspace(0.005, 0.3, delays)
 goodput = [
     [
         [np.mean([play(split, loss, delay, seed) for seed in range(1, seeds + 1)]) / 1e6 for delay in delays]

@@ -1,4 +1,4 @@
-"""NewReno over losses and round trips, end to end and split, by Tandem: `STUDY.py SEEDS POINTS`."""
+"""NewReno over losses and round trips, end to end and split, by Tandem: `STUDY.py SEEDS LOSSES DELAYS`."""
 
 import json
 import sys
@@ -7,10 +7,10 @@ import time
 import numpy as np
 import tandem
 
-seeds, points = map(int, sys.argv[1:])
+seeds, losses, delays = map(int, sys.argv[1:])
 started = time.process_time()
-losses = np.geomspace(1e-4, 3e-2, points)
-delays = np.geomspace(0.005, 0.3, points)
+losses = np.geomspace(1e-4, 3e-2, losses)
+delays = np.geomspace(0.005, 0.3, delays)
 path = tandem.Scenario(
     link=[{"rate": "20Mbit", "delay": "10ms", "queue": "250kB"}, {"rate": "10Mbit", "delay": "10ms", "queue": "250kB"}],
     control={"sender": "reno", "proxy": "reno"},
@@ -20,7 +20,7 @@ path = tandem.Scenario(
 ways = [[], [{"after": 1, "buffer": "unlimited"}]]
 over = {"split": ways, "link.2.loss.per_packet": losses, "link.2.delay": delays}
 means = tandem.sweep(path, over=over, seeds=seeds, workers=1).means
-goodput = means["goodput_bps"].reshape(len(ways), points, points) / 1e6
+goodput = means["goodput_bps"].reshape(len(ways), len(losses), len(delays)) / 1e6
 
 spent = time.process_time() - started
 print(json.dumps({"version": tandem.__version__, "startup_s": started, "seconds": spent, "goodput_mbps": goodput.tolist()}))
