@@ -163,7 +163,7 @@ fn kernel_variant(loss: f64) -> Result<Variant> {
          [[link]]\nrate = \"20Mbit\"\ndelay = \"10ms\"\nqueue = \"250kB\"\n\
          [[link]]\nrate = \"10Mbit\"\ndelay = \"5ms\"\nqueue = \"250kB\"\nloss = {{ per_packet = {loss} }}\n[[flow]]\n"
     );
-    Ok(Variant::new(&format!("{loss}"), ScenarioFile::parse(&text, "the path of the study")?.variants(&[])?.remove(0).scenario))
+    Ok(Variant::new(format!("{loss}"), ScenarioFile::parse(&text, "the path of the study")?.variants(&[])?.remove(0).scenario))
 }
 
 /// In how many settings the programs agree, and on how much splitting gains.
