@@ -5,8 +5,8 @@ PREFIX ?= /usr/local
 # Output directory of cargo.
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 TANDEM = $(CARGO_TARGET_DIR)/release/tandem
-# Creating network namespaces needs root: other users run the tests through sudo. Without sudo, tests
-# that need namespaces skip with a message.
+# Creating network namespaces needs root: other users run the tests through sudo. Without sudo,
+# tests that need namespaces skip with a message.
 AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || command -v sudo)
 
 # Programs of the test profile, used for the commands of the README and the kernel tests: a release

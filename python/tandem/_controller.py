@@ -41,8 +41,8 @@ class Controller:
     """
 
     owns_window: bool = False
-    """Whether it alone sets the window: :meth:`on_ack` is called at every acknowledgement, in recovery
-    too, and TCP does not reduce the window at a loss."""
+    """Whether it alone sets the window: :meth:`on_ack` is called at every acknowledgement, in
+    recovery too, and TCP does not reduce the window at a loss."""
     wants_samples: bool = False
     """Whether :meth:`on_sample` is called."""
     wants_rate_samples: bool = False
@@ -63,8 +63,8 @@ class Controller:
                 self.grow(flow, acked, every=max(flow.cwnd, 1))
 
     def on_loss(self, flow: Flow, event: Event) -> None:
-        """A loss, or an ECN echo, starts a recovery: sets ``flow.ssthresh``, to which TCP then reduces
-        the window."""
+        """A loss, or an ECN echo, starts a recovery: sets ``flow.ssthresh``, to which TCP then
+        reduces the window."""
         self.credit = 0
         flow.ssthresh = max(flow.cwnd // 2, 2)
 
@@ -90,7 +90,7 @@ class Controller:
         """The connection ends."""
 
     def slow_start(self, flow: Flow, acked: int) -> int:
-        """Grows the window by ``acked`` segments, up to the threshold. Returns how many are left."""
+        """Grows the window by ``acked`` segments, up to the threshold. Returns how many remain."""
         step = min(acked, max(flow.ssthresh - flow.cwnd, 0))
         flow.cwnd += step
         return acked - step

@@ -19,8 +19,8 @@
 //! assert_eq!(flow.cwnd, 20);
 //! ```
 //!
-//! A user's own controllers ([`OwnController`]) are headers of the same form. `tandem control build`
-//! compiles them to BPF, and an interpreter here runs what the kernel would run.
+//! A user's own controllers ([`OwnController`]) are headers of the same form. `tandem control
+//! build` compiles them to BPF, and an interpreter here runs what the kernel would run.
 
 mod artefact;
 mod ffi;
@@ -50,8 +50,8 @@ pub const NO_MORE_DATA: u32 = 4;
 pub const DELAYED_ACK: u32 = 8;
 /// [`Event::flags`]: the rate sample is limited by the application.
 pub const APP_LIMITED: u32 = 16;
-/// [`Event::flags`]: the ACK is for a lone segment that is not full, which the receiver has probably
-/// delayed.
+/// [`Event::flags`]: the ACK is for a lone segment that is not full, which the receiver has
+/// probably delayed.
 pub const LONE_RUNT: u32 = 32;
 /// The largest size of a controller's state of a flow, in 64-bit words. Most need no more than what
 /// Linux grants in a socket (`ICSK_CA_PRIV_SIZE`, 13 words) less one for the BPF hooks.
@@ -85,8 +85,8 @@ impl Controller {
         ffi::natives().iter().map(|native| Controller(Definition::Native(native)))
     }
 
-    /// All controllers of Tandem, and the own ones that can be used by name or that this process has
-    /// read already.
+    /// All controllers of Tandem, and the own ones that can be used by name or that this process
+    /// has read already.
     pub fn available() -> Vec<Controller> {
         Controller::all().chain(own::survey().0.into_iter().map(|own| Controller(Definition::Own(own)))).collect()
     }
@@ -101,8 +101,8 @@ impl Controller {
         Controller::available().into_iter().map(Controller::name).collect()
     }
 
-    /// The controller with this name, with or without the prefix `td_` that it has in the kernel, or
-    /// the own controller in the file of this path, which has a `/`. `None`: there is none, or
+    /// The controller with this name, with or without the prefix `td_` that it has in the kernel,
+    /// or the own controller in the file of this path, which has a `/`. `None`: there is none, or
     /// [`find`](Controller::find) has the reason why not.
     pub fn named(name: &str) -> Option<Controller> {
         Controller::find(name).ok().flatten()
@@ -123,8 +123,8 @@ impl Controller {
         }
     }
 
-    /// The controller of an artefact that this process has just built from `file`, to try it. Neither
-    /// its name nor a path finds it. It is never freed.
+    /// The controller of an artefact that this process has just built from `file`, to try it.
+    /// Neither its name nor a path finds it. It is never freed.
     ///
     /// # Errors
     /// When its program has what controllers cannot use.

@@ -6,15 +6,15 @@
 //! takes back.
 //!
 //! - **The window of the source's leg** ([`WINDOWS`]). The source sends at most one window in each
-//!   of its round trips. So the window must be twice what the flow carries in a round trip, and more
-//!   while that still grows or packets come out of order. This is the rule of the kernel's own
-//!   receive autotuning, except that it counts what *leaves*, and only while the destination starves
-//!   or the rate grows: where a queue stands, the source is not the slower leg.
+//!   of its round trips. So the window must be twice what the flow carries in a round trip, and
+//!   more while that still grows or packets come out of order. This is the rule of the kernel's own
+//!   receive autotuning, except that it counts what *leaves*, and only while the destination
+//!   starves or the rate grows: where a queue stands, the source is not the slower leg.
 //! - **The exchange between the legs** ([`TOLERATED`]). In the equations (Baccelli, Carofiglio and
 //!   Foss, *Proxy caching in split TCP*) a bound costs throughput only where the buffer is full at
 //!   one time, so that the source is held back, and empty at a later time, so that the destination
-//!   starves. What was missing is the shorter of the two times, at the flow's rate. B grows by twice
-//!   that, so that a false alarm of some milliseconds costs some milliseconds of memory.
+//!   starves. What was missing is the shorter of the two times, at the flow's rate. B grows by
+//!   twice that, so that a false alarm of some milliseconds costs some milliseconds of memory.
 //! - **The proxy's latency** (`LATENCY`). B covers a time of the flow's rate, and more if the
 //!   destination's queue ran empty while the source's queue had bytes.
 //! - **The standing queue.** While the buffer never empties, the destination's departures do not

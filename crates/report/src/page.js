@@ -1,6 +1,7 @@
-// Reads values off the plots under the pointer, zooms into the part over which the mouse is dragged,
-// and switches curves on and off in their legends. The page says everything without it. Plots may be
-// added and redrawn at any time; what redraws them dispatches the event "redrawn" at the window.
+// Shows the values of plots under the pointer, zooms into the part over which the mouse is dragged,
+// and switches curves on and off in their legends. Without it the page has the same content. Plots
+// may be added and redrawn at any time; what redraws them dispatches the event "redrawn" at the
+// window.
 (() => {
   const ROWS = 10;
   const parsed = new WeakMap();

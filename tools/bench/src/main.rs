@@ -4,18 +4,18 @@
 //! `emulator`: the lab's links. `proxy`: the proxy beside plain forwarding and other proxies
 //! (`comparison`; `rival` starts them, `load` generates the traffic). `bond`: a bond beside a relay
 //! (`bond_cost`). `buffer-auto`: the proxy's buffer that follows each flow beside fixed ones
-//! (`buffer_auto`). `control`: congestion controllers beside the kernel's. `pairs`: a bond beside the
-//! better of its networks (`network_pairs`). `paths`: the data path over rates, round trips and
+//! (`buffer_auto`). `control`: congestion controllers beside the kernel's. `pairs`: a bond beside
+//! the better of its networks (`network_pairs`). `paths`: the data path over rates, round trips and
 //! buffers (`path_sweep`). `engines`, `downloads`: scenarios on the lab and in the simulator, and
 //! over two networks (`scenario_runs`). `advice`: what `tandem advise` says of three paths, and the
 //! lab (`advised_paths`). `bbr`: BBR beside the kernel's own and in the simulator (`bbr_versions`).
-//! `pepsal`: PEPsal beside the proxy over a satellite link. `python-study`: a study in Python beside
-//! the same by ns-3. `python-sweeps`: one sweep from Python on cores and on a cluster. `quic`: page
-//! loads of a browser with QUIC and without (`quic_pages`). `traces`: controllers over recorded
-//! links (`varying_links`). `equations`: how fast the models are evaluated. `experiment`: how often
-//! the interval of the proxy's experiment covers the true gain. `simulator`: how fast it is
-//! (`simulator_speed`). `ns2`: the simulator beside ns-2. `large-trace`: how fast the detector reads
-//! a trace.
+//! `pepsal`: PEPsal beside the proxy over a satellite link. `python-study`: a study in Python
+//! beside the same by ns-3. `python-sweeps`: one sweep from Python on cores and on a cluster.
+//! `quic`: page loads of a browser with QUIC and without (`quic_pages`). `traces`: controllers over
+//! recorded links (`varying_links`). `equations`: how fast the models are evaluated. `experiment`:
+//! how often the interval of the proxy's experiment covers the true gain. `simulator`: how fast it
+//! is (`simulator_speed`). `ns2`: the simulator beside ns-2. `large-trace`: how fast the detector
+//! reads a trace.
 
 mod advised_paths;
 mod bbr_versions;

@@ -8,8 +8,8 @@ use scenario::{ScenarioFile, Variant};
 use serde::Deserialize;
 use std::process::Command;
 
-/// Compares a study in Python with the same study by ns-3: lines of code, time, results; and both with
-/// the kernel's TCP on the lab
+/// Compares a study in Python with the same study by ns-3: lines of code, time, results; and both
+/// with the kernel's TCP on the lab
 #[derive(Debug, clap::Args)]
 pub(crate) struct PythonStudy {
     /// A Python interpreter with the packages tandem-net and ns3
@@ -82,8 +82,8 @@ impl PythonStudy {
         Ok(())
     }
 
-    /// End to end, with the shortest of the delays: both programs, and the kernel's TCP on the lab for
-    /// the larger losses.
+    /// Both programs beside the kernel's TCP on the lab, from end to end, with the shortest delay
+    /// and the larger losses.
     fn beside_kernel(&self, record: &mut MeasurementRecord) -> Result<SampleTable> {
         let columns = [
             SampleColumn::new(KERNEL, "Mbit/s", 2),

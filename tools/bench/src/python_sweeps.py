@@ -1,4 +1,4 @@
-"""Plays one sweep in several ways, as a user of tandem-net does, and prints a line of JSON for each.
+"""Plays one sweep in several ways, as a user of tandem-net would; prints a line of JSON for each.
 
 On one core, on two, on a cluster of Dask of two processes, and on two workers in network namespaces
 of their own, of which one is killed, as is the client. The Parquet files must be the same.
@@ -85,8 +85,8 @@ def build_hosts():
 
 
 def disturbed(points, to):
-    """On two workers in namespaces: one is killed after a quarter of the rows and another one joins;
-    the client is killed after half of them and started again. Returns how long all took."""
+    """On two workers in namespaces: one is killed after a quarter of the rows, and another one
+    joins; the client is killed after half of them and started again. Returns how long all took."""
     build_hosts()
     started = [on(HOSTS[0], "-m", "distributed.cli.dask_scheduler", "--host", "10.66.0.1", "--no-dashboard")]
     started += [on(host, *WORKER) for host in HOSTS[1:]]

@@ -41,9 +41,8 @@ impl Pacing {
         self.left > 0 && self.begun_at == now
     }
 
-    /// Counts a segment of `len` bytes that leaves after `sent` others, of a connection with this
-    /// pacing rate in bytes/s (0: none), least round trip and MSS. Half of the delay of a late timer
-    /// is made up for.
+    /// Counts a segment of `len` bytes that leaves after `sent` others. `rate` is the pacing rate
+    /// in bytes/s; 0: none. If a timer was late, half of that time is made up for.
     pub(super) fn on_send(&mut self, now: u64, len: u32, sent: u64, rate: u64, min_rtt_us: u32, mss: u32) {
         if !self.continues(now) {
             let late = now.saturating_sub(self.next_ns);

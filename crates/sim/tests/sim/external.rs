@@ -54,7 +54,7 @@ fn with(controller: &str) -> Sim {
     Sim { controllers: vec![Arc::new(Wrapped(Controller::named(controller).unwrap()))], ..Sim::default() }
 }
 
-/// A split path with losses and marks, whose controllers are all this one.
+/// A split path with losses and marks. All its senders have this controller.
 fn path(control: &str) -> String {
     format!(
         "[control]\nsender = \"{control}\"\nproxy = \"{control}\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"5ms\"\n\

@@ -30,7 +30,7 @@ pub(super) struct SplitSettings {
     pub(super) leg: &'static str,
     pub(super) control: String,
     pub(super) capacity: Option<String>,
-    /// The interface whose capacity that is.
+    /// The interface that has this capacity.
     pub(super) link: Option<String>,
     pub(super) buffer_bytes: Option<u64>,
 }

@@ -1,4 +1,4 @@
-"""NewReno over losses and round trips, end to end and split, by ns-3: `STUDY.py SEEDS LOSSES DELAYS`."""
+"""NewReno over losses and delays, end to end and split, by ns-3: `STUDY SEEDS LOSSES DELAYS`."""
 
 import importlib.metadata
 import json

@@ -1,4 +1,4 @@
-"""NewReno over losses and round trips, end to end and split, by Tandem: `STUDY.py SEEDS LOSSES DELAYS`."""
+"""NewReno over losses and delays, end to end and split, by Tandem: `STUDY SEEDS LOSSES DELAYS`."""
 
 import json
 import sys
