@@ -259,13 +259,19 @@ fn a_proxy_replaces_the_socket_of_a_killed_one() {
         return;
     }
     let host = Host::new("killed").unwrap();
+    // A directory of its own: every proxy that starts removes what killed proxies left in its own.
+    fs::create_dir_all("/run/tandem").unwrap();
+    let directory = tempfile::tempdir_in("/run/tandem").unwrap();
     let start = || {
-        let proxy = Daemon::start(host.command(TANDEM).args(["proxy", "--listen", "forward=127.0.0.1:7000=127.0.0.1:9"]));
+        let mut command = host.command(TANDEM);
+        command.args(["proxy", "--listen", "forward=127.0.0.1:7000=127.0.0.1:9"]).env("RUNTIME_DIRECTORY", directory.path());
+        let proxy = Daemon::start(&mut command);
         wait_until("the proxy is up", || flows(&host).0 == Some(0));
         proxy
     };
     drop(start());
-    assert!(control_socket(&host, "default").exists());
+    let socket = control_socket(&host, "default");
+    assert!(directory.path().join(socket.file_name().unwrap()).exists());
     let (status, said) = flows(&host);
     assert!(status == Some(1) && said.contains("no proxy named"), "{said}");
     drop(start());
