@@ -4,7 +4,8 @@
 //! Each round plays every path with every buffer. Goals: the rate of the best fixed buffer but for
 //! 2 %; and at most half of the bytes that 4 MiB holds, where that is too much.
 
-use anyhow::{Context as _, Result};
+use crate::resume_file::ResumeFile;
+use anyhow::Result;
 use lab::Lab;
 use measurements::{MeasurementRecord, SampleColumn, SampleTable};
 use outcome::{Engine as _, Outcome};
@@ -12,9 +13,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use scenario::ScenarioFile;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::{self, OpenOptions},
-    io::{BufRead, Write as _},
-    path::PathBuf,
+    io::BufRead,
+    slice,
     sync::{Arc, Condvar, Mutex},
     thread,
 };
@@ -35,10 +35,8 @@ pub(crate) struct BufferAuto {
     /// Runs at once, by the sum of the rates of their slower links
     #[arg(long, default_value = "100Mbit")]
     at_once: Rate,
-    /// Appends results to this file, one line of JSON for each run; runs that it already has are
-    /// skipped
-    #[arg(long, value_name = "FILE")]
-    resume: Option<PathBuf>,
+    #[command(flatten)]
+    resume: ResumeFile,
 }
 
 /// A path: its name, its two links, the controllers of sender and proxy, how long a run takes, and
@@ -116,7 +114,7 @@ impl BufferAuto {
     pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
         record.rounds = self.rounds;
         let buffers: Vec<String> = self.buffers.iter().map(Bytes::to_string).chain([AUTO.into()]).collect();
-        let mut runs = self.stored()?;
+        let mut runs: Vec<BufferRun> = self.resume.runs()?;
         let paths: Vec<&BufferPath> = PATHS.iter().filter(|path| path.name.contains(&self.only)).collect();
         let mut missing = Vec::new();
         for round in 1..=self.rounds {
@@ -134,14 +132,6 @@ impl BufferAuto {
             .push(format!("{invalid} of {} runs found the machine too slow. Sockets of the proxy overran {overruns} times.", runs.len()));
         record.tables = vec![goals(&paths, &runs), figures(&paths, &buffers, &runs)];
         Ok(())
-    }
-
-    /// The runs of an earlier measurement.
-    fn stored(&self) -> Result<Vec<BufferRun>> {
-        let Some(path) = self.resume.as_ref().filter(|path| path.exists()) else { return Ok(Vec::new()) };
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let line = |line: &str| serde_json::from_str(line).with_context(|| format!("{}: {line:?} is no run", path.display()));
-        text.lines().map(line).collect()
     }
 
     /// Plays runs side by side, in their order, as far as their rates permit.
@@ -175,10 +165,7 @@ impl BufferAuto {
             run = BufferRun::of(path, buffer, round, &play_once(path, buffer, round)?);
         }
         eprintln!("{run:?}");
-        if let Some(to) = &self.resume {
-            let mut file = OpenOptions::new().create(true).append(true).open(to)?;
-            writeln!(file, "{}", serde_json::to_string(&run)?)?;
-        }
+        self.resume.append(slice::from_ref(&run))?;
         Ok(run)
     }
 }

@@ -8,18 +8,18 @@
 //! The link is far from full: otherwise split downloads would take capacity from unsplit ones, and
 //! the gain in runs of one kind alone would be another one than in a mixture.
 
+use crate::resume_file::ResumeFile;
 use anyhow::{Context as _, Result, ensure};
 use lab::{Host, NetworkOptions, SeriesNetwork};
 use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
 use scenario::ScenarioFile;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::{self, OpenOptions},
     io::{Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Stdio},
-    thread,
+    slice, thread,
     time::{Duration, Instant},
 };
 use testbed::SplitMix64;
@@ -59,10 +59,8 @@ pub(crate) struct ExperimentCoverage {
     /// Profile of the proxy's leg over the satellite, as `tandem proxy --near` takes it
     #[arg(long, default_value = "control=share,capacity=50Mbit,link=link2")]
     near: String,
-    /// Appends results to this file, one line of JSON for each run; runs that it already has are
-    /// skipped
-    #[arg(long, value_name = "FILE")]
-    resume: Option<PathBuf>,
+    #[command(flatten)]
+    resume: ResumeFile,
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
@@ -118,7 +116,7 @@ impl ExperimentCoverage {
         let rounds = 0..kinds.iter().map(|(_, count)| *count).max().unwrap_or(0);
         let all: Vec<(RunKind, u64)> =
             rounds.flat_map(|number| kinds.map(|(kind, count)| (kind, number, count))).filter_map(wanted).collect();
-        let mut runs = self.known()?;
+        let mut runs: Vec<CoverageRun> = self.resume.runs()?;
         runs.retain(|run| all.contains(&(run.kind, run.number)));
         let is_missing = |wanted: &&(RunKind, u64)| !runs.iter().any(|run| (run.kind, run.number) == **wanted);
         let missing: Vec<(RunKind, u64)> = all.iter().filter(is_missing).copied().collect();
@@ -129,31 +127,17 @@ impl ExperimentCoverage {
             });
             for run in played {
                 let run = run?;
-                self.store(&run)?;
+                self.resume.append(slice::from_ref(&run))?;
                 runs.push(run);
             }
         }
         fill(record, &runs)
     }
 
-    fn known(&self) -> Result<Vec<CoverageRun>> {
-        let Some(path) = self.resume.as_ref().filter(|path| path.exists()) else { return Ok(Vec::new()) };
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        text.lines().map(|line| serde_json::from_str(line).with_context(|| format!("{}: {line:?}", path.display()))).collect()
-    }
-
     fn play(&self, kind: RunKind, number: u64) -> Result<CoverageRun> {
         let run = self.once(kind, number).with_context(|| format!("{kind:?}, run {number}"))?;
         eprintln!("{kind:?} {number}: mean times {:.2?} s, gains {:.2?}", means(&run.times), run.gains);
         Ok(run)
-    }
-
-    fn store(&self, run: &CoverageRun) -> Result<()> {
-        if let Some(path) = &self.resume {
-            let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-            writeln!(file, "{}", serde_json::to_string(run)?)?;
-        }
-        Ok(())
     }
 
     fn once(&self, kind: RunKind, number: u64) -> Result<CoverageRun> {

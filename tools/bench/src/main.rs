@@ -38,6 +38,7 @@ mod pepsal;
 mod python_study;
 mod python_sweeps;
 mod quic_pages;
+mod resume_file;
 mod rival;
 mod scenario_runs;
 mod simulator_speed;

@@ -3,17 +3,14 @@
 //! lossless. A point passes if no receive buffer overran, the sender had no retransmission timeout,
 //! and the goodput, once it has reached the link's capacity, stays there.
 
-use anyhow::{Context as _, Result};
+use crate::resume_file::ResumeFile;
+use anyhow::Result;
 use lab::Lab;
 use measurements::{MeasurementRecord, SampleColumn, SampleTable};
 use outcome::{Engine, Outcome, Series};
 use scenario::ScenarioFile;
 use serde::{Deserialize, Serialize};
-use std::{
-    fs::{self, OpenOptions},
-    io::Write as _,
-    path::PathBuf,
-};
+use std::slice;
 use units::{Bytes, Rate, Span};
 
 /// Sweeps the proxy's data path over rates, round trips and buffers: no receive buffer may overrun,
@@ -33,10 +30,8 @@ pub(crate) struct PathSweep {
     /// Congestion controller of both legs
     #[arg(long, default_value = "cubic")]
     control: String,
-    /// Appends results to this file, one line of JSON for each point; points that it already has
-    /// are skipped
-    #[arg(long, value_name = "FILE")]
-    resume: Option<PathBuf>,
+    #[command(flatten)]
+    resume: ResumeFile,
 }
 
 /// A combination of parameters.
@@ -80,7 +75,7 @@ impl PathSweep {
         let columns =
             [&[SampleColumn::new("of the link", "%", 1)], &counts[..], &[SampleColumn::new("held", "kB", 0), SampleColumn::text("")]];
         record.tables = vec![SampleTable::new("paths", "rate, RTT, buffer", columns.concat())];
-        let mut known = self.known()?;
+        let mut known: Vec<SweepResult> = self.resume.runs()?;
         let mut failed = 0;
         for point in self.points() {
             let came = match known.iter().position(|came| came.point == point) {
@@ -102,21 +97,12 @@ impl PathSweep {
             .flat_map(move |rate| self.rtts.iter().flat_map(move |rtt| self.buffers.iter().map(move |buffer| of(rate, rtt, buffer))))
     }
 
-    fn known(&self) -> Result<Vec<SweepResult>> {
-        let Some(path) = self.resume.as_ref().filter(|path| path.exists()) else { return Ok(Vec::new()) };
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        text.lines().map(|line| serde_json::from_str(line).with_context(|| format!("{}: {line:?}", path.display()))).collect()
-    }
-
     fn play(&self, point: SweepPoint) -> Result<SweepResult> {
         let mut came = self.once(point)?;
         for _ in 1..TRIES {
             came = if came.valid { came } else { self.once(point)? };
         }
-        if let Some(path) = &self.resume {
-            let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-            writeln!(file, "{}", serde_json::to_string(&came)?)?;
-        }
+        self.resume.append(slice::from_ref(&came))?;
         Ok(came)
     }
 

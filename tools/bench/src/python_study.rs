@@ -1,12 +1,15 @@
 //! One study in Python, by Tandem and by ns-3: NewReno over losses and round trips, end to end and
 //! split. `python_study/` has the two programs.
 
-use crate::scenario_runs::{ScenarioRuns, goodput, note_invalid};
+use crate::{
+    resume_file::ResumeFile,
+    scenario_runs::{ScenarioRuns, goodput, note_invalid},
+};
 use anyhow::{Context as _, Result, bail};
 use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
 use scenario::{ScenarioFile, Variant};
-use serde::Deserialize;
-use std::process::Command;
+use serde::{Deserialize, Serialize};
+use std::{process::Command, slice, thread};
 
 /// Compares a study in Python with the same study by ns-3: lines of code, time, results; and both
 /// with the kernel's TCP on the lab
@@ -18,13 +21,18 @@ pub(crate) struct PythonStudy {
     /// Seeds of each setting
     #[arg(long, default_value_t = 20)]
     seeds: u64,
-    /// Seeds of each setting by ns-3
+    /// Rounds: one seed of each setting by ns-3, which takes minutes, and then all by Tandem
     #[arg(long, default_value_t = 2)]
-    ns3_seeds: u64,
+    rounds: u64,
+    /// Rounds at a time
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    #[command(flatten)]
+    resume: ResumeFile,
     /// Losses, and round trips
     #[arg(long, default_value_t = 12)]
     points: usize,
-    /// Seeds of ns-3 and of the lab beside each other
+    /// Seeds of the lab
     #[arg(long, default_value_t = 5)]
     lab_seeds: u64,
 }
@@ -38,8 +46,18 @@ const LAW: &str = "square-root law";
 /// Results of both programs that differ by at most this count as equal.
 const TOLERANCE: f64 = 0.1;
 
+/// All settings by both programs: by ns-3 with the seed `round` alone.
+#[derive(Debug, Serialize, Deserialize)]
+struct StudyRound {
+    round: u64,
+    points: usize,
+    seeds: u64,
+    tandem: StudyOutput,
+    ns3: StudyOutput,
+}
+
 /// What a program prints.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct StudyOutput {
     version: String,
     /// Processor time until the first run could begin, s.
@@ -52,39 +70,69 @@ struct StudyOutput {
 
 impl PythonStudy {
     pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
-        record.rounds = 1;
-        let programs = [(TANDEM, TANDEM_PROGRAM, self.seeds), (NS3, NS3_PROGRAM, self.ns3_seeds)];
-        let columns = [("lines of code", "", 0), ("seeds", "", 0), ("start-up", "s", 1), ("all runs", "s", 0), ("a run", "ms", 1)];
-        let columns = columns.map(|(head, unit, digits)| SampleColumn::new(head, unit, digits));
-        let mut cost = SampleTable::new("cost", "by", [&columns[..], &[SampleColumn::times("a run", TANDEM)]].concat());
-        let mut found = Vec::new();
-        for (name, program, seeds) in programs {
-            let output = self.run(program, seeds, self.points).with_context(|| format!("cannot play the study by {name}"))?;
-            let runs = 2 * (self.points * self.points) as u64 * seeds;
-            eprintln!("{name}: {runs} runs in {:.1} s of processor time", output.seconds);
-            let row = cost.row(name);
-            row.add("lines of code", 0, lines_of_code(program) as f64);
-            row.add("seeds", 0, seeds as f64);
-            row.add("start-up", 0, output.startup_s);
-            row.add("all runs", 0, output.seconds);
-            row.add("a run", 0, 1e3 * output.seconds / runs as f64);
-            found.push(output);
-        }
-        let [ours, theirs] = &found[..] else { bail!("there are two programs") };
-        record.notes.push(format!("ns-3 is {} of PyPI, with {} of {} seeds.", theirs.version, self.ns3_seeds, self.seeds));
-        record.notes.push(agreement(ours, theirs));
-        record.tables.push(cost);
+        record.rounds = self.rounds;
+        let rounds = self.play()?;
+        record.tables.push(self.cost(&rounds));
+        // Tandem's results are the same in each round.
+        let ours = mean_of(rounds.iter().map(|round| &round.tandem)).context("the study needs a round (--rounds)")?;
+        let theirs = mean_of(rounds.iter().map(|round| &round.ns3)).context("the study needs a round (--rounds)")?;
+        record.notes.push(format!("ns-3 is {} of PyPI, with {} of {} seeds.", theirs.version, self.rounds, self.seeds));
+        record.notes.push(agreement(&ours, &theirs));
         for (way, name) in ["end to end", "split"].into_iter().enumerate() {
             record.tables.push(self.goodput(name, &ours.goodput_mbps[way], &theirs.goodput_mbps[way]));
         }
-        let beside_kernel = self.beside_kernel(record)?;
+        let beside_kernel = self.beside_kernel(&ours, &theirs, record)?;
         record.tables.push(beside_kernel);
         Ok(())
     }
 
+    /// The rounds, without those that were played before.
+    fn play(&self) -> Result<Vec<StudyRound>> {
+        let mut rounds: Vec<StudyRound> = self.resume.runs()?;
+        rounds.retain(|known| (known.points, known.seeds) == (self.points, self.seeds) && known.round <= self.rounds);
+        let missing: Vec<u64> = (1..=self.rounds).filter(|round| rounds.iter().all(|known| known.round != *round)).collect();
+        for batch in missing.chunks(self.jobs.max(1)) {
+            let played: Vec<Result<StudyRound>> = thread::scope(|scope| {
+                let plays: Vec<_> = batch.iter().map(|round| scope.spawn(|| self.play_round(*round))).collect();
+                plays.into_iter().map(|play| play.join().expect("no run panics")).collect()
+            });
+            rounds.extend(played.into_iter().collect::<Result<Vec<_>>>()?);
+        }
+        Ok(rounds)
+    }
+
+    fn play_round(&self, round: u64) -> Result<StudyRound> {
+        let ns3 = self.run(NS3_PROGRAM, &[round, round]).with_context(|| format!("cannot play the study by ns-3 with the seed {round}"))?;
+        let tandem = self.run(TANDEM_PROGRAM, &[self.seeds]).context("cannot play the study by Tandem")?;
+        eprintln!("round {round}: ns-3 {:.1} s, Tandem {:.1} s of processor time", ns3.seconds, tandem.seconds);
+        let round = StudyRound { round, points: self.points, seeds: self.seeds, tandem, ns3 };
+        self.resume.append(slice::from_ref(&round))?;
+        Ok(round)
+    }
+
+    /// Lines of code and processor time.
+    fn cost(&self, rounds: &[StudyRound]) -> SampleTable {
+        let columns = [("lines of code", "", 0), ("start-up", "s", 1), ("a run", "ms", 1)];
+        let columns = columns.map(|(head, unit, digits)| SampleColumn::new(head, unit, digits));
+        let mut table = SampleTable::new("cost", "by", [&columns[..], &[SampleColumn::times("a run", TANDEM)]].concat());
+        let settings = (2 * self.points * self.points) as f64;
+        for (index, round) in rounds.iter().enumerate() {
+            let both = [(TANDEM, TANDEM_PROGRAM, &round.tandem, round.seeds), (NS3, NS3_PROGRAM, &round.ns3, 1)];
+            for (name, program, output, seeds) in both {
+                let row = table.row(name);
+                if index == 0 {
+                    row.add("lines of code", 0, lines_of_code(program) as f64);
+                }
+                row.add("start-up", index, output.startup_s);
+                row.add("a run", index, 1e3 * output.seconds / (settings * seeds as f64));
+            }
+        }
+        table
+    }
+
     /// Both programs beside the kernel's TCP on the lab, from end to end, with the shortest delay
     /// and the larger losses.
-    fn beside_kernel(&self, record: &mut MeasurementRecord) -> Result<SampleTable> {
+    fn beside_kernel(&self, ours: &StudyOutput, theirs: &StudyOutput, record: &mut MeasurementRecord) -> Result<SampleTable> {
         let columns = [
             SampleColumn::new(KERNEL, "Mbit/s", 2),
             SampleColumn::new(TANDEM, "Mbit/s", 2).with(SampleStatistic::Mean),
@@ -92,8 +140,6 @@ impl PythonStudy {
             SampleColumn::new(LAW, "Mbit/s", 2),
         ];
         let mut table = SampleTable::new("beside the kernel", "loss, %", columns.to_vec());
-        let ours = self.run(TANDEM_PROGRAM, self.seeds, 1)?;
-        let theirs = self.run(NS3_PROGRAM, self.lab_seeds, 1)?;
         let larger = self.points / 2..self.points;
         let variants = larger.clone().map(|index| kernel_variant(self.loss(index))).collect::<Result<Vec<_>>>()?;
         let lab = ScenarioRuns::of(self.lab_seeds).lab(&variants)?;
@@ -112,21 +158,24 @@ impl PythonStudy {
         Ok(table)
     }
 
-    /// Runs a program to its end, with this many delays.
-    fn run(&self, program: &str, seeds: u64, delays: usize) -> Result<StudyOutput> {
-        let python = &self.python;
-        let arguments = ["-c", program, &seeds.to_string(), &self.points.to_string(), &delays.to_string()];
-        let output = Command::new(python).args(arguments).output().with_context(|| format!("cannot run {python}"))?;
+    /// Runs a program to its end, with these seeds.
+    fn run(&self, program: &str, seeds: &[u64]) -> Result<StudyOutput> {
+        let (python, points) = (&self.python, self.points);
+        let numbers = [seeds, &[points as u64; 2]].concat();
+        let output = Command::new(python)
+            .args(["-c", program])
+            .args(numbers.iter().map(u64::to_string))
+            .output()
+            .with_context(|| format!("cannot run {python}"))?;
         if !output.status.success() {
             bail!("{python} failed: {}", String::from_utf8_lossy(&output.stderr));
         }
         let text = String::from_utf8_lossy(&output.stdout);
         let found: StudyOutput = serde_json::from_str(&text).with_context(|| format!("{python} printed {text:?}"))?;
-        let points = self.points;
         let is_whole = found.goodput_mbps.len() == 2
-            && found.goodput_mbps.iter().all(|way| way.len() == points && way.iter().all(|row| row.len() == delays));
+            && found.goodput_mbps.iter().all(|way| way.len() == points && way.iter().all(|row| row.len() == points));
         if !is_whole {
-            bail!("{python} printed no table of 2 × {points} × {delays} numbers");
+            bail!("{python} printed no table of 2 × {points} × {points} numbers");
         }
         Ok(found)
     }
@@ -154,6 +203,22 @@ impl PythonStudy {
         let (least, most) = (1e-4_f64, 3e-2_f64);
         least * (most / least).powf(index as f64 / (self.points.max(2) - 1) as f64)
     }
+}
+
+/// One study of several rounds: the means. None without any.
+fn mean_of<'a>(mut outputs: impl ExactSizeIterator<Item = &'a StudyOutput>) -> Option<StudyOutput> {
+    let count = outputs.len() as f64;
+    let mut mean = outputs.next()?.clone();
+    let cells = |output: &'a StudyOutput| output.goodput_mbps.iter().flatten().flatten();
+    for output in outputs {
+        mean.startup_s += output.startup_s;
+        mean.seconds += output.seconds;
+        mean.goodput_mbps.iter_mut().flatten().flatten().zip(cells(output)).for_each(|(sum, more)| *sum += more);
+    }
+    mean.startup_s /= count;
+    mean.seconds /= count;
+    mean.goodput_mbps.iter_mut().flatten().flatten().for_each(|sum| *sum /= count);
+    Some(mean)
 }
 
 /// The path of the study end to end, with the shortest delay and this loss.
@@ -211,13 +276,20 @@ mod tests {
     }
 
     #[test]
+    fn rounds_are_one_study() {
+        let mean = mean_of([output(1.0, 2.0), output(3.0, 4.0)].iter()).unwrap();
+        assert_eq!((mean.seconds, mean.startup_s), (1.0, 0.5));
+        assert_eq!(mean.goodput_mbps, output(2.0, 3.0).goodput_mbps);
+        assert!(mean_of([].iter()).is_none());
+    }
+
+    fn output(whole: f64, split: f64) -> StudyOutput {
+        let goodput_mbps = vec![vec![vec![whole, 2.0]], vec![vec![split, 4.0]]];
+        StudyOutput { version: "1".into(), startup_s: 0.5, seconds: 1.0, goodput_mbps }
+    }
+
+    #[test]
     fn agreement_counts_settings() {
-        let output = |whole: f64, split: f64| StudyOutput {
-            version: "1".into(),
-            startup_s: 0.0,
-            seconds: 1.0,
-            goodput_mbps: vec![vec![vec![whole, 2.0]], vec![vec![split, 4.0]]],
-        };
         let said = agreement(&output(1.0, 1.0), &output(1.05, 2.0));
         assert!(said.contains("are 2 of 2 settings end to end, 1 of 2 split, and 1 of 2 gains"), "{said}");
     }

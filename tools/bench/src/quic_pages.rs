@@ -7,7 +7,7 @@
 //! which does not know that the server speaks HTTP/3 (Alt-Svc). A later load has that profile, in a
 //! new process.
 
-use crate::other_program;
+use crate::{other_program, resume_file::ResumeFile};
 use anyhow::{Context as _, Result, ensure};
 use lab::{Host, NetworkOptions, OtherProxy, SeriesNetwork};
 use measurements::{MeasurementRecord, SampleColumn, SampleTable};
@@ -67,9 +67,8 @@ pub(crate) struct QuicPages {
     /// Bytes of an object
     #[arg(long, default_value_t = 25_000)]
     bytes: usize,
-    /// File of the loads so far; those that it has are not measured again
-    #[arg(long, value_name = "FILE")]
-    resume: Option<PathBuf>,
+    #[command(flatten)]
+    resume: ResumeFile,
     /// The program under test
     #[arg(long, default_value = "tandem", value_name = "PROGRAM")]
     tandem: PathBuf,
@@ -136,36 +135,24 @@ impl QuicPages {
             record.notes.push(format!("{}: {version}.", program.file_name().unwrap_or_default().display()));
         }
         record.notes.push(format!("{} objects of {} bytes.", self.objects, self.bytes));
-        let mut loads = self.stored()?;
+        let mut loads: Vec<StoredLoad> = self.resume.runs()?;
         for round in 1..=self.runs {
             for way in &WAYS {
-                if loads.iter().filter(|load| load.round == round && load.way == way.name).count() == LOADS.len() {
+                if loads.iter().any(|load| load.round == round && load.way == way.name) {
                     continue;
                 }
-                loads.retain(|load| load.round != round || load.way != way.name);
                 let timings = self.play(way, round).with_context(|| format!("{}, round {round}", way.name))?;
-                for ((load, _), timing) in LOADS.iter().zip(timings) {
+                let played = LOADS.iter().zip(timings).map(|((load, _), timing)| {
                     eprintln!("{}, {load}, round {round}: {timing:?}", way.name);
-                    loads.push(StoredLoad { round, way: way.name.into(), load: (*load).into(), timing });
-                }
-                self.store(&loads)?;
+                    StoredLoad { round, way: way.name.into(), load: (*load).into(), timing }
+                });
+                let played: Vec<StoredLoad> = played.collect();
+                self.resume.append(&played)?;
+                loads.extend(played);
             }
         }
         record.tables.push(table(&loads));
         Ok(())
-    }
-
-    fn stored(&self) -> Result<Vec<StoredLoad>> {
-        let Some(path) = self.resume.as_ref().filter(|path| path.exists()) else { return Ok(Vec::new()) };
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let parse = |line: &str| serde_json::from_str(line).with_context(|| format!("{} has a line that is no load", path.display()));
-        text.lines().map(parse).collect()
-    }
-
-    fn store(&self, loads: &[StoredLoad]) -> Result<()> {
-        let Some(path) = &self.resume else { return Ok(()) };
-        let lines: Vec<String> = loads.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-        fs::write(path, lines.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Loads the page twice over a network of its own.
@@ -352,22 +339,10 @@ mod tests {
     }
 
     #[test]
-    fn stored_loads_become_the_table_and_are_not_measured_again() {
-        let directory = tempfile::tempdir().unwrap();
-        let pages = QuicPages {
-            runs: 1,
-            objects: 1,
-            bytes: 1,
-            resume: Some(directory.path().join("loads")),
-            tandem: "tandem".into(),
-            chromium: "true".into(),
-            caddy: "true".into(),
-        };
+    fn loads_become_the_table() {
         let timing = PageTiming { ms: 1000.0, objects: [("h3".into(), 7)].into() };
         let load = |way: &PageWay, load: &str| StoredLoad { round: 1, way: way.name.into(), load: load.into(), timing: timing.clone() };
         let loads: Vec<StoredLoad> = WAYS.iter().flat_map(|way| LOADS.map(|(name, _)| load(way, name))).collect();
-        pages.store(&loads).unwrap();
-        assert_eq!(pages.stored().unwrap(), loads);
         let text = table(&loads).markdown();
         assert!(text.contains("| QUIC end to end, no proxy | 1000 | 7 | 1000 | 7 |"), "{text}");
     }

@@ -1,6 +1,7 @@
 //! Flows over recorded links, whose rate changes many times a second: controllers end to end and
 //! split, `share` that is told the mean rate and `share` that estimates it, in the simulator.
 
+use crate::resume_file::ResumeFile;
 use anyhow::{Context as _, Result, bail};
 use flate2::read::GzDecoder;
 use measurements::{MeasurementRecord, SampleColumn, SampleTable};
@@ -11,9 +12,10 @@ use sim::Sim;
 use std::{
     collections::BTreeMap,
     fmt,
-    fs::{self, File, OpenOptions},
-    io::{BufRead, BufReader, Read as _, Write as _},
+    fs::{self, File},
+    io::{BufRead, BufReader, Read as _},
     path::{Path, PathBuf},
+    slice,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -48,10 +50,8 @@ pub(crate) struct VaryingLinks {
     /// Runs in parallel
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// File to which each result is written when it is there; results that it has are not computed
-    /// again
-    #[arg(long, value_name = "FILE")]
-    results: Option<PathBuf>,
+    #[command(flatten)]
+    resume: ResumeFile,
 }
 
 /// A sender, and what stands between it and the recorded link.
@@ -182,7 +182,7 @@ impl VaryingLinks {
 
     /// Plays every setting with every case, except for those whose result is there already.
     fn play_all(&self, settings: &[VaryingSetting<'_>]) -> Result<Vec<VaryingResult>> {
-        let mut results = self.stored()?;
+        let mut results: Vec<VaryingResult> = self.resume.runs()?;
         let cases = cases();
         let mut runs = Vec::new();
         for setting in settings {
@@ -196,23 +196,13 @@ impl VaryingLinks {
                 }
             }
         }
-        let mut file = match &self.results {
-            Some(path) => {
-                let open = OpenOptions::new().create(true).append(true).open(path);
-                Some(open.with_context(|| format!("cannot write results to {}", path.display()))?)
-            }
-            None => None,
-        };
-        let (next, collected) = (AtomicUsize::new(0), Mutex::new((&mut results, &mut file)));
+        let (next, collected) = (AtomicUsize::new(0), Mutex::new(&mut results));
         thread::scope(|scope| {
             let work = || -> Result<()> {
                 while let Some((setting, case, seed)) = runs.get(next.fetch_add(1, Relaxed)) {
                     let result = self.play(setting, *case, *seed).with_context(|| format!("{setting}: {}", case.name))?;
-                    let mut collected = collected.lock().expect("no worker panics");
-                    if let Some(file) = collected.1.as_mut() {
-                        writeln!(file, "{}", serde_json::to_string(&result)?).context("cannot write a result")?;
-                    }
-                    collected.0.push(result);
+                    self.resume.append(slice::from_ref(&result))?;
+                    collected.lock().expect("no worker panics").push(result);
                 }
                 Ok(())
             };
@@ -220,17 +210,6 @@ impl VaryingLinks {
             workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
         })?;
         Ok(results)
-    }
-
-    /// The results of an earlier run.
-    fn stored(&self) -> Result<Vec<VaryingResult>> {
-        let Some(path) = self.results.as_ref().filter(|path| path.exists()) else { return Ok(Vec::new()) };
-        let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let line = |(at, line): (usize, std::io::Result<String>)| {
-            serde_json::from_str(&line?)
-                .with_context(|| format!("{}, line {}: this is not a result; remove the line", path.display(), at + 1))
-        };
-        BufReader::new(file).lines().enumerate().map(line).collect()
     }
 
     fn play(&self, setting: &VaryingSetting<'_>, case: VaryingCase, seed: u64) -> Result<VaryingResult> {

@@ -1,4 +1,4 @@
-"""NewReno over losses and delays, end to end and split, by ns-3: `STUDY SEEDS LOSSES DELAYS`."""
+"""NewReno over losses and delays, end to end and split, by ns-3: `STUDY FIRST LAST LOSSES DELAYS`."""
 
 import importlib.metadata
 import json
@@ -96,13 +96,13 @@ def play(split, loss, delay, seed):
     return 8 * received / SECONDS
 
 
-seeds, losses, delays = map(int, sys.argv[1:])
+first, last, losses, delays = map(int, sys.argv[1:])
 started = time.process_time()
 losses = np.geomspace(1e-4, 3e-2, losses)
 delays = np.geomspace(0.005, 0.3, delays)
 goodput = [
     [
-        [np.mean([play(split, loss, delay, seed) for seed in range(1, seeds + 1)]) / 1e6 for delay in delays]
+        [np.mean([play(split, loss, delay, seed) for seed in range(first, last + 1)]) / 1e6 for delay in delays]
         for loss in losses
     ]
     for split in (False, True)
