@@ -52,13 +52,20 @@ pub(crate) struct BufferControl {
 }
 
 impl BufferControl {
-    /// For a direction that carries bulk data from now on.
+    /// For a direction that carries bulk data from now on. `spare` is how much B may exceed that of
+    /// the start.
     ///
     /// # Errors
     /// A socket's.
-    pub(crate) fn new(limits: BufferLimits, source: &PlainLeg, destination: &PlainLeg, moved: u64, now: Instant) -> io::Result<Self> {
+    pub(crate) fn new(
+        limits: BufferLimits,
+        source: &PlainLeg,
+        destination: &PlainLeg,
+        [moved, spare]: [u64; 2],
+        now: Instant,
+    ) -> io::Result<Self> {
         let first = measure(source, destination, [moved, 0], (Duration::ZERO, true))?;
-        let law = BufferLaw::new(limits, first);
+        let law = BufferLaw::new(limits, first, spare);
         Ok(BufferControl {
             law,
             begun: now,

@@ -28,14 +28,17 @@ use std::{collections::VecDeque, time::Duration};
 
 /// B at which a direction starts: more than the first windows of a connection need.
 pub const START: u64 = 256 * 1024;
+/// The rate that the source's window permits from the start, bytes/s. On a long leg the first round
+/// trips of a slow start need more than [`START`] before the law has seen them.
+const FIRST_RATE: u64 = 500_000;
 /// The share of an interval for which the destination may starve although the source was held back
 /// before. The rate is then 99 % of that with an unlimited buffer, or more.
 pub const TOLERATED: f64 = 0.01;
 /// Round trips of the flow's bytes that the source's window covers: usually; if packets come out of
 /// order, because what follows a gap waits in the receive queue for a round trip; while the rate
-/// grows, because slow start doubles it in the next round trip, and the larger window has to reach
-/// the sender before.
-pub const WINDOWS: [u64; 3] = [2, 3, 4];
+/// grows, because the larger window has to reach the sender before it sends more: twice in a round
+/// trip by slow start, 2.9 times by BBR's startup.
+pub const WINDOWS: [u64; 3] = [2, 3, 6];
 
 /// Time of the flow's rate that B covers at least, and at most if the proxy turns out to be late: a
 /// quarter of B is the unsent part of the destination's queue, which has to last until the proxy
@@ -55,8 +58,9 @@ const INTERVAL_ROUND_TRIPS: u32 = 2;
 const REMEMBERED: usize = 16;
 /// The smallest increase, as a part of B: each costs system calls.
 const LEAST_INCREASE: u64 = 8;
-/// Time of the flow's rate that the reserve covers besides a quarter of the source's round trip:
-/// the latency of the proxy and bursts of acknowledgements.
+/// Time of the flow's rate that the reserve covers besides a round trip of the source, for which
+/// nothing comes in order after a loss, and hardly anything when BBR probes the round trip: the
+/// latency of the proxy and bursts of acknowledgements.
 const RESERVE: Duration = Duration::from_millis(10);
 /// Memory of a packet's buffer over its payload in the worst common case (1500 bytes without GRO).
 const OVERHEAD: f64 = 1.6;
@@ -196,12 +200,22 @@ impl Interval {
     }
 }
 
+/// The smallest B whose receive queue has a window of `window` bytes at the worst overhead. The pipe
+/// and the destination's queue have at most `in_passing` bytes each, and a quarter of B.
+fn buffer_for_window(window: u64, in_passing: u64) -> u64 {
+    let receive = (window as f64 * OVERHEAD) as u64;
+    (receive * 2).min(receive + 2 * in_passing)
+}
+
 impl BufferLaw {
-    /// For a direction whose B stays within `limits`, from this sample on.
-    pub fn new(limits: BufferLimits, first: BufferSample) -> Self {
+    /// For a direction whose B stays within `limits`, from this sample on. `spare` is how much B may
+    /// exceed [`START`] now, bytes.
+    pub fn new(limits: BufferLimits, first: BufferSample, spare: u64) -> Self {
+        let window = FIRST_RATE as f64 * first.source_rtt.as_secs_f64();
+        let most = limits.most.min(START.saturating_add(spare));
         BufferLaw {
             limits,
-            buffer: START.clamp(limits.least, limits.most),
+            buffer: buffer_for_window(window as u64, IN_PASSING).max(START).min(most).max(limits.least),
             last: first,
             round: Round { begun: first, bytes: 0, most: 0 },
             interval: Interval::from(&first),
@@ -227,13 +241,6 @@ impl BufferLaw {
     /// The most that the pipe and the destination's queue have each, bytes.
     fn in_passing(&self) -> u64 {
         (self.floor() / 2).max(IN_PASSING)
-    }
-
-    /// The smallest B whose receive queue has a window of `window` bytes at the worst overhead.
-    fn buffer_for_window(&self, window: u64) -> u64 {
-        let receive = (window as f64 * OVERHEAD) as u64;
-        // The other shares are at most a quarter each.
-        (receive * 2).min(receive + 2 * self.in_passing())
     }
 
     /// What the latency of the proxy needs at the present rate, bytes.
@@ -296,7 +303,7 @@ impl BufferLaw {
         let loses = sample.out_of_order > self.interval.begun.out_of_order;
         let windows = WINDOWS[if is_growing { 2 } else { usize::from(loses) }];
         let limits = sample.held < per_round && (is_growing || self.interval.starved > Duration::ZERO);
-        if limits { self.buffer_for_window(per_round * windows) } else { 0 }
+        if limits { buffer_for_window(per_round * windows, self.in_passing()) } else { 0 }
     }
 
     /// How much of the content was of no use in the interval that ends, bytes.
@@ -306,23 +313,30 @@ impl BufferLaw {
             return 0;
         }
         let rate = self.interval.rate(sample, span).unwrap_or(self.rate);
-        let reserve = rate * (RESERVE + sample.source_rtt / 4).as_secs_f64();
+        let reserve = rate * (RESERVE + sample.source_rtt).as_secs_f64();
         least.min(most.saturating_sub(self.largest_fall())).saturating_sub(reserve as u64)
     }
 
     /// The largest fall of the content in this interval and the remembered ones.
     fn largest_fall(&self) -> u64 {
-        let Interval { least, most, fall, .. } = self.interval;
+        let Interval { least, most, .. } = self.interval;
         let (mut peak, mut largest) = (0u64, 0);
-        for [most, least, fall] in self.past.iter().rev().copied().chain([[most, least, fall]]) {
+        for [most, least, fall] in self.past.iter().rev().copied().chain([[most, least, self.fall()]]) {
             largest = largest.max(peak.saturating_sub(least).max(fall));
             peak = peak.max(most);
         }
         largest
     }
 
+    /// The largest fall of the content in this interval. Where it fell to nothing, it would have
+    /// fallen by what the destination could have sent in the meantime too.
+    fn fall(&self) -> u64 {
+        self.interval.fall + (self.rate * self.interval.missed.as_secs_f64()) as u64
+    }
+
     fn end_interval(&mut self, sample: &BufferSample, span: Duration) {
-        let Interval { least, most, fall, samples, late, .. } = self.interval;
+        let Interval { least, most, samples, late, .. } = self.interval;
+        let fall = self.fall();
         if let Some(rate) = self.interval.rate(sample, span) {
             self.rate = rate;
         }

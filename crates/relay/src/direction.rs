@@ -26,7 +26,7 @@ use rustix::{
     io::Errno,
     net::{RecvFlags, SendFlags, recv, send},
 };
-use std::{io, mem, time::Instant};
+use std::{io, mem};
 
 /// The most bytes that a direction moves in a turn of the event loop, and the most rounds. Other
 /// connections get theirs in between.
@@ -196,7 +196,7 @@ impl Direction {
                 spliced = true;
             }
             if !self.tuned && self.moved > TUNE_FROM {
-                self.tune(source, destination, scratch.now)?;
+                self.tune(source, destination, scratch)?;
             }
             if spliced || !destination.writable || self.moved - before > TURN_BYTES {
                 break;
@@ -227,10 +227,12 @@ impl Direction {
 
     /// Bounds the source's receive queue and the destination's unsent data. It runs only once a
     /// direction has moved bulk data, so that short connections cost no system call.
-    fn tune(&mut self, source: &mut PlainLeg, destination: &PlainLeg, now: Instant) -> Result<(), RelayFault> {
+    fn tune(&mut self, source: &mut PlainLeg, destination: &PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {
         self.tuned = true;
         if let Some(limits) = self.limits {
-            let mut control = BufferControl::new(limits, source, destination, self.moved, now).map_err(RelayFault::Source)?;
+            let figures = [self.moved, scratch.budget.spare(buffer_law::START)];
+            let mut control = BufferControl::new(limits, source, destination, figures, scratch.now).map_err(RelayFault::Source)?;
+            scratch.budget.change(buffer_law::START, control.buffer());
             control.divide(source, destination).map_err(RelayFault::Source)?;
             self.shares = Some(control.shares());
             self.control = Some(Box::new(control));

@@ -28,7 +28,7 @@ fn samples(text: &str) -> impl Iterator<Item = BufferSample> {
 /// Plays a recording. Returns time and B at each sample.
 fn play(text: &str) -> Vec<(Duration, u64)> {
     let mut samples = samples(text);
-    let mut law = BufferLaw::new(BufferLimits::up_to(16 << 20), samples.next().expect("a recording has samples"));
+    let mut law = BufferLaw::new(BufferLimits::up_to(16 << 20), samples.next().expect("a recording has samples"), u64::MAX);
     samples.map(|sample| (sample.at, law.next(sample, u64::MAX))).collect()
 }
 

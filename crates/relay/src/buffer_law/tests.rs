@@ -62,35 +62,38 @@ impl Model {
 }
 
 fn law() -> BufferLaw {
-    BufferLaw::new(LIMITS, BufferSample::default())
+    BufferLaw::new(LIMITS, BufferSample::default(), u64::MAX)
 }
 
 #[test]
 fn the_window_is_ahead_of_slow_start() {
-    let rtt = 600 * MS;
-    let (mut law, mut sent, mut at) = (law(), 0u64, Duration::ZERO);
-    let mut round_bytes = 10 * 1448;
-    while round_bytes < 4 << 20 {
-        // The packets of a round trip are spread over half of it.
-        for part in 1..=8u32 {
-            at += rtt / 16;
-            sent += round_bytes / 8;
-            let sample = BufferSample {
-                at,
-                sent,
-                held: 3000,
-                window: law.buffer() / 4,
-                source_rtt: rtt,
-                starved: rtt / 16,
-                ..BufferSample::default()
-            };
-            law.next(sample, u64::MAX);
-            let _ = part;
+    // By slow start, and by BBR's startup (2/ln 2), which the measurements follow less closely.
+    for (growth, least) in [(2.0, 1.0), (2.89, 0.85)] {
+        let rtt = 600 * MS;
+        let first = BufferSample { source_rtt: rtt, ..BufferSample::default() };
+        let (mut law, mut sent, mut at) = (BufferLaw::new(LIMITS, first, u64::MAX), 0u64, Duration::ZERO);
+        let mut round_bytes = 10 * 1448;
+        while round_bytes < 4 << 20 {
+            // The packets of a round trip are spread over half of it.
+            for _ in 0..8 {
+                at += rtt / 16;
+                sent += round_bytes / 8;
+                let sample = BufferSample {
+                    at,
+                    sent,
+                    held: 3000,
+                    window: law.buffer() / 4,
+                    source_rtt: rtt,
+                    starved: rtt / 16,
+                    ..BufferSample::default()
+                };
+                law.next(sample, u64::MAX);
+            }
+            at += rtt / 2;
+            round_bytes = (round_bytes as f64 * growth) as u64;
+            let window = (law.shares().receive as f64 / OVERHEAD) as u64;
+            assert!(window as f64 >= least * round_bytes.min(5 << 20) as f64, "a window of {window} bytes for {round_bytes}");
         }
-        at += rtt / 2;
-        round_bytes *= 2;
-        let window = (law.shares().receive as f64 / OVERHEAD) as u64;
-        assert!(window >= round_bytes.min(5 << 20), "a window of {window} bytes for {round_bytes}");
     }
 }
 
@@ -113,7 +116,7 @@ fn a_standing_queue_is_taken_back_but_for_the_reserve() {
     let mut model = Model::new([20.0 * rate, rate], [MS, 40 * MS]);
     let (buffer, carried) = model.run(&mut law, Duration::from_secs(60));
     assert!(carried > 0.99 * rate, "{carried} of {rate}");
-    assert!(buffer < 100_000, "{buffer}, but the reserve is 12.5 kB");
+    assert!(buffer < 110_000, "{buffer}, but the reserve is 14 kB");
     // After a long leg it has a large B, which a slower destination need not have.
     let mut law = self::law();
     let mut model = Model::new([5e6, 20e6], [300 * MS, 20 * MS]);
@@ -121,7 +124,7 @@ fn a_standing_queue_is_taken_back_but_for_the_reserve() {
     model.destination = rate;
     let (buffer, carried) = model.run(&mut law, Duration::from_secs(120));
     assert!(carried > 0.99 * rate, "{carried} of {rate}");
-    assert!(buffer < large / 2 && buffer as f64 > rate * 0.3, "{buffer} after {large}");
+    assert!(buffer < large / 3 * 2 && buffer as f64 > rate * 0.3, "{buffer} after {large}");
 }
 
 #[test]
@@ -234,6 +237,20 @@ fn memory_that_is_used_up_stops_growth() {
     assert_eq!(law.buffer(), START);
 }
 
+#[test]
+fn a_long_leg_starts_with_a_larger_buffer_if_there_is_memory() {
+    let start = |rtt_ms, spare| {
+        let first = BufferSample { source_rtt: rtt_ms * MS, ..BufferSample::default() };
+        BufferLaw::new(BufferLimits::up_to(16 << 20), first, spare)
+    };
+    assert_eq!([1, 100].map(|rtt| start(rtt, u64::MAX).buffer()), [START; 2]);
+    let window = start(600, u64::MAX).shares().receive as f64 / OVERHEAD;
+    assert!((300_000.0..400_000.0).contains(&window), "{window}");
+    assert_eq!(start(600, 1000).buffer(), START + 1000);
+    let small = BufferLaw::new(BufferLimits::up_to(100_000), BufferSample { source_rtt: 600 * MS, ..BufferSample::default() }, u64::MAX);
+    assert_eq!(small.buffer(), 100_000);
+}
+
 proptest! {
     /// Whatever is measured, B stays within its limits and grows by no more than it may.
     #[test]
@@ -246,7 +263,7 @@ proptest! {
         ),
     ) {
         let limits = BufferLimits { least, most: least + more };
-        let mut law = BufferLaw::new(limits, BufferSample::default());
+        let mut law = BufferLaw::new(limits, BufferSample::default(), u64::MAX);
         let mut last = BufferSample::default();
         for (step_us, sent, held, window, rtt_us, [starves, paused, loses], spare) in samples {
             last = BufferSample {
@@ -271,7 +288,7 @@ proptest! {
     /// A window of any size fits into the receive queue of the B that is chosen for it.
     #[test]
     fn the_window_fits(window in 4000u64..(40 << 20)) {
-        let law = BufferLaw { buffer: law().buffer_for_window(window), ..law() };
+        let law = BufferLaw { buffer: buffer_for_window(window, law().in_passing()), ..law() };
         let receive = law.shares().receive as f64;
         prop_assert!(receive >= window as f64 * OVERHEAD - 2.0, "{receive} for {window}");
     }
