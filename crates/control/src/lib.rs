@@ -35,6 +35,7 @@ pub use ffi::{CapacityEstimate, Event, EventKind, FlowState, LinkRecord, MpcpPar
 pub use own::{OwnController, SYSTEM_DIRECTORY, own_directory};
 pub use own_error::OwnError;
 use std::{fmt, path::Path};
+pub use trust::Distrust;
 pub use tunable::{Tunable, TunableError, TunedController};
 
 /// An unbounded window, segments: the initial ssthresh.

@@ -7,7 +7,7 @@ use crate::{
     ffi::Frame,
     interpreter::Program,
     own_error::OwnError,
-    trust,
+    trust::Distrust,
 };
 use std::{
     env,
@@ -176,6 +176,9 @@ fn home_directory() -> Option<PathBuf> {
     data.map(|data| data.join("tandem/controllers"))
 }
 
+/// What to do about a file of another user than root and the one who loads it.
+const OWNER_CURE: &str = "build it as the user who loads it (as root: sudo tandem control build NAME.h)";
+
 /// The controller in this file, which is read if it has not been read yet. `None`: there is no such
 /// file.
 fn take(read: &mut Vec<&'static OwnController>, file: &Path) -> Result<Option<&'static OwnController>, OwnError> {
@@ -194,7 +197,7 @@ fn take(read: &mut Vec<&'static OwnController>, file: &Path) -> Result<Option<&'
         return Err(unreadable(io::Error::other("it is not a regular file")));
     }
     let opened = File::open(&path).map_err(unreadable)?;
-    let distrust = trust::why_not(&path, &opened).map_err(unreadable)?;
+    let distrust = Distrust::of(&path, &opened).map_err(unreadable)?.map(|distrust| distrust.with_cure(OWNER_CURE));
     let mut bytes = Vec::new();
     opened.take(MOST_BYTES).read_to_end(&mut bytes).map_err(unreadable)?;
     let own = OwnController::of(&bytes, &path, distrust)?;

@@ -1,46 +1,73 @@
-//! Write access to files: programs for the kernel come only from files that no other user can
-//! change.
+//! Write access to files: what root loads or writes is only in files that no other user can change.
 
 use std::{
     fs::{File, Metadata},
     io,
     os::unix::fs::MetadataExt as _,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// In such a directory, users cannot replace the files of others.
 const STICKY: u32 = 0o1000;
 
-/// Why the file at this path, which is without symbolic links, must not be trusted; `None` if it
-/// may be: it and every directory above it belong to root or to the user of this process, and no
-/// other user may write to them.
-pub(crate) fn why_not(path: &Path, opened: &File) -> io::Result<Option<String>> {
-    let user = rustix::process::geteuid().as_raw();
-    if let Some(why) = why_not_this(path, &opened.metadata()?, user) {
-        return Ok(Some(why));
-    }
-    for directory in path.ancestors().skip(1) {
-        if let Some(why) = why_not_this(directory, &directory.metadata()?, user) {
-            return Ok(Some(why));
-        }
-    }
-    Ok(None)
+/// Why a file must not be trusted: another user can change it, or a directory above it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Distrust {
+    /// The file or directory that the user can change.
+    path: PathBuf,
+    kind: DistrustKind,
 }
 
-fn why_not_this(path: &Path, metadata: &Metadata, user: u32) -> Option<String> {
-    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
-    let path = path.display();
-    if owner != 0 && owner != user {
-        return Some(format!(
-            "{path} belongs to user {owner}, who may change it: build it as the user who loads it (as root: sudo tandem control build NAME.h)"
-        ));
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DistrustKind {
+    /// It belongs to this user.
+    Owner(u32),
+    /// Its mode lets others write.
+    Mode(u32),
+}
+
+impl Distrust {
+    /// Why the open file at this path, which is without symbolic links, must not be trusted. `None`
+    /// if it may be: it and every directory above it belong to root or to the user of this process,
+    /// and no other user may write to them.
+    ///
+    /// # Errors
+    /// Owner and mode cannot be read.
+    pub fn of(path: &Path, opened: &File) -> io::Result<Option<Self>> {
+        let user = rustix::process::geteuid().as_raw();
+        if let found @ Some(_) = Distrust::of_this(path, &opened.metadata()?, user) {
+            return Ok(found);
+        }
+        for directory in path.ancestors().skip(1) {
+            if let found @ Some(_) = Distrust::of_this(directory, &directory.metadata()?, user) {
+                return Ok(found);
+            }
+        }
+        Ok(None)
     }
-    let is_shared = metadata.is_dir() && mode & STICKY != 0;
-    if mode & WRITABLE_BY_OTHERS != 0 && !is_shared {
-        return Some(format!("other users may write to {path} (mode {mode:03o}): chmod go-w {path}"));
+
+    fn of_this(path: &Path, metadata: &Metadata, user: u32) -> Option<Self> {
+        let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+        let is_shared = metadata.is_dir() && mode & STICKY != 0;
+        let kind = if owner != 0 && owner != user {
+            DistrustKind::Owner(owner)
+        } else if mode & WRITABLE_BY_OTHERS != 0 && !is_shared {
+            DistrustKind::Mode(mode)
+        } else {
+            return None;
+        };
+        Some(Distrust { path: path.into(), kind })
     }
-    None
+
+    /// The reason with its cure. `owner_cure`: what to do about a file of another user.
+    pub fn with_cure(&self, owner_cure: &str) -> String {
+        let path = self.path.display();
+        match self.kind {
+            DistrustKind::Owner(owner) => format!("{path} belongs to user {owner}, who may change it: {owner_cure}"),
+            DistrustKind::Mode(mode) => format!("other users may write to {path} (mode {mode:03o}): chmod go-w {path}"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -56,7 +83,7 @@ mod tests {
         let file = inner.join("my.ctl");
         fs::write(&file, "").unwrap();
         let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-        let why = || why_not(&file, &File::open(&file).unwrap()).unwrap();
+        let why = || Distrust::of(&file, &File::open(&file).unwrap()).unwrap().map(|distrust| distrust.with_cure("build it"));
         set(&inner, 0o755);
         set(&file, 0o644);
         assert_eq!(why(), None, "in a directory with the sticky bit");
@@ -68,7 +95,7 @@ mod tests {
         set(&inner, 0o755);
         // Only root can give a file away.
         if std::os::unix::fs::chown(&file, Some(12345), None).is_ok() {
-            assert!(why().unwrap().contains("belongs to user 12345"), "{:?}", why());
+            assert!(why().unwrap().contains("belongs to user 12345, who may change it: build it"), "{:?}", why());
         }
     }
 }

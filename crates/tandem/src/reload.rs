@@ -27,10 +27,13 @@ impl ReloadCommand {
         if self.json {
             outln!("{}", serde_json::to_string(&report).unwrap_or_default());
         } else {
-            if report.changes.is_empty() {
+            if report.changes.is_empty() && !report.unfinished {
                 outln!("no key has changed");
             }
             report.changes.iter().for_each(|change| outln!("{change} ({})", change.application));
+        }
+        if report.unfinished {
+            return Err(CommandError::Failed("the proxy is still reading its configuration: the log will say what came of it".into()));
         }
         match report.refused {
             // The changes have been printed.
@@ -56,7 +59,7 @@ pub(crate) fn reload(
     tell_manager(&[NotifyState::Reloading, NotifyState::MonotonicUsec(now_us)]);
     let outcome = try_reload(proxy, present, read_again);
     match &outcome {
-        Ok(ReloadReport { refused: None, changes }) => {
+        Ok(ReloadReport { refused: None, changes, .. }) => {
             changes.iter().for_each(|change| tracing::info!("reload: {change}"));
             tracing::info!(changes = changes.len(), "the configuration has been read again; it applies to new connections");
         }
@@ -78,11 +81,11 @@ fn try_reload(
         for change in changes.iter_mut().filter(|change| change.key == key && change.application == Application::Reload) {
             change.application = Application::Start;
         }
-        return Ok(ReloadReport { refused: Some(refusal(&changes, key)), changes });
+        return Ok(ReloadReport { refused: Some(refusal(&changes, key)), changes, unfinished: false });
     }
     proxy.reload(service.config.clone()).map_err(|error| error.to_string())?;
     *present = service;
-    Ok(ReloadReport { changes, refused: None })
+    Ok(ReloadReport { changes, ..ReloadReport::default() })
 }
 
 /// Why a reload cannot apply these changes, by key.

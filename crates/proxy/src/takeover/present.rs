@@ -22,7 +22,10 @@ use std::{
     io::ErrorKind,
     net::TcpListener,
     os::unix::net::UnixStream,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, RecvTimeoutError},
+    },
     time::{Duration, Instant},
 };
 
@@ -116,14 +119,18 @@ impl Takeovers {
         lock(&self.answering)
     }
 
-    /// Has the program read its configuration again.
+    /// Has the program read its configuration again. A program that drains answers nothing.
     ///
     /// # Errors
     /// Why it has not.
     pub(crate) fn reload(&self) -> Result<ReloadReport, String> {
         let (reply, answer) = mpsc::channel();
         (self.on_event)(ControlEvent::Reload(reply));
-        answer.recv_timeout(RELOAD_TIMEOUT).map_err(|_| "this proxy is ending, or another process is in charge already")?
+        match answer.recv_timeout(RELOAD_TIMEOUT) {
+            Ok(outcome) => outcome,
+            Err(RecvTimeoutError::Timeout) => Ok(ReloadReport { unfinished: true, ..ReloadReport::default() }),
+            Err(RecvTimeoutError::Disconnected) => Err("this proxy is ending, or another process is in charge already".into()),
+        }
     }
 
     /// Refuses takeovers from now on, because this proxy ends. Returns whether none has succeeded;

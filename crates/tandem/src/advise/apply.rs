@@ -1,13 +1,16 @@
 //! Writes advice into the configuration file of the running proxy, and has the proxy read it again.
 
 use super::path_advice::{PathAdvice, Recommendation, buffer};
-use crate::{CommandError, flows::failed, service::usage};
+use crate::{CommandError, service::usage};
+use control::Distrust;
 use proxy::{
-    Service,
-    control::{ProxyStatus, Remote},
+    ReloadReport, Service,
+    control::{ControlError, ProxyStatus, Remote},
 };
 use std::{
-    fs, io,
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown},
     path::{Path, PathBuf},
 };
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
@@ -19,15 +22,23 @@ const MARK: &str = "# By tandem advise --live --apply.";
 /// The configuration file of the running proxy.
 ///
 /// # Errors
-/// The proxy runs from flags.
+/// The proxy runs from flags; or its file is one that other users can change. The proxy may run as
+/// another user than the caller, and its answer must not choose which files that one writes to.
 pub(super) fn configuration(status: &ProxyStatus) -> Result<PathBuf, CommandError> {
-    status.details.configuration.clone().ok_or_else(|| {
-        CommandError::Failed(
-            "cannot apply advice: the proxy runs from flags, without a configuration file to change; start it with -c FILE, or add the \
-             printed lines yourself"
+    let cannot = |why: String| CommandError::Failed(format!("cannot apply advice: {why}"));
+    let file = status.details.configuration.clone().ok_or_else(|| {
+        cannot(
+            "the proxy runs from flags, without a configuration file to change; start it with -c FILE, or add the printed lines yourself"
                 .into(),
         )
-    })
+    })?;
+    let unreadable = |why: io::Error| cannot(format!("cannot read {}, the proxy's configuration: {why}", file.display()));
+    let path = file.canonicalize().map_err(unreadable)?;
+    let opened = File::open(&path).map_err(unreadable)?;
+    match Distrust::of(&path, &opened).map_err(unreadable)? {
+        None => Ok(path),
+        Some(distrust) => Err(cannot(distrust.with_cure("run this as that user, or give the file to root"))),
+    }
 }
 
 /// Changes the file, keeps the old one beside it, and reloads. If the proxy refuses the new file,
@@ -49,14 +60,30 @@ pub(super) fn apply(remote: &Remote, file: &Path, all: &[PathAdvice]) -> Result<
         return Err(error);
     }
     let kept = free_backup(file);
-    fs::copy(file, &kept).map_err(|why| cannot("keep a copy of", why))?;
-    fs::rename(&trial, file).map_err(|why| cannot("replace", why))?;
-    match reload(remote) {
-        Ok(()) => {
+    let replaced = fs::copy(file, &kept)
+        .map_err(|why| cannot("keep a copy of", why))
+        .and_then(|_| fs::rename(&trial, file).map_err(|why| cannot("replace", why)));
+    if let Err(error) = replaced {
+        let _ = (fs::remove_file(&trial), fs::remove_file(&kept));
+        return Err(error);
+    }
+    let refused = match remote.reload() {
+        Ok(ReloadReport { unfinished: false, refused, .. }) => refused,
+        Err(ControlError::Refused(why)) => Some(why),
+        // It may have read the file: the file must not say something else.
+        Ok(_) | Err(_) => {
+            let (file, kept) = (file.display(), kept.display());
+            return Err(CommandError::Failed(format!(
+                "{file} has the advice, and the proxy has not said whether it applies: see its log; the old file is {kept}"
+            )));
+        }
+    };
+    match refused {
+        None => {
             outln!("The proxy has read {} again; the old file is {}.", file.display(), kept.display());
             Ok(())
         }
-        Err(why) => {
+        Some(why) => {
             let restored = fs::rename(&kept, file);
             let then = match restored {
                 Ok(()) => "the old file is in its place again".to_owned(),
@@ -166,20 +193,19 @@ fn free_backup(file: &Path) -> PathBuf {
     std::iter::once(beside(file, "bak")).chain(numbered).find(|path| !path.exists()).unwrap_or_else(|| beside(file, "bak"))
 }
 
-/// Writes a new file with the permissions and the owner of another one.
+/// Writes a new file with the permissions and the owner of another one, in place of one that an
+/// earlier attempt left.
 fn write_like(model: &Path, path: &Path, text: &str) -> io::Result<()> {
-    use std::os::unix::fs::{MetadataExt as _, chown};
-    // The copy has the permissions from the start: the file may have secrets.
-    fs::copy(model, path)?;
-    fs::write(path, text)?;
-    let owner = fs::metadata(model)?;
-    chown(path, Some(owner.uid()), Some(owner.gid()))
-}
-
-/// Has the proxy read its file again.
-fn reload(remote: &Remote) -> Result<(), String> {
-    let report = remote.reload().map_err(|error| failed(error).to_string())?;
-    report.refused.map_or(Ok(()), Err)
+    let model = fs::metadata(model)?;
+    match fs::remove_file(path) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
+        _ => {}
+    }
+    // Only for its owner from the start: the file may have secrets.
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    fchown(&file, Some(model.uid()), Some(model.gid()))?;
+    file.set_permissions(model.permissions())
 }
 
 #[cfg(test)]

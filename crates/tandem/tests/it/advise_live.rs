@@ -11,6 +11,7 @@ use serde_json::Value;
 use std::{
     fs,
     io::{Read as _, Write as _},
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     process::Output,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -100,6 +101,12 @@ fn advice_is_applied_and_the_old_file_is_kept() {
     fs::write(&file, old).unwrap();
     // Each loss halves the window of CUBIC, so that BBR on the near leg is several times as fast.
     let running = Running::new(middle::satellite(), 3_000_000, &["-c", file.to_str().unwrap()]);
+    // A proxy that runs as another user could name a file of its own.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    let refused = running.advise(&["--apply"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("cannot apply advice: other users may write to"), "{said}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     let output = running.advise(&["--rate", "20Mbit", "--by", "interface", "--apply"]);
     let said = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let configuration = running.remote(|remote| remote.status().unwrap()).details.configuration.unwrap();
@@ -116,4 +123,5 @@ fn advice_is_applied_and_the_old_file_is_kept() {
     assert!(now.contains(&format!("in   = \"{interface}\"")), "{interface}: {now}");
     assert_eq!(fs::read_to_string(directory.path().join("proxy.toml.bak")).unwrap(), old);
     assert!(!Path::new(&directory.path().join("proxy.toml.new")).exists());
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
 }
