@@ -131,6 +131,8 @@ enum Message {
     Batch(Vec<u8>, u64),
     /// Use this configuration from now on, and open its output anew; none: write no records.
     Configure(Option<FlowRecordsConfig>),
+    /// Another process writes to the same file from now on, and renames it.
+    Leave,
 }
 
 /// The way to the thread that writes records.
@@ -154,8 +156,11 @@ impl RecordSink {
             for message in inbox {
                 match message {
                     Message::Configure(config) => output = config.map(Output::new),
+                    Message::Leave => output.iter_mut().for_each(Output::leave),
                     Message::Batch(lines, count) => {
-                        let written = output.as_mut().is_some_and(|output| output.write(&lines));
+                        // None: these flows ended before records were configured away.
+                        let Some(output) = &mut output else { continue };
+                        let written = output.write(&lines);
                         (if written { &shared.written } else { &shared.dropped }).fetch_add(count, Relaxed);
                     }
                 }
@@ -167,17 +172,30 @@ impl RecordSink {
 
     /// Has the thread use this configuration, and open its file or socket anew.
     pub(crate) fn configure(&self, config: Option<FlowRecordsConfig>) {
-        let (begun, mut message) = (Instant::now(), Message::Configure(config));
+        if !self.command(Message::Configure(config)) {
+            tracing::error!("the configuration of flow records stays as it was: the thread that writes them is stuck");
+        }
+    }
+
+    /// Has the thread leave the renaming of its file to the process that has taken over, and follow
+    /// that.
+    pub(crate) fn leave(&self) {
+        self.command(Message::Leave);
+    }
+
+    /// Sends the thread a command; returns false if it is stuck.
+    fn command(&self, mut command: Message) -> bool {
+        let begun = Instant::now();
         // Workers fill the queue while a file system is stuck: the caller waits for a place, but not
         // for ever.
-        while let Err(TrySendError::Full(refused)) = self.messages.try_send(message) {
+        while let Err(TrySendError::Full(refused)) = self.messages.try_send(command) {
             if begun.elapsed() > CONFIGURE_TIMEOUT {
-                tracing::error!("the configuration of flow records stays as it was: the thread that writes them is stuck");
-                return;
+                return false;
             }
-            message = refused;
+            command = refused;
             thread::sleep(Duration::from_millis(1));
         }
+        true
     }
 
     pub(crate) fn counts(&self) -> RecordCounts {

@@ -35,7 +35,7 @@ use crate::{
 use flow_reports::FlowReport;
 pub(crate) use flow_reports::FlowRequest;
 use intercept::{OpenError, Routes, listener::BACKLOG};
-pub(crate) use mailbox::{Mailbox, WorkerCommand};
+pub(crate) use mailbox::{ANSWER_TIMEOUT, Mailbox, WorkerCommand};
 use pending_clients::PendingQueue;
 use relay::{Ending, EventBatch, FlowRecord, Reactor, Scratch, Slab, Token};
 use rustix::{event::epoll::EventFlags, fd::OwnedFd, io::Errno};
@@ -112,7 +112,7 @@ pub(crate) struct Worker {
     flow_reports: Vec<FlowReport>,
     totals: Totals,
     lines: Option<LineBatches<LogSink>>,
-    /// Flow records; none: the configuration has none.
+    /// Flow records, if the configuration has them.
     records: Option<LineBatches<RecordSink>>,
     measurements: WorkerMeasurements,
     /// Time of the next samples, and the slot that is sampled first.

@@ -7,10 +7,11 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
     net::TcpStream,
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
+use units::Bytes;
 
 /// Time limit for connecting and for a write. Longer waits would only fill the queue.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -24,18 +25,27 @@ pub(super) struct Output {
     open: Option<Open>,
     /// No attempt before this time, and the pause that led to it.
     paused: Option<(Instant, Duration)>,
+    /// Another process is in charge of the file: it renames it.
+    has_left: bool,
+    /// The file could not be renamed when it was large enough, which was reported.
+    is_stuck: bool,
 }
 
 #[derive(Debug)]
 enum Open {
-    File(File, u64),
+    File(File),
     Unix(Socket),
     Tcp(TcpStream),
 }
 
 impl Output {
     pub(super) fn new(config: FlowRecordsConfig) -> Self {
-        Output { config, open: None, paused: None }
+        Output { config, open: None, paused: None, has_left: false, is_stuck: false }
+    }
+
+    /// Leaves it to another process to rename the file, and follows when it has.
+    pub(super) fn leave(&mut self) {
+        self.has_left = true;
     }
 
     /// Writes whole lines; returns whether all were written.
@@ -68,18 +78,24 @@ impl Output {
             Some(open) => open,
             None => self.config.open()?,
         };
-        if let (RecordTarget::File(path), Open::File(_, size)) = (&self.config.to, &open)
-            && *size > 0
-            && *size + lines.len() as u64 > self.config.max_size.0
-        {
-            rotate(path, self.config.keep)?;
-            open = self.config.open()?;
+        if let (RecordTarget::File(path), Open::File(file)) = (&self.config.to, &open) {
+            if self.has_left {
+                if is_another(path, file) {
+                    open = self.config.open()?;
+                }
+            } else if is_too_large(file, lines.len(), self.config.max_size)? {
+                match rotate(path, self.config.keep) {
+                    Ok(()) => (open, self.is_stuck) = (self.config.open()?, false),
+                    Err(why) if self.is_stuck => tracing::debug!("{} grows on: {why}", self.config.to),
+                    Err(why) => {
+                        tracing::warn!("{} has {}, and grows on: it cannot be renamed: {why}", self.config.to, self.config.max_size);
+                        self.is_stuck = true;
+                    }
+                }
+            }
         }
         match &mut open {
-            Open::File(file, size) => {
-                file.write_all(lines)?;
-                *size += lines.len() as u64;
-            }
+            Open::File(file) => file.write_all(lines)?,
             Open::Unix(socket) => socket.write_all(lines)?,
             Open::Tcp(socket) => socket.write_all(lines)?,
         }
@@ -114,12 +130,11 @@ impl FlowRecordsConfig {
                 if !data.is_file() {
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
                 }
-                if ends_in_a_line(path, data.len()) {
-                    return Ok(Open::File(file, data.len()));
+                if !ends_in_a_line(path, data.len()) {
+                    // A full disk or a crash cut the last line off.
+                    file.write_all(b"\n")?;
                 }
-                // A full disk or a crash cut the last line off.
-                file.write_all(b"\n")?;
-                Ok(Open::File(file, data.len() + 1))
+                Ok(Open::File(file))
             }
             RecordTarget::Unix(path) => {
                 let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -149,6 +164,20 @@ fn ends_in_a_line(path: &Path, size: u64) -> bool {
     last == *b"\n"
 }
 
+/// Whether these bytes more are too many for a file, to which other processes may write too. A file
+/// has at least one batch.
+fn is_too_large(file: &File, more: usize, limit: Bytes) -> io::Result<bool> {
+    let size = file.metadata()?.len();
+    Ok(size > 0 && size + more as u64 > limit.0)
+}
+
+/// Whether there is another file at this path than the one that is open. While there is none, the
+/// open one is the right one: logrotate makes the new one after it has renamed the old one.
+fn is_another(path: &Path, open: &File) -> bool {
+    let (Ok(at_path), Ok(open)) = (fs::metadata(path), open.metadata()) else { return false };
+    (at_path.dev(), at_path.ino()) != (open.dev(), open.ino())
+}
+
 /// Renames `PATH` to `PATH.1`, that to `PATH.2` and so on, and keeps `keep` of these.
 fn rotate(path: &Path, keep: u32) -> io::Result<()> {
     let numbered = |number: u32| {
@@ -156,18 +185,16 @@ fn rotate(path: &Path, keep: u32) -> io::Result<()> {
         name.push(format!(".{number}"));
         PathBuf::from(name)
     };
+    // An operator may have moved any of them.
+    let if_there = |done: io::Result<()>| match done {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    };
     if keep == 0 {
-        return fs::remove_file(path);
+        return if_there(fs::remove_file(path));
     }
     for number in (1..keep).rev() {
-        match fs::rename(numbered(number), numbered(number + 1)) {
-            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
-            _ => {}
-        }
+        if_there(fs::rename(numbered(number), numbered(number + 1)))?;
     }
-    match fs::rename(path, numbered(1)) {
-        // An operator may have moved it.
-        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
-        renamed => renamed,
-    }
+    if_there(fs::rename(path, numbered(1)))
 }

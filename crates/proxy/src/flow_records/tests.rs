@@ -157,9 +157,53 @@ fn what_cannot_be_written_is_counted() {
     sink.configure(Some(file(&directory.path().join("flows"), "")));
     send(&sink, 3..4);
     assert_eq!(settle(&sink, 4), RecordCounts { written: 1, dropped: 3 });
+    // Without a configuration there are no records.
     sink.configure(None);
     send(&sink, 4..5);
-    assert_eq!(settle(&sink, 5).dropped, 4);
+    let counts = sink.counts.clone();
+    drop(sink);
+    thread.join().unwrap();
+    assert_eq!((counts.written.load(Relaxed), counts.dropped.load(Relaxed)), (1, 3));
+}
+
+#[test]
+fn a_process_that_was_taken_over_follows_the_renaming_of_the_next_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let config = file(&at("flows"), "max_size = \"4KiB\"\nkeep = 1000");
+    let (earlier, earlier_thread) = RecordSink::start(Some(config.clone())).unwrap();
+    send(&earlier, 0..1);
+    settle(&earlier, 1);
+    earlier.leave();
+    let (next, next_thread) = RecordSink::start(Some(config)).unwrap();
+    for port in 1..40 {
+        send(&earlier, port..port + 1);
+        settle(&earlier, u64::from(port) + 1);
+        send(&next, 100 + port..101 + port);
+        settle(&next, port.into());
+    }
+    drop((earlier, next));
+    earlier_thread.join().unwrap();
+    next_thread.join().unwrap();
+    let names: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let sizes: Vec<u64> = names.iter().map(|name| fs::metadata(name).unwrap().len()).collect();
+    let line = fs::read_to_string(at("flows.1")).unwrap().lines().next().unwrap().len() as u64;
+    // The size counts what both write; the earlier process may exceed it by a line.
+    assert!(sizes.iter().all(|size| *size <= 4096 + 2 * line) && sizes.iter().filter(|size| **size < 4096 / 2).count() <= 1, "{sizes:?}");
+    let lines: usize = names.iter().map(|name| fs::read_to_string(name).unwrap().lines().count()).sum();
+    assert_eq!(lines, 79);
+}
+
+#[test]
+fn a_file_that_cannot_be_renamed_grows_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("flows");
+    // A directory cannot be replaced by a file.
+    fs::create_dir(directory.path().join("flows.1")).unwrap();
+    let (sink, thread) = RecordSink::start(Some(file(&path, "max_size = \"4KiB\"\nkeep = 1"))).unwrap();
+    send(&sink, 0..20);
+    assert_eq!(settle(&sink, 20), RecordCounts { written: 20, dropped: 0 });
+    assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 20);
     drop(sink);
     thread.join().unwrap();
 }

@@ -200,7 +200,7 @@ impl Worker {
         if let Some(lines) = self.lines.as_mut().filter(|_| self.config.log_flows) {
             lines.add(self.scratch.now, |lines, time| flow_log::append(lines, time, flow, &record));
         }
-        if let Some(records) = &mut self.records {
+        if let Some(records) = self.records.as_mut().filter(|_| self.config.flow_records.is_some()) {
             let profiles = &self.measurements.profiles;
             records.add(self.scratch.now, |lines, time| flow_records::append(lines, time, flow, &record, profiles));
         }
