@@ -9,6 +9,7 @@ mod estimate;
 mod results;
 
 pub use estimate::Gain;
+use results::Course;
 pub(crate) use results::Results;
 pub use results::{ExperimentRow, GroupCounts, GroupView};
 
@@ -30,7 +31,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// How often connections that fell silent are looked for, and how long a read waits at most.
+/// Interval at which connections without packets are removed, and the longest wait of a read.
 const SWEEP: Duration = Duration::from_secs(5);
 /// How often the packet log is tried again, while an earlier process reads it.
 const RETRY: Duration = Duration::from_millis(100);
@@ -68,9 +69,9 @@ impl ExperimentView {
 #[derive(Debug)]
 struct State {
     share: ExperimentShare,
+    /// When this process began to measure.
     begun: Instant,
     failure: Option<String>,
-    lost: u64,
     connections: Connections,
     results: Results,
 }
@@ -89,12 +90,17 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl RunningExperiment {
-    /// Starts to measure in the network namespace of the calling thread, from these results on.
+    /// Starts to measure in the network namespace of the calling thread, from these results on if
+    /// they were measured with the same settings.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn start(share: ExperimentShare, results: Results) -> io::Result<Self> {
-        let state = State { share, begun: Instant::now(), failure: None, lost: 0, connections: Connections::default(), results };
+    pub(crate) fn start(share: ExperimentShare, settings: u64, results: Results) -> io::Result<Self> {
+        if !results.is_empty() && results.settings() != settings {
+            tracing::info!("the experiment begins anew: what was measured before was measured with other settings");
+        }
+        let results = if results.settings() == settings { results } else { Results::with(settings) };
+        let state = State { share, begun: Instant::now(), failure: None, connections: Connections::default(), results };
         let (state, is_over) = (Arc::new(Mutex::new(state)), Arc::new(AtomicBool::new(false)));
         let waker = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         let (shared, over, woken) = (state.clone(), is_over.clone(), waker.clone());
@@ -112,26 +118,30 @@ impl RunningExperiment {
     }
 
     /// Begins anew: what was measured before was measured with other settings.
-    pub(crate) fn reset(&self, share: ExperimentShare) {
+    pub(crate) fn reset(&self, share: ExperimentShare, settings: u64) {
         let mut state = lock(&self.state);
         let failure = state.failure.take();
-        *state = State { share, begun: Instant::now(), failure, lost: 0, connections: Connections::default(), results: Results::default() };
+        *state = State { share, begun: Instant::now(), failure, connections: Connections::default(), results: Results::with(settings) };
     }
 
-    /// The results, for the next process.
+    /// The results, for the next process. It does not follow the connections that are open now.
     pub(crate) fn results(&self) -> Results {
-        lock(&self.state).results.clone()
+        let state = lock(&self.state);
+        let mut results = state.results.clone();
+        results.pass_on(state.begun.elapsed(), state.connections.left_out, |group| state.connections.open_of(group));
+        results
     }
 
     /// What it has shown so far.
     pub(crate) fn view(&self) -> ExperimentView {
         let state = lock(&self.state);
+        let Course { measured_s, lost, left_out, .. } = state.results.course();
         ExperimentView {
             one_in: state.share.one_in(),
-            measured_s: state.begun.elapsed().as_secs_f64(),
+            measured_s: measured_s + state.begun.elapsed().as_secs_f64(),
             failure: state.failure.clone(),
-            lost: state.lost,
-            left_out: state.connections.left_out,
+            lost,
+            left_out: left_out + state.connections.left_out,
             groups: state.results.groups(|group| state.connections.open_of(group)),
             rows: state.results.rows(),
         }
@@ -170,10 +180,10 @@ fn measure(state: &Mutex<State>, is_over: &AtomicBool, waker: &OwnedFd) -> io::R
         log.wait(waker.as_fd(), SWEEP)?;
         loop {
             let mut state = lock(state);
-            let State { connections, results, lost, .. } = &mut *state;
+            let State { connections, results, .. } = &mut *state;
             match log.read(|packet| connections.take(&packet, |group, event| results.add(group, event)))? {
                 Reading::Packets => {}
-                Reading::Lost => *lost += 1,
+                Reading::Lost => results.lose(),
                 Reading::Nothing => break,
             }
         }

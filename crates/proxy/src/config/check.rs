@@ -6,7 +6,11 @@ use super::{
 };
 use intercept::{Controllers, InterceptionError, ListenerAccess, Users, UsersError, leg};
 use multipath::{BondConfig, BondError};
-use std::{io, net::SocketAddr};
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    io,
+    net::SocketAddr,
+};
 use toml_file::FileError;
 use units::Bytes;
 
@@ -178,6 +182,14 @@ impl ProxyConfig {
             ("bond.network", self.networks != other.networks),
         ];
         differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
+    }
+
+    /// A hash of the settings that an experiment is about: what was measured with other ones must
+    /// not be added up. Another version may make other ones.
+    pub(crate) fn compared_settings(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        format!("{:?}", (self.experiment, &self.policy, self.buffer, self.auto_buffer)).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// The buffer, if it is so small that listeners set it on their sockets, or if it follows each

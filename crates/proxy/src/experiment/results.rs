@@ -80,9 +80,24 @@ struct OfPrefix {
     last: u64,
 }
 
+/// How it was measured, by all processes that took over from each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Course {
+    /// A hash of the settings that were compared.
+    settings: u64,
+    /// For how long earlier processes have measured, seconds.
+    pub(super) measured_s: f64,
+    /// How often packets were lost before they were read.
+    pub(super) lost: u64,
+    /// Connections that earlier processes did not follow, because there were too many.
+    pub(super) left_out: u64,
+}
+
 /// The results so far.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Results {
+    #[serde(default)]
+    course: Course,
     counts: [GroupCounts; 2],
     /// Round trips of handshakes on the client's side, by group.
     near: [LogTimes; 2],
@@ -101,6 +116,35 @@ fn prefix_of(server: IpAddr) -> IpNet {
 }
 
 impl Results {
+    /// No results yet, with settings of this hash.
+    pub(super) fn with(settings: u64) -> Self {
+        Results { course: Course { settings, ..Course::default() }, ..Results::default() }
+    }
+
+    /// The hash of the settings.
+    pub(super) fn settings(&self) -> u64 {
+        self.course.settings
+    }
+
+    pub(super) fn course(&self) -> Course {
+        self.course
+    }
+
+    /// Packets were lost before they were read.
+    pub(super) fn lose(&mut self) {
+        self.course.lost += 1;
+    }
+
+    /// Prepares them for the next process. `open`: connections of which this one has not seen the
+    /// end, and the next one not the beginning.
+    pub(super) fn pass_on(&mut self, measured: Duration, left_out: u64, open: impl Fn(Group) -> u64) {
+        self.course.measured_s += measured.as_secs_f64();
+        self.course.left_out += left_out;
+        for group in Group::ALL {
+            self.counts[group as usize].unfinished += open(group);
+        }
+    }
+
     /// Whether nothing was measured.
     pub(crate) fn is_empty(&self) -> bool {
         self.counts.iter().all(|counts| counts.begun == 0)
@@ -250,6 +294,21 @@ mod tests {
         assert_eq!(results.prefixes.len(), PREFIXES);
         assert!(known(0) && !known(1) && known(PREFIXES));
         assert_eq!(results.rows()[0].split as usize, PREFIXES + 2, "all destinations count on");
+    }
+
+    #[test]
+    fn results_pass_to_the_next_process() {
+        let mut results = Results::with(7);
+        results.add(Group::Split, Event::Began);
+        results.add(Group::Split, Event::Began);
+        results.lose();
+        results.pass_on(Duration::from_secs(60), 3, |group| if group == Group::Split { 2 } else { 0 });
+        let json = serde_json::to_string(&results).unwrap();
+        let mut next: Results = serde_json::from_str(&json).unwrap();
+        assert_eq!((next.settings(), next.course().lost, next.course().left_out), (7, 1, 3));
+        assert_eq!(next.groups(|_| 0)[Group::Split as usize].counts, GroupCounts { begun: 2, unfinished: 2, ..GroupCounts::default() });
+        next.pass_on(Duration::from_secs(30), 0, |_| 0);
+        assert_eq!(next.course().measured_s, 90.0);
     }
 
     #[test]

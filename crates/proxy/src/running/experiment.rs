@@ -26,8 +26,9 @@ impl Proxy {
 
     /// Starts the experiment of the configuration, if there is one, from these results on.
     pub(super) fn measure(&self, results: Results) -> Result<(), OpenError> {
-        let share = self.config().experiment.filter(|_| self.gate.is_some());
-        let experiment = share.map(|share| RunningExperiment::start(share, results)).transpose();
+        let config = self.config();
+        let share = config.experiment.filter(|_| self.gate.is_some());
+        let experiment = share.map(|share| RunningExperiment::start(share, config.compared_settings(), results)).transpose();
         *self.experiment() = experiment.map_err(OpenError::system("start the thread that measures connections"))?;
         Ok(())
     }
@@ -45,13 +46,16 @@ impl Proxy {
     pub(super) fn change_experiment(&self, before: &ProxyConfig, now: &ProxyConfig) -> Result<(), ChangeError> {
         let Some(answer) = self.ask_gate(|reply| GateCommand::Experiment(now.experiment, reply)) else { return Ok(()) };
         let has_changed = answer??;
-        let is_other = has_changed || before.policy != now.policy || before.buffer != now.buffer;
+        let settings = now.compared_settings();
+        let is_other = has_changed || before.compared_settings() != settings;
         let mut running = self.experiment();
         match (now.experiment, &*running) {
             (None, _) => *running = None,
-            (Some(share), Some(experiment)) if is_other => experiment.reset(share),
+            (Some(share), Some(experiment)) if is_other => experiment.reset(share, settings),
             (Some(_), Some(_)) => {}
-            (Some(share), None) => *running = Some(RunningExperiment::start(share, Results::default()).map_err(ChangeError::Thread)?),
+            (Some(share), None) => {
+                *running = Some(RunningExperiment::start(share, settings, Results::default()).map_err(ChangeError::Thread)?);
+            }
         }
         Ok(())
     }

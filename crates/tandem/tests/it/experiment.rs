@@ -188,6 +188,24 @@ fn a_connection_stays_in_its_group_and_results_are_kept_over_a_hot_restart() {
 }
 
 #[test]
+fn a_hot_restart_with_other_settings_begins_the_comparison_anew() {
+    if skip("a_hot_restart_with_other_settings_begins_the_comparison_anew", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    serve(&routed.server, 80);
+    let _proxy = routed.configured("experiment = \"1 in 2\"");
+    wait_until("both groups are measured", || {
+        download(routed.connect(SERVER[1], 80).unwrap());
+        counts(&routed.router).iter().all(|counts| counts.complete > 1)
+    });
+    routed.write("experiment = \"1 in 2\"\nbuffer = \"1MiB\"\n[[listen]]\ntransparent = \"[::]:5000\"\n");
+    let _successor = takeover::restart(&routed);
+    assert_eq!(counts(&routed.router).map(|counts| (counts.begun, counts.complete)), [(0, 0); 2], "{}", routed.log());
+    assert!(routed.log().contains("the experiment begins anew"), "{}", routed.log());
+}
+
+#[test]
 fn a_busy_packet_log_is_reported_and_tried_again() {
     if skip("a_busy_packet_log_is_reported_and_tried_again", &["nft", "ip"]) {
         return;
