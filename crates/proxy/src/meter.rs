@@ -221,6 +221,14 @@ impl Totals {
         }
     }
 
+    /// The same when their process has ended, and with it its open flows.
+    #[must_use]
+    pub(crate) fn of_ended(mut self) -> Self {
+        self.flows = 0;
+        self.networks.values_mut().for_each(|network| (network.connections, network.up) = (0, None));
+        self
+    }
+
     /// Adds the networks of a flow's bond. Connections count only while the flow `is_open`.
     pub(crate) fn add_paths(&mut self, multipath: &MultipathView, is_open: bool) {
         for path in &multipath.paths {

@@ -21,7 +21,7 @@ use crate::{
     meter::{FlowView, Totals},
     resolver,
     takeover::Generations,
-    worker::{FlowRequest, Mailbox, OnEnd, Worker, WorkerCommand, WorkerContext, sys},
+    worker::{self, FlowRequest, Mailbox, OnEnd, Worker, WorkerCommand, WorkerContext, sys},
 };
 use intercept::{
     Controllers, Counted, Egress, LinkView, ListenAt, Listener, OpenError, Prefix, Rules,
@@ -40,11 +40,7 @@ use std::{
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
-    time::Duration,
 };
-
-/// Time limit for the answer of a worker.
-const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running proxy.
 ///
@@ -335,7 +331,7 @@ impl Proxy {
         let (reply, answers) = mpsc::channel();
         self.send_all(|| command(reply.clone()));
         drop(reply);
-        while let Ok(answer) = answers.recv_timeout(WORKER_TIMEOUT) {
+        while let Ok(answer) = answers.recv_timeout(worker::ANSWER_TIMEOUT) {
             add(answer);
         }
     }
@@ -434,17 +430,21 @@ impl Proxy {
             return Err(ChangeError::NeedsRestart(key));
         }
         let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut kernel.1 {
-            Some(egress) => egress.change(config.profiles())?,
-            none => *none = Egress::of(config.profiles())?,
+        self.change_rules(&config)?;
+        let changed = match &mut kernel.1 {
+            Some(egress) => egress.change(config.profiles()),
+            none => Egress::of(config.profiles()).map(|egress| *none = egress),
+        };
+        config.rename_controllers();
+        if let Err(error) = changed.map_err(ChangeError::from).and_then(|()| self.change_experiment(&present, &config)) {
+            let restored = kernel.1.as_mut().map_or(Ok(()), |egress| egress.change(present.profiles())).map_err(ChangeError::from);
+            if let Err(why) = self.change_rules(&present).and(restored) {
+                tracing::error!("cannot put rules and links back after a reload that has failed: {why}");
+            }
+            return Err(error);
         }
         // Open connections keep a controller that is unloaded.
         kernel.0 = controllers;
-        config.rename_controllers();
-        if let Some(answer) = self.ask_gate(|reply| GateCommand::Policy(config.policy.rules.clone(), reply)) {
-            answer??;
-        }
-        self.change_experiment(&present, &config)?;
         if let Some((commands, _)) = &self.gate {
             let _ = commands.send(GateCommand::Memory(gate::memory_limit(&config)));
         }
@@ -455,6 +455,12 @@ impl Proxy {
         *present = config.clone();
         self.send_all(|| WorkerCommand::Reload(config.clone()));
         Ok(())
+    }
+
+    /// Has the firewall follow the rules of a configuration.
+    fn change_rules(&self, config: &ProxyConfig) -> Result<(), ChangeError> {
+        let answer = self.ask_gate(|reply| GateCommand::Policy(config.policy.rules.clone(), reply));
+        answer.map_or(Ok(()), |answer| Ok(answer??))
     }
 
     /// As [`begin_drain`](Self::begin_drain), then waits until all connections have ended.

@@ -140,7 +140,11 @@ impl Running {
         let mut takeovers = None;
         let context = |listeners| takeovers.insert(Arc::new(Takeovers::new(launch, listeners, on_takeover))).clone();
         let StartedProxy { proxy, control, web } = takeover.start(service, |_| {}, context).map_err(failed)?;
-        let web = web::serve(&proxy, service, web).map_err(start_failure)?;
+        // The proxy is in charge, so that its end would reset connections.
+        let web = web::serve(&proxy, service, web).unwrap_or_else(|error| {
+            tracing::error!("metrics and page are not served: {error}");
+            WebServers::default()
+        });
         let takeovers = takeovers.expect("the context of a takeover that succeeded was made");
         Ok(Running { proxy, control: Some(control), web, takeovers })
     }

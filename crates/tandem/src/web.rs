@@ -37,7 +37,8 @@ impl PageArguments {
     }
 }
 
-/// Running web servers. Dropping them closes their connections.
+/// Running web servers, if there are any. Dropping them closes their connections.
+#[derive(Default)]
 pub(crate) struct WebServers {
     // Dropped first: requests for the page end before the page does.
     _servers: Vec<Server>,

@@ -112,6 +112,9 @@ impl Proxy {
         *self.experiment() = None;
         self.close_listeners();
         self.send_all(|| WorkerCommand::Leave);
+        if let Some((records, _)) = &self.records {
+            records.leave();
+        }
         if let Some(egress) = self.kernel.lock().unwrap_or_else(PoisonError::into_inner).1.take() {
             egress.leave();
         }

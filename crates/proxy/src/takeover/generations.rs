@@ -4,16 +4,18 @@ use super::messages::{FromEarlier, ToEarlier};
 use crate::{
     control::write_line,
     meter::{FlowView, Totals},
+    worker,
 };
 use serde::de::DeserializeOwned;
 use std::{
     io::{self, ErrorKind, Read as _},
+    mem,
     os::{fd::OwnedFd, unix::net::UnixStream},
     time::{Duration, Instant},
 };
 
-/// Time limit for an answer of an earlier proxy.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time limit for an answer of an earlier proxy, which waits for its workers as long itself.
+const ANSWER_TIMEOUT: Duration = worker::ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 /// The longest message of an earlier proxy, bytes.
 const LONGEST: usize = 512 << 20;
 
@@ -23,6 +25,10 @@ struct Earlier {
     stream: UnixStream,
     /// Bytes that were read after the last message.
     rest: Vec<u8>,
+    /// Its totals when it last told them.
+    totals: Totals,
+    /// Queries to which the answers have not come in time. They are to be discarded.
+    unanswered: usize,
 }
 
 /// The earlier proxies.
@@ -33,26 +39,30 @@ pub(crate) struct Generations {
     past: Totals,
 }
 
-/// What has become of a connection.
-enum Heard {
+/// What came of reading from an earlier proxy.
+enum Received {
     Message(FromEarlier),
     /// Nothing yet.
-    Silence,
-    /// The process has ended without a word.
+    Nothing,
+    /// The process closed the connection without its totals, or sent something else.
     Closed,
 }
 
 impl Earlier {
+    fn new(stream: UnixStream) -> Self {
+        Earlier { stream, rest: Vec::new(), totals: Totals::default(), unanswered: 0 }
+    }
+
     /// The next message; waits for it until `deadline`.
-    fn next(&mut self, deadline: Instant) -> Heard {
+    fn next(&mut self, deadline: Instant) -> Received {
         let mut part = vec![0; 64 << 10];
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
-                return serde_json::from_slice(&line).map_or(Heard::Closed, Heard::Message);
+                return serde_json::from_slice(&line).map_or(Received::Closed, Received::Message);
             }
             if self.rest.len() > LONGEST {
-                return Heard::Closed;
+                return Received::Closed;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let prepared = self.stream.set_nonblocking(left.is_zero()).and_then(|()| match left.is_zero() {
@@ -60,12 +70,35 @@ impl Earlier {
                 false => self.stream.set_read_timeout(Some(left)),
             });
             match prepared.and_then(|()| self.stream.read(&mut part)) {
-                Ok(0) => return Heard::Closed,
+                Ok(0) => return Received::Closed,
                 Ok(count) => self.rest.extend_from_slice(&part[..count]),
                 Err(why) if why.kind() == ErrorKind::Interrupted => {}
-                Err(why) if why.kind() == ErrorKind::WouldBlock && (left.is_zero() || Instant::now() >= deadline) => return Heard::Silence,
+                Err(why) if why.kind() == ErrorKind::WouldBlock && (left.is_zero() || Instant::now() >= deadline) => {
+                    return Received::Nothing;
+                }
                 Err(why) if why.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => return Heard::Closed,
+                Err(_) => return Received::Closed,
+            }
+        }
+    }
+}
+
+impl Earlier {
+    /// Reads what has come since the last query. Returns false if the process has ended; its totals
+    /// are in `past` then.
+    fn catch_up(&mut self, past: &mut Totals) -> bool {
+        loop {
+            match self.next(Instant::now()) {
+                Received::Message(FromEarlier::Answer(_)) => self.unanswered = self.unanswered.saturating_sub(1),
+                Received::Message(FromEarlier::Ended(totals)) => {
+                    *past += totals;
+                    return false;
+                }
+                Received::Closed => {
+                    *past += mem::take(&mut self.totals).of_ended();
+                    return false;
+                }
+                Received::Nothing => return true,
             }
         }
     }
@@ -73,12 +106,12 @@ impl Earlier {
 
 impl Generations {
     pub(crate) fn new(streams: impl IntoIterator<Item = UnixStream>, past: Totals) -> Self {
-        Generations { alive: streams.into_iter().map(|stream| Earlier { stream, rest: Vec::new() }).collect(), past }
+        Generations { alive: streams.into_iter().map(Earlier::new).collect(), past }
     }
 
     /// Adds a proxy that has just left.
     pub(crate) fn add(&mut self, stream: UnixStream) {
-        self.alive.push(Earlier { stream, rest: Vec::new() });
+        self.alive.push(Earlier::new(stream));
     }
 
     /// Copies of the connections, for the next proxy.
@@ -110,60 +143,70 @@ impl Generations {
     /// Takes the totals of those that have ended.
     fn forget_ended(&mut self) {
         let past = &mut self.past;
-        self.alive.retain_mut(|earlier| match earlier.next(Instant::now()) {
-            Heard::Message(FromEarlier::Ended(totals)) => {
-                *past += totals;
-                false
-            }
-            // The answer to a query that had timed out.
-            Heard::Message(FromEarlier::Answer(_)) | Heard::Silence => true,
-            Heard::Closed => false,
-        });
+        self.alive.retain_mut(|earlier| earlier.catch_up(past));
     }
 
-    /// Asks all; leaves out those that do not answer.
-    fn ask<T: DeserializeOwned>(&mut self, query: &ToEarlier) -> Vec<T> {
-        self.forget_ended();
-        let (past, mut answers) = (&mut self.past, Vec::new());
+    /// Asks all. `take` gets each and its answer; those that do not answer in time are asked again
+    /// the next time.
+    fn ask<T: DeserializeOwned>(&mut self, query: &ToEarlier, mut take: impl FnMut(&mut Earlier, T)) {
+        let past = &mut self.past;
         self.alive.retain_mut(|earlier| {
+            if !earlier.catch_up(past) {
+                return false;
+            }
+            // Another query would wait as long again.
+            if earlier.unanswered > 0 {
+                return true;
+            }
             let deadline = Instant::now() + ANSWER_TIMEOUT;
             // One that has just ended has left its totals.
             let _ = earlier.stream.set_nonblocking(false).and_then(|()| write_line(&earlier.stream, query, deadline));
             match earlier.next(deadline) {
-                Heard::Message(FromEarlier::Answer(value)) => {
-                    answers.extend(serde_json::from_value(value).ok());
+                Received::Message(FromEarlier::Answer(value)) => {
+                    if let Ok(answer) = serde_json::from_value(value) {
+                        take(earlier, answer);
+                    }
                     true
                 }
-                Heard::Message(FromEarlier::Ended(totals)) => {
+                Received::Nothing => {
+                    tracing::warn!("an earlier proxy, which drains, does not answer: its flows are not shown, and its totals are not new");
+                    earlier.unanswered += 1;
+                    true
+                }
+                Received::Message(FromEarlier::Ended(totals)) => {
                     *past += totals;
                     false
                 }
-                Heard::Silence => {
-                    tracing::warn!("an earlier proxy, which drains, does not answer: its flows are not shown from now on");
+                Received::Closed => {
+                    *past += mem::take(&mut earlier.totals).of_ended();
                     false
                 }
-                Heard::Closed => false,
             }
         });
-        answers
     }
 
     /// The flows of those that drain.
     pub(crate) fn flows(&mut self) -> Vec<FlowView> {
-        self.ask::<Vec<FlowView>>(&ToEarlier::Flows).into_iter().flatten().collect()
+        let mut flows = Vec::new();
+        self.ask(&ToEarlier::Flows, |_, part: Vec<FlowView>| flows.extend(part));
+        flows
     }
 
     /// The totals of all earlier proxies.
     pub(crate) fn totals(&mut self) -> Totals {
-        let answers = self.ask::<Totals>(&ToEarlier::Totals);
+        self.ask(&ToEarlier::Totals, |earlier, totals| earlier.totals = totals);
         let mut totals = self.past.clone();
-        answers.into_iter().for_each(|answer| totals += answer);
+        self.alive.iter().for_each(|earlier| totals += earlier.totals.clone());
         totals
     }
 
     /// Has those that drain reset their flows and end.
     pub(crate) fn stop(&mut self) {
-        self.ask::<serde_json::Value>(&ToEarlier::Stop);
+        for earlier in &self.alive {
+            let deadline = Instant::now() + ANSWER_TIMEOUT;
+            // It reads the query even if this process has ended by then.
+            let _ = earlier.stream.set_nonblocking(false).and_then(|()| write_line(&earlier.stream, &ToEarlier::Stop, deadline));
+        }
     }
 }
 
@@ -200,5 +243,24 @@ mod tests {
         assert_eq!(all.totals().up, 110);
         earlier.join().unwrap();
         assert_eq!((all.totals().up, all.count(), all.totals().up), (111, 0, 111));
+    }
+
+    #[test]
+    fn a_late_answer_loses_no_totals() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let mut all = Generations::new([near], totals(100));
+        let answer = |up| write_line(&far, &FromEarlier::Answer(serde_json::to_value(totals(up)).unwrap()), soon()).unwrap();
+        // It is here before the query.
+        all.alive[0].unanswered = 1;
+        answer(1);
+        answer(10);
+        assert_eq!((all.count(), all.alive[0].unanswered), (1, 0));
+        let open = Totals { flows: 3, ..totals(20) };
+        all.alive[0].totals = open;
+        all.alive[0].unanswered = 1;
+        assert_eq!((all.totals().up, all.totals().flows), (120, 3), "it is not asked again, and its last totals count");
+        // It is killed.
+        drop(far);
+        assert_eq!((all.totals().up, all.totals().flows, all.count()), (120, 0, 0));
     }
 }

@@ -29,9 +29,12 @@ impl Takeovers {
         self.forget_failure();
         let mut next = launch.start()?;
         let outcome = self.wait_for(&mut next);
-        if outcome.is_err() {
-            let _ = next.kill();
-            let _ = next.wait();
+        match outcome {
+            Ok(_) => watch(next),
+            Err(_) => {
+                let _ = next.kill();
+                let _ = next.wait();
+            }
         }
         outcome
     }
@@ -57,4 +60,15 @@ impl Takeovers {
             thread::sleep(CHECK_INTERVAL);
         }
     }
+}
+
+/// Waits for the end of the next proxy while this one drains, so that the service manager sees it: a
+/// process that its parent does not wait for remains.
+fn watch(mut next: Child) {
+    let wait = move || match next.wait() {
+        Ok(status) if !status.success() => tracing::error!("the process that has taken over has ended: {status}"),
+        _ => {}
+    };
+    // Without the thread, this process' end has the same effect.
+    let _ = thread::Builder::new().name("tandem-next".into()).spawn(wait);
 }

@@ -48,7 +48,7 @@ pub(super) fn send(mut stream: &UnixStream, message: &impl Serialize, descriptor
 /// # Errors
 /// [`ErrorKind::UnexpectedEof`] when the peer has closed the connection, [`ErrorKind::TimedOut`]
 /// when the message is not complete at the deadline, [`ErrorKind::InvalidData`] when it is no such
-/// message.
+/// message, [`ErrorKind::Other`] when this process cannot have its descriptors.
 pub(super) fn receive<T: DeserializeOwned>(stream: &UnixStream, deadline: Instant) -> io::Result<(T, Vec<OwnedFd>)> {
     let mut header = [0; 8];
     read_exact(stream, &mut header, deadline)?;
@@ -62,7 +62,7 @@ pub(super) fn receive<T: DeserializeOwned>(stream: &UnixStream, deadline: Instan
         let before = descriptors.len();
         receive_batch(stream, &mut descriptors, deadline)?;
         if descriptors.len() == before {
-            return Err(bad("descriptors are missing: the limit of open files is too low (ulimit -n, LimitNOFILE=)"));
+            return Err(io::Error::other("descriptors are missing: the limit of open files is too low (ulimit -n, LimitNOFILE=)"));
         }
     }
     let mut text = vec![0; length];
@@ -153,6 +153,11 @@ mod tests {
         assert_eq!(receive::<String>(&near, soon_over).unwrap_err().kind(), ErrorKind::TimedOut);
         send(&far, &7, &[], Duration::from_secs(20)).unwrap();
         assert_eq!(receive::<String>(&near, soon()).unwrap_err().kind(), ErrorKind::InvalidData);
+        // A descriptor is announced that does not come, as when there are too many.
+        (&far).write_all(&[0, 0, 0, 1, 0, 0, 0, 1, 0, b'7']).unwrap();
+        let error = receive::<u8>(&near, soon()).unwrap_err();
+        assert!(error.kind() == ErrorKind::Other && error.to_string().contains("LimitNOFILE="), "{error}");
+        let (near, far) = UnixStream::pair().unwrap();
         (&far).write_all(&[255; 8]).unwrap();
         assert_eq!(receive::<String>(&near, soon()).unwrap_err().kind(), ErrorKind::InvalidData);
     }

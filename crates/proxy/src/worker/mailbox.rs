@@ -3,7 +3,13 @@
 use super::{flow_reports::FlowRequest, sys};
 use crate::{config::ProxyConfig, meter::Totals, resolver::LookupResult};
 use rustix::fd::OwnedFd;
-use std::sync::{Arc, mpsc};
+use std::{
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+/// Time limit for the answer of a worker to a command.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A command to a worker.
 #[derive(Debug)]
