@@ -1,8 +1,12 @@
 //! `tandem restart`: has a new process take over from a running proxy.
 
-use crate::{CommandError, flows::failed};
+use crate::{CommandError, flows::failed, service::usage};
 use clap::Args;
-use proxy::control::{ControlError, Remote};
+use proxy::{
+    Service,
+    control::{ControlError, Remote},
+};
+use std::path::PathBuf;
 
 /// Replace the running proxy or bond by a new process, without losing a connection
 ///
@@ -19,11 +23,18 @@ pub(crate) struct RestartCommand {
     /// Name of the proxy, if several run
     #[arg(long, value_name = "NAME", default_value = "default")]
     name: String,
+    /// The proxy's configuration file, which has its name
+    #[arg(short, long, value_name = "FILE", conflicts_with = "name")]
+    config: Option<PathBuf>,
 }
 
 impl RestartCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        let report = Remote::named(&self.name).restart().map_err(|error| match error {
+        let name = match &self.config {
+            Some(file) => Service::read(file).map_err(usage)?.name,
+            None => self.name,
+        };
+        let report = Remote::named(&name).restart().map_err(|error| match error {
             ControlError::Refused(why) => CommandError::Failed(format!("the proxy that runs is still in charge: {why}")),
             other => failed(other),
         })?;

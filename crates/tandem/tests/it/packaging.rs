@@ -97,6 +97,9 @@ fn skip_without_btf(test: &str) -> bool {
     !has
 }
 
+/// The name of the proxy in its configuration: not the default one.
+const NAME: &str = "gateway";
+
 /// A host on which programs run like a service of these units: as an unprivileged user with the
 /// units' capabilities.
 struct Service {
@@ -115,7 +118,8 @@ impl Service {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         testing::copy_program(TANDEM, at("tandem"));
-        fs::copy(packaged("proxy.toml"), at("proxy.toml")).unwrap();
+        let packaged = fs::read_to_string(packaged("proxy.toml")).unwrap();
+        fs::write(at("proxy.toml"), format!("name = \"{NAME}\"\n{packaged}")).unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let manager = UnixDatagram::bind(at("notify")).unwrap();
         fs::set_permissions(at("notify"), fs::Permissions::from_mode(0o777)).unwrap();
@@ -176,13 +180,14 @@ fn serve(units: &[&str], flags: &[&str]) {
     let mut proxy = Daemon::start(&mut service.command(&arguments));
     service.expect_notification("READY=1");
     assert_eq!(service.table().matches("tproxy").count(), 4);
-    let flows = service.host.command(TANDEM).arg("flows").output().unwrap();
+    let flows = service.host.command(TANDEM).args(["flows", "--name", NAME]).output().unwrap();
     assert!(flows.status.success(), "root finds the service: {flows:?}");
     proxy.signal("HUP");
     service.expect_notification("RELOADING=1");
     service.expect_notification("READY=1");
     // A reload has another process take over.
     let reload = directive(units[0], "ExecReload");
+    let reload = reload.replace("/etc/tandem/proxy.toml", configuration.to_str().unwrap());
     let reload: Vec<&str> = reload.strip_prefix("/usr/bin/tandem ").unwrap().split(' ').collect();
     let reloaded = service.command(&reload).output().unwrap();
     assert!(reloaded.status.success(), "{reloaded:?}");
