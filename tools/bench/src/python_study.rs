@@ -32,15 +32,20 @@ pub(crate) struct PythonStudy {
     /// Losses, and round trips
     #[arg(long, default_value_t = 12)]
     points: usize,
-    /// Seeds of the lab
+    /// Seeds of the lab, and of ns-3 with corrections
     #[arg(long, default_value_t = 5)]
     lab_seeds: u64,
 }
 
 const TANDEM_PROGRAM: &str = include_str!("python_study/tandem_study.py");
 const NS3_PROGRAM: &str = include_str!("python_study/ns3_study.py");
+/// The same with classes that count as Linux does, where ns-3 does not.
+const NS3_CORRECTED_PROGRAM: &str = concat!(include_str!("python_study/ns3_corrected.py"), include_str!("python_study/ns3_study.py"));
+const NS3_CORRECTED_ATTRIBUTES: [&str; 2] =
+    ["ns3::TcpL4Protocol::SocketType=study::Reno", "ns3::TcpL4Protocol::RecoveryType=study::Recovery"];
 const TANDEM: &str = "tandem";
 const NS3: &str = "ns-3";
+const NS3_CORRECTED: &str = "ns-3, corrected";
 const KERNEL: &str = "the kernel";
 const LAW: &str = "square-root law";
 /// Results of both programs that differ by at most this count as equal.
@@ -137,9 +142,11 @@ impl PythonStudy {
             SampleColumn::new(KERNEL, "Mbit/s", 2),
             SampleColumn::new(TANDEM, "Mbit/s", 2).with(SampleStatistic::Mean),
             SampleColumn::new(NS3, "Mbit/s", 2).with(SampleStatistic::Mean),
+            SampleColumn::new(NS3_CORRECTED, "Mbit/s", 2).with(SampleStatistic::Mean),
             SampleColumn::new(LAW, "Mbit/s", 2),
         ];
         let mut table = SampleTable::new("beside the kernel", "loss, %", columns.to_vec());
+        let corrected = self.ns3_corrected().context("cannot play the study by ns-3 with corrections")?;
         let larger = self.points / 2..self.points;
         let variants = larger.clone().map(|index| kernel_variant(self.loss(index))).collect::<Result<Vec<_>>>()?;
         let lab = ScenarioRuns::of(self.lab_seeds).lab(&variants)?;
@@ -151,6 +158,7 @@ impl PythonStudy {
             }
             row.add(TANDEM, 0, ours.goodput_mbps[0][index][0]);
             row.add(NS3, 0, theirs.goodput_mbps[0][index][0]);
+            row.add(NS3_CORRECTED, 0, corrected.goodput_mbps[0][index][0]);
             // Ott, Kemperman and Mathis: a window of Φ/√p segments in the mean; 2 × 15 ms.
             row.add(LAW, 0, theory::PHI / self.loss(index).sqrt() * 1448.0 * 8.0 / 0.03 / 1e6);
         }
@@ -158,13 +166,24 @@ impl PythonStudy {
         Ok(table)
     }
 
+    /// The shortest delay by ns-3 with corrections.
+    fn ns3_corrected(&self) -> Result<StudyOutput> {
+        self.run_with(NS3_CORRECTED_PROGRAM, &[1, self.lab_seeds], 1, &NS3_CORRECTED_ATTRIBUTES)
+    }
+
     /// Runs a program to its end, with these seeds.
     fn run(&self, program: &str, seeds: &[u64]) -> Result<StudyOutput> {
+        self.run_with(program, seeds, self.points, &[])
+    }
+
+    /// Runs a program to its end, with these seeds, so many delays and these other arguments.
+    fn run_with(&self, program: &str, seeds: &[u64], delays: usize, others: &[&str]) -> Result<StudyOutput> {
         let (python, points) = (&self.python, self.points);
-        let numbers = [seeds, &[points as u64; 2]].concat();
+        let numbers = [seeds, &[points as u64, delays as u64]].concat();
         let output = Command::new(python)
             .args(["-c", program])
             .args(numbers.iter().map(u64::to_string))
+            .args(others)
             .output()
             .with_context(|| format!("cannot run {python}"))?;
         if !output.status.success() {
@@ -173,9 +192,9 @@ impl PythonStudy {
         let text = String::from_utf8_lossy(&output.stdout);
         let found: StudyOutput = serde_json::from_str(&text).with_context(|| format!("{python} printed {text:?}"))?;
         let is_whole = found.goodput_mbps.len() == 2
-            && found.goodput_mbps.iter().all(|way| way.len() == points && way.iter().all(|row| row.len() == points));
+            && found.goodput_mbps.iter().all(|way| way.len() == points && way.iter().all(|row| row.len() == delays));
         if !is_whole {
-            bail!("{python} printed no table of 2 × {points} × {points} numbers");
+            bail!("{python} printed no table of 2 × {points} × {delays} numbers");
         }
         Ok(found)
     }

@@ -1,4 +1,4 @@
-"""NewReno over losses and delays, end to end and split, by ns-3: `STUDY FIRST LAST LOSSES DELAYS`."""
+"""NewReno over losses and delays, end to end and split, by ns-3: `STUDY FIRST LAST LOSSES DELAYS ATTRIBUTE=VALUE…`."""
 
 import importlib.metadata
 import json
@@ -55,6 +55,7 @@ DEFAULTS = {
     "ns3::DropTailQueue<Packet>::MaxSize": ns.StringValue("250000B"),
     "ns3::RateErrorModel::ErrorUnit": ns.StringValue("ERROR_UNIT_PACKET"),
 }
+DEFAULTS |= {name: ns.StringValue(value) for name, value in (text.split("=") for text in sys.argv[5:])}
 for name, value in DEFAULTS.items():
     ns.Config.SetDefault(name, value)
 
@@ -96,7 +97,7 @@ def play(split, loss, delay, seed):
     return 8 * received / SECONDS
 
 
-first, last, losses, delays = map(int, sys.argv[1:])
+first, last, losses, delays = map(int, sys.argv[1:5])
 started = time.process_time()
 losses = np.geomspace(1e-4, 3e-2, losses)
 delays = np.geomspace(0.005, 0.3, delays)
