@@ -1,7 +1,7 @@
 //! What a server answers: metrics, and pages for a browser.
 //!
-//! Pages are protected in two ways. With a token, a browser must have it: in a cookie, which a form
-//! sets, or as `Authorization: Bearer`. Without one, the Host header must be an address or
+//! Pages are protected in two ways. With a token, a browser must have a cookie that stands for it,
+//! which a form sets, or send the token as `Authorization: Bearer`. Without one, the Host header must be an address or
 //! `localhost`: a name that a foreign web page has made resolve to this host (DNS rebinding) gets
 //! nothing. Every page forbids the browser to load anything from elsewhere.
 
@@ -26,7 +26,6 @@ pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0
 const LONGEST_FORM: usize = 1024;
 /// Delay of the answer to a wrong token.
 const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
-const COOKIE: &str = "tandem_token";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
@@ -150,7 +149,7 @@ impl Metrics {
     }
 }
 
-/// Checks the token that the form has sent, and sets it as a cookie.
+/// Checks the token that the form has sent, and sets its cookie.
 async fn log_in<B>(token: &Token, request: Request<B>) -> Response<ResponseBody>
 where
     B: Body<Data = Bytes>,
@@ -163,8 +162,8 @@ where
     let Ok(body) = body.map(http_body_util::Collected::to_bytes) else { return plain(StatusCode::BAD_REQUEST, "cannot read the form\n") };
     // A token has no character that a form encodes.
     let said = body.split(|byte| *byte == b'&').find_map(|field| field.strip_prefix(b"token=")).unwrap_or_default();
-    let cookie = token.is(said).then(|| [format!("{COOKIE}=").as_bytes(), said, b"; Path=/; HttpOnly; SameSite=Strict"].concat());
-    let Some(cookie) = cookie.and_then(|cookie| HeaderValue::from_bytes(&cookie).ok()) else {
+    let cookie = token.is(said).then(|| format!("{}; Path=/; HttpOnly; SameSite=Strict", token.cookie()));
+    let Some(cookie) = cookie.and_then(|cookie| HeaderValue::try_from(cookie).ok()) else {
         sleep(WRONG_TOKEN_DELAY).await;
         return form(StatusCode::FORBIDDEN, "<p role=\"alert\">This is not the token.</p>");
     };
@@ -174,12 +173,11 @@ where
     response
 }
 
-/// Whether a request has the token, in a cookie or as a bearer.
+/// Whether a request has the token's cookie, or the token as a bearer.
 fn has_token(token: &Token, headers: &HeaderMap) -> bool {
-    let bearers = headers.get_all(header::AUTHORIZATION).iter().filter_map(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    let pairs = headers.get_all(header::COOKIE).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b';'));
-    let cookies = pairs.filter_map(|pair| pair.trim_ascii().strip_prefix(COOKIE.as_bytes())?.strip_prefix(b"="));
-    bearers.chain(cookies).any(|said| token.is(said))
+    let mut bearers = headers.get_all(header::AUTHORIZATION).iter().filter_map(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    let mut pairs = headers.get_all(header::COOKIE).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b';'));
+    bearers.any(|said| token.is(said)) || pairs.any(|pair| token.is_cookie(pair.trim_ascii()))
 }
 
 /// Whether the Host header is an address, with or without a port, or `localhost`.
