@@ -27,6 +27,7 @@ pub(crate) fn file(path: &str) -> Option<PageAnswer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::LONGEST_FILTER;
 
     /// The content of a file.
     fn content(path: &str) -> &'static str {
@@ -48,6 +49,11 @@ mod tests {
             waiting.extend(imports.map(|rest| format!("/{}", rest.split('\'').next().unwrap())));
         }
         assert!(file("/../Cargo.toml").is_none());
+    }
+
+    #[test]
+    fn the_page_limits_the_filter_as_the_server_does() {
+        assert!(content("/").contains(&format!("maxlength=\"{LONGEST_FILTER}\"")));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! Pages are protected in two ways. With a token, a browser must have a cookie that stands for it,
 //! which a form sets, or send the token as `Authorization: Bearer`. Without one, the Host header must be an address or
 //! `localhost`: a name that a foreign web page has made resolve to this host (DNS rebinding) gets
-//! nothing. Every page forbids the browser to load anything from elsewhere.
+//! nothing. Every page forbids the browser to load anything from elsewhere, and pages of other sites
+//! may link to this one, but load nothing from it.
 
 use crate::{EventStream, Token};
 use http_body_util::{BodyExt as _, Either, Full, Limited};
@@ -105,6 +106,9 @@ impl Site {
         B: Body<Data = Bytes>,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
+        if is_loaded_by_another_site(&request) {
+            return plain(StatusCode::FORBIDDEN, "pages of other sites may link to this one, but load nothing from it\n");
+        }
         match &self.token {
             None if !host_is_address(request.headers()) => {
                 return plain(
@@ -178,6 +182,15 @@ fn has_token(token: &Token, headers: &HeaderMap) -> bool {
     let mut bearers = headers.get_all(header::AUTHORIZATION).iter().filter_map(|value| value.as_bytes().strip_prefix(b"Bearer "));
     let mut pairs = headers.get_all(header::COOKIE).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b';'));
     bearers.any(|said| token.is(said)) || pairs.any(|pair| token.is_cookie(pair.trim_ascii()))
+}
+
+/// Whether a page of another site has the browser send this request, other than by a link to the
+/// first page (Fetch Metadata; browsers tell it to the loopback and over HTTPS). Such a page cannot
+/// read the answer, but each stream of events costs the proxy, and displaces another browser's.
+fn is_loaded_by_another_site<B>(request: &Request<B>) -> bool {
+    let is = |name: &str, value: &str| request.headers().get(name).is_some_and(|found| found.as_bytes() == value.as_bytes());
+    let is_link = || request.uri().path() == "/" && is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document");
+    is("sec-fetch-site", "cross-site") && !is_link()
 }
 
 /// Whether the Host header is an address, with or without a port, or `localhost`.

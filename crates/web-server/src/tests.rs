@@ -199,6 +199,21 @@ fn a_page_without_a_token_is_not_served_under_a_foreign_name() {
 }
 
 #[test]
+fn a_page_of_another_site_may_link_to_this_one_and_loads_nothing() {
+    let server = serve(LIMITS, Site::default().with_metrics(|| Some("# EOF\n".into())).with_pages(TestPages::default(), None));
+    let status = |path: &str, site: &str, mode: &str, dest: &str| {
+        let headers = format!("Host: localhost\r\nSec-Fetch-Site: {site}\r\nSec-Fetch-Mode: {mode}\r\nSec-Fetch-Dest: {dest}\r\n");
+        get(&server, path, &headers)[9..12].to_owned()
+    };
+    assert_eq!(status("/events", "cross-site", "cors", "empty"), "403");
+    assert_eq!(status("/events", "cross-site", "navigate", "iframe"), "403");
+    assert_eq!(status("/", "cross-site", "no-cors", "image"), "403");
+    assert_eq!(status("/", "cross-site", "navigate", "document"), "200");
+    assert_eq!(status("/", "same-origin", "navigate", "document"), "200");
+    assert_eq!(status("/", "none", "navigate", "document"), "200");
+}
+
+#[test]
 fn a_page_with_a_token_is_served_to_those_that_have_it() {
     let token = "0123456789abcdef";
     let server = serve(LIMITS, Site::default().with_pages(TestPages::default(), Some(Token::parse(token).unwrap())));
@@ -254,10 +269,12 @@ fn a_client_that_reads_no_events_is_disconnected_and_one_that_has_gone_is_notice
     }
     drop(sender);
     assert!(closed(deaf.into_inner()) < PATIENCE);
-    drop(open_stream(&server));
+    let gone = open_stream(&server);
     let mut sender = pages.0.lock().unwrap().pop().unwrap();
+    assert!(!sender.is_closed());
+    drop(gone);
     let begun = Instant::now();
-    while sender.send("tick", "x") {
+    while sender.send("tick", "x") || !sender.is_closed() {
         assert!(begun.elapsed() < PATIENCE);
         thread::sleep(Duration::from_millis(5));
     }
