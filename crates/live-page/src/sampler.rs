@@ -6,6 +6,7 @@ use crate::{
     view::{ROWS, View},
 };
 use intercept::LinkView;
+use monitor::GainVerdict;
 use proxy::{Ending, ExperimentView, FlowId, Proxy, Totals};
 use serde::Serialize;
 use std::{
@@ -83,9 +84,18 @@ struct Tick<'a> {
     links: &'a [LinkView],
     networks: Option<&'a BTreeMap<String, proxy::NetworkTotals>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    experiment: Option<&'a ExperimentView>,
+    experiment: Option<Comparison<'a>>,
     limiters: &'a LimiterShares,
     flows: Flows<'a>,
+}
+
+/// The experiment.
+#[derive(Serialize)]
+struct Comparison<'a> {
+    #[serde(flatten)]
+    view: &'a ExperimentView,
+    /// What each row says.
+    verdicts: Vec<GainVerdict>,
 }
 
 #[derive(Serialize)]
@@ -110,6 +120,12 @@ struct Flows<'a> {
     /// Why the filter cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
+}
+
+impl<'a> Comparison<'a> {
+    fn of(view: &'a ExperimentView) -> Self {
+        Comparison { view, verdicts: view.rows.iter().map(GainVerdict::of).collect() }
+    }
 }
 
 impl TotalsView {
@@ -246,7 +262,7 @@ impl Sampler {
             totals: totals.map(TotalsView::of),
             links: &self.links,
             networks: totals.map(|totals| &totals.networks),
-            experiment: self.experiment.as_ref(),
+            experiment: self.experiment.as_ref().map(Comparison::of),
             limiters,
             flows: Flows {
                 all: self.table.len(),

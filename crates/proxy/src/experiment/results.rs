@@ -3,7 +3,7 @@
 
 use super::{
     connections::{Ended, Event},
-    estimate::{Gain, LogTimes, Pair, compared_times, gain},
+    estimate::{Gain, LogTimes, Pair, compared_counts, compared_times, gain},
 };
 use crate::measure::SIZES;
 use intercept::Group;
@@ -61,6 +61,13 @@ pub struct ExperimentRow {
     pub unsplit: u64,
     /// Of the group that is split.
     pub split: u64,
+    /// Of the group that passes unsplit, those that are compared: of size classes in which both
+    /// groups have two.
+    #[serde(default)]
+    pub compared_unsplit: u64,
+    /// Of the group that is split.
+    #[serde(default)]
+    pub compared_split: u64,
     /// Geometric mean time of unsplit connections, seconds; absent if a group has fewer than two.
     pub unsplit_s: Option<f64>,
     /// Of the group that is split.
@@ -168,11 +175,14 @@ fn rows_of(prefix: Option<String>, times: &BySize) -> Vec<ExperimentRow> {
     let row = |size: Option<&str>, strata: &[Pair]| {
         let count = |group: Group| strata.iter().map(|pair| pair[group as usize].count()).sum::<u64>();
         let means = compared_times(strata);
+        let [compared_unsplit, compared_split] = compared_counts(strata);
         ExperimentRow {
             prefix: prefix.clone(),
             size: size.map(str::to_owned),
             unsplit: count(Group::Unsplit),
             split: count(Group::Split),
+            compared_unsplit,
+            compared_split,
             unsplit_s: means.map(|[unsplit, _]| unsplit),
             split_s: means.map(|[_, split]| split),
             gain: gain(strata),
@@ -233,6 +243,8 @@ mod tests {
         assert!((ratio(&rows[4]) - 2.0).abs() < 1e-9 && (ratio(&rows[7]) - 4.0).abs() < 1e-9);
         // Large transfers of one group alone change nothing.
         assert_eq!((rows[3].gain, rows[2].gain), (rows[4].gain, None));
+        let compared: Vec<_> = rows[..4].iter().map(|row| (row.compared_unsplit, row.compared_split)).collect();
+        assert_eq!(compared, [(9, 9), (9, 9), (0, 0), (6, 6)]);
         let json = serde_json::to_string(&results).unwrap();
         assert_eq!(serde_json::from_str::<Results>(&json).unwrap().rows(), rows);
     }
