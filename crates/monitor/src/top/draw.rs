@@ -106,7 +106,7 @@ fn head_line(state: &TopState, width: u16) -> Line<'static> {
         _ if state.paused => "paused ".into(),
         (Some(_), Some(age)) => format!("no answer for {:.0} s ", age.as_secs_f64()),
         (Some(_), None) => "no answer yet ".into(),
-        (None, _) => format!("every {:.0} s ", state.options.every.as_secs_f64().max(1.0)),
+        (None, _) => format!("every {} ", state.options.every),
     };
     let fill = (width as usize).saturating_sub(left.chars().count() + right.chars().count());
     Line::from(format!("{left}{}{right}", " ".repeat(fill))).style(Style::new().add_modifier(Modifier::REVERSED))
@@ -323,11 +323,12 @@ mod tests {
         crossterm::event::{KeyCode, KeyEvent},
     };
     use std::time::Duration;
+    use units::Span;
 
     fn options() -> TopOptions {
         TopOptions {
             name: "default".into(),
-            every: Duration::from_secs(1),
+            every: Span(1_000_000_000),
             order: FlowOrder::default(),
             filter: FlowFilter::default(),
             filter_text: String::new(),
@@ -370,7 +371,7 @@ mod tests {
     #[test]
     fn the_list_fits_80_columns() {
         insta::assert_snapshot!(screen(&mut state(), 80, 12), @r"
-         tandem top: default                                                  every 1 s
+         tandem top: default                                                   every 1s
         2 flows, 0bit/s up, 12.0Mbit/s down; 5 ended; carried 1kB up, 2MB down
         limited by far leg 1 (100 % of the rate), receiver 1 (0 % of the rate)
         client → server                                       up       down limited by
@@ -388,7 +389,7 @@ mod tests {
     #[test]
     fn a_wide_terminal_has_more_columns() {
         insta::assert_snapshot!(screen(&mut state(), 160, 26), @r"
-         tandem top: default                                                                                                                                  every 1 s
+         tandem top: default                                                                                                                                   every 1s
         2 flows, 0bit/s up, 12.0Mbit/s down; 5 ended; carried 1kB up, 2MB down
         limited by far leg 1 (100 % of the rate), receiver 1 (0 % of the rate)
         all flows, up to 12.0Mbit/s
@@ -422,7 +423,7 @@ mod tests {
         let mut state = state();
         press(&mut state, KeyCode::Enter);
         insta::assert_snapshot!(screen(&mut state, 80, 24), @r"
-         tandem top: default                                                  every 1 s
+         tandem top: default                                                   every 1s
         2 flows, 0bit/s up, 12.0Mbit/s down; 5 ended; carried 1kB up, 2MB down
         limited by far leg 1 (100 % of the rate), receiver 1 (0 % of the rate)
         all flows, up to 12.0Mbit/s
