@@ -102,7 +102,7 @@ pub(super) fn draw(state: &mut TopState, frame: &mut Frame<'_>) {
 
 fn head_line(state: &TopState, width: u16) -> Line<'static> {
     let left = format!(" tandem top: {}", state.options.name);
-    let right = match (&state.silence, state.age_of_answer(Instant::now())) {
+    let right = match (&state.unanswered_since, state.age_of_answer(Instant::now())) {
         _ if state.paused => "paused ".into(),
         (Some(_), Some(age)) => format!("no answer for {:.0} s ", age.as_secs_f64()),
         (Some(_), None) => "no answer yet ".into(),
@@ -114,7 +114,7 @@ fn head_line(state: &TopState, width: u16) -> Line<'static> {
 
 /// Sentences about all flows, wrapped.
 fn overview(state: &TopState, width: u16) -> Vec<Line<'static>> {
-    if let Some((_, why)) = &state.silence {
+    if let Some((_, why)) = &state.unanswered_since {
         let text = report::wrap(&format!("{why}; asking again until it answers"), Some(width as usize));
         return text.lines().map(|line| Line::styled(line.to_owned(), Style::new().fg(Color::Yellow))).collect();
     }
