@@ -52,6 +52,12 @@ mod tests {
     }
 
     #[test]
+    fn headings_sort_by_orders_that_the_server_knows() {
+        let orders: Vec<&str> = content("/flows.js").split("sort: '").skip(1).map(|rest| rest.split('\'').next().unwrap()).collect();
+        assert!(orders.len() > 10 && orders.iter().all(|order| order.parse::<monitor::FlowOrder>().is_ok()), "{orders:?}");
+    }
+
+    #[test]
     fn the_page_limits_the_filter_as_the_server_does() {
         assert!(content("/").contains(&format!("maxlength=\"{LONGEST_FILTER}\"")));
     }

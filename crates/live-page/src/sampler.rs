@@ -79,7 +79,10 @@ struct Hello<'a> {
 /// The event of every second.
 #[derive(Serialize)]
 struct Tick<'a> {
+    /// The last second.
     point: Option<&'a Point>,
+    /// The mean of the last whole minute.
+    minute: Option<&'a Point>,
     totals: Option<TotalsView>,
     links: &'a [LinkView],
     networks: Option<&'a BTreeMap<String, proxy::NetworkTotals>>,
@@ -259,6 +262,7 @@ impl Sampler {
         let totals = self.history.totals();
         let tick = Tick {
             point: self.history.seconds.back(),
+            minute: self.history.minutes.back(),
             totals: totals.map(TotalsView::of),
             links: &self.links,
             networks: totals.map(|totals| &totals.networks),

@@ -70,7 +70,8 @@ struct FlowChoice {
     /// phase=backpressure, control=cubic, or a part of an address
     #[arg(long, value_name = "WORDS", default_value = "")]
     filter: String,
-    /// Sort by rate, bytes, held, age, retrans, rtt, client or server
+    /// Sort by rate, bytes, held, age, retrans, rtt, client or server; or by one direction or leg:
+    /// up, down, near-rtt, far-rtt, near-retrans, far-retrans
     #[arg(long, value_name = "QUANTITY", default_value = "rate")]
     sort: FlowOrder,
 }

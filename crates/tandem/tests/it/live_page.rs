@@ -91,6 +91,16 @@ fn the_page_follows_flows_in_a_browser() {
     sort_by(&browser, "bytes");
     browser.wait_for("the order is reversed", &shows(&[&small, &large]));
 
+    // Headings sort by a direction or a leg, and that of the rates by both directions.
+    for order in ["down", "near-rtt", "far-retrans", "rate"] {
+        sort_by(&browser, order);
+        let marked = format!("document.querySelector('#flows-head [aria-sort=descending] button')?.dataset.sort === '{order}'");
+        browser.wait_for("the heading is marked", &marked);
+    }
+    sort_by(&browser, "bytes");
+    sort_by(&browser, "bytes");
+    browser.wait_for("the order is that of bytes again", &shows(&[&small, &large]));
+
     type_filter(&browser, &format!(":{}", large.local_addr().unwrap().port()));
     browser.wait_for("one flow meets the filter", &shows(&[&large]));
     type_filter(&browser, "phase=moon");
@@ -112,6 +122,30 @@ fn the_page_follows_flows_in_a_browser() {
     drop(large);
     browser.wait_for("the flow's end is shown", "document.getElementById('open-state').textContent.includes('has ended')");
     browser.wait_for("the other flow is still listed", &shows(&[&small]));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+/// An expression: the page takes an event with this minute, and adds it to the history once.
+const TAKE_MINUTE: &str = "(async () => {
+    const { connect, state } = await import('/state.js');
+    while (!state.tick || !state.seconds.length) await new Promise(done => setTimeout(done, 100));
+    const handlers = {};
+    window.EventSource = class { addEventListener(name, take) { handlers[name] = take; } close() {} };
+    connect();
+    const minute = { at: state.seconds.at(-1).at, up: 1, down: 2, flows: 3, links: { sat0: [5, 6, 7] }, networks: { n1: [8, 9, 10] } };
+    for (let count = 0; count < 2; count += 1) handlers.tick({ data: JSON.stringify({ ...state.tick, minute }) });
+    return state.minutes.length === 1 && JSON.stringify(state.minutes[0]) === JSON.stringify(minute);
+})()";
+
+#[test]
+fn the_minutes_of_the_page_are_those_of_the_server() {
+    if skip("the_minutes_of_the_page_are_those_of_the_server", &[CHROMIUM]) {
+        return;
+    }
+    let watched = Watched::new();
+    let browser = Browser::open(&watched.host, &format!("http://{PAGE}/"));
+    browser.wait_for("the page is live", "document.querySelector('#status.live')");
+    assert_eq!(browser.eval(TAKE_MINUTE), true);
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
