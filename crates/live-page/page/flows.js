@@ -5,7 +5,6 @@ import { closeFlow, openFlow, show, state } from './state.js';
 import { age, bytes, count, delay, element, rate, setText, words } from './text.js';
 
 const find = id => document.getElementById(id);
-const limit = direction => direction.bytes ? words(direction.limited_by) : '–';
 /** What a flow has only after its statistics have been read. */
 const known = of => row => row.sampled ? of(row) : '–';
 const retransmits = leg => count(leg.retransmits);
@@ -19,7 +18,7 @@ const COLUMNS = [
   { head: 'up', sort: 'up', text: row => rate(row.up_bps) },
   { head: 'carried', sort: 'bytes', text: row => bytes(row.up.bytes + row.down.bytes) },
   { head: 'held', sort: 'held', text: known(row => bytes(row.up.held_bytes + row.down.held_bytes)) },
-  { head: 'limited by', words: true, text: known(row => limit(row.down.bytes >= row.up.bytes ? row.down : row.up)) },
+  { head: 'limited by', words: true, text: known(row => row.limited_by ? words(row.limited_by) : '–') },
   { leg: 'near leg', head: 'control', words: true, text: known(row => row.near.control || '–') },
   { head: 'RTT', sort: 'near-rtt', text: known(row => delay(row.near.rtt_s)) },
   { head: 'cwnd', text: known(row => count(row.near.cwnd_pkt)) },

@@ -52,6 +52,12 @@ mod tests {
     }
 
     #[test]
+    fn the_page_has_the_limiters_in_the_order_of_the_shares() {
+        let names = serde_json::to_string(&proxy::Limiter::ALL).unwrap().replace('"', "'").replace(',', ", ");
+        assert!(content("/text.js").contains(&format!("LIMITERS = {names};")), "{names}");
+    }
+
+    #[test]
     fn headings_sort_by_orders_that_the_server_knows() {
         let orders: Vec<&str> = content("/flows.js").split("sort: '").skip(1).map(|rest| rest.split('\'').next().unwrap()).collect();
         assert!(orders.len() > 10 && orders.iter().all(|order| order.parse::<monitor::FlowOrder>().is_ok()), "{orders:?}");

@@ -18,3 +18,4 @@ pub use measured_path::{MeasuredLeg, MeasuredPath, PathGroup, PathObserver};
 pub use order::FlowOrder;
 pub use rates::{NetworkRates, RateTracker, WatchedFlow};
 pub use table::{flows_text, summary};
+pub use text::limiter_name;

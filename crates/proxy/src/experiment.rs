@@ -10,7 +10,7 @@ mod results;
 
 pub use estimate::Gain;
 pub(crate) use results::Results;
-pub use results::{ExperimentRow, GroupCounts, GroupView};
+pub use results::{ExperimentRow, GroupCounts, GroupView, destination_prefix};
 
 use crate::worker::sys;
 use connections::Connections;

@@ -3,7 +3,7 @@
 use super::state::{RateCurve, Screen, TopState};
 use crate::{
     WatchedFlow, table,
-    text::{self, age, bytes, limiter, phase, rate, rate_or_dash},
+    text::{self, age, bytes, limiter_name, phase, rate, rate_or_dash},
 };
 use proxy::{LegView, Limiter};
 use ratatui::{
@@ -44,7 +44,7 @@ const fn words(head: &'static str, width: u16, text: fn(&WatchedFlow) -> String)
 const FIRST: [FlowColumn; 3] = [
     number("up", 10, |watched| rate_or_dash(watched.up_bps)),
     number("down", 10, |watched| rate_or_dash(watched.down_bps)),
-    words("limited by", 12, |watched| limiter(table::main_direction(watched).1).into()),
+    words("limited by", 12, |watched| watched.limited_by().map_or("–", limiter_name).into()),
 ];
 
 /// The columns that are shown where there is room, the most useful one first.
@@ -55,7 +55,7 @@ const MORE: [FlowColumn; 8] = [
     number("retrans", 8, |watched| (u64::from(watched.flow.near.retransmits) + u64::from(watched.flow.far.retransmits)).to_string()),
     number("age", 7, |watched| age(watched.flow.age_s)),
     number("bytes", 8, |watched| bytes(watched.flow.up.bytes + watched.flow.down.bytes)),
-    words("phase", 12, |watched| phase(table::main_direction(watched).1).into()),
+    words("phase", 12, |watched| phase(watched.main_direction()).into()),
     words("control", 20, |watched| format!("{}, {}", watched.flow.near.control, watched.flow.far.control)),
 ];
 
@@ -136,7 +136,7 @@ fn overview(state: &TopState, width: u16) -> Vec<Line<'static>> {
 fn limits(flows: &[WatchedFlow]) -> String {
     let total: f64 = flows.iter().map(WatchedFlow::total_bps).sum();
     let part = |limiter: Limiter, name: &str| {
-        let limited = || flows.iter().filter(move |watched| table::main_direction(watched).1.limited_by == limiter);
+        let limited = || flows.iter().filter(move |watched| watched.limited_by() == Some(limiter));
         let count = limited().count();
         let share = 100.0 * limited().map(WatchedFlow::total_bps).sum::<f64>() / total.max(1.0);
         (count > 0).then(|| format!("{name} {count} ({share:.0} % of the rate)"))
@@ -236,7 +236,7 @@ fn leg_lines(watched: &WatchedFlow) -> Vec<String> {
             bytes(direction.bytes),
             table::held(direction),
             phase(direction),
-            limiter(direction)
+            limiter_name(direction.limited_by)
         )
     };
     let mut lines = of_leg("near leg", &flow.near);
@@ -285,7 +285,7 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect) {
         "A filter is a row of words, all of which a flow must meet: 192.0.2.0/24, :443, limited-by=far-leg, phase=backpressure, \
          control=cubic, or a part of an address.",
     ));
-    lines.push(Line::from("Rates are those since the sample before. The direction that carried more has the limit and the phase."));
+    lines.push(Line::from("Rates are those since the sample before. The direction that carries more has the limit and the phase."));
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), area);
 }
 

@@ -101,8 +101,9 @@ pub(crate) struct Results {
     complete: u64,
 }
 
-/// The prefix of a destination.
-fn prefix_of(server: IpAddr) -> IpNet {
+/// The prefix of a destination, of which connections are counted together: /24, or /48 of IPv6.
+pub fn destination_prefix(server: IpAddr) -> IpNet {
+    let server = server.to_canonical();
     let length = if server.is_ipv4() { LENGTHS.0 } else { LENGTHS.1 };
     IpNet::new(server, length).map_or_else(|_| server.into(), |net| net.trunc())
 }
@@ -135,7 +136,7 @@ impl Results {
         let size = SIZES.iter().position(|(_, bound)| bytes < *bound).unwrap_or(SIZES.len() - 1);
         self.complete += 1;
         self.all[size][group as usize].add(time.as_secs_f64());
-        let prefix = prefix_of(server);
+        let prefix = destination_prefix(server);
         if self.prefixes.len() >= PREFIXES && !self.prefixes.contains_key(&prefix) {
             let oldest = self.prefixes.iter().min_by_key(|(_, of)| of.last).map(|(prefix, _)| *prefix);
             oldest.map(|oldest| self.prefixes.remove(&oldest));
@@ -258,7 +259,7 @@ mod tests {
         }
         results.add(Group::Split, complete(&server(0), 100, 1.0));
         results.add(Group::Split, complete(&server(PREFIXES), 100, 1.0));
-        let known = |number: usize| results.prefixes.contains_key(&prefix_of(server(number).parse().unwrap()));
+        let known = |number: usize| results.prefixes.contains_key(&destination_prefix(server(number).parse().unwrap()));
         assert_eq!(results.prefixes.len(), PREFIXES);
         assert!(known(0) && !known(1) && known(PREFIXES));
         assert_eq!(results.rows()[0].split as usize, PREFIXES + 2, "all destinations count on");

@@ -10,7 +10,7 @@ use crate::{CommandError, flows::failed};
 use ::advise::{Advice, AdviceVerdict, Advisor, ProxyLeg, buffer_to_configure};
 use clap::Args;
 use intercept::Routes;
-use monitor::{GainVerdict, MeasuredPath, PathGroup, PathObserver};
+use monitor::{GainVerdict, MeasuredPath, PathGroup, PathObserver, limiter_name};
 use proxy::{
     ExperimentRow, FlowView, Limiter,
     control::{ProxyStatus, Remote},
@@ -188,7 +188,7 @@ fn recommend(
             why,
         );
     };
-    why.push(format!("In {:.0} % of the samples {} was the limit.", share * 100.0, name_of(limiter)));
+    why.push(format!("In {:.0} % of the samples the {} was the limit.", share * 100.0, limiter_name(limiter)));
     let text = scenario_text(path, rate, limiter);
     let variants = ScenarioFile::parse(&text, "the measured path").and_then(|file| file.variants(&[]));
     let scenario = variants.map_err(|error| CommandError::Failed(error.to_string()))?.remove(0).scenario;
@@ -260,16 +260,6 @@ fn scenario_text(path: &MeasuredPath, rate: Rate, limiter: Limiter) -> String {
         link(others, receiving.rtt_s, 0.0),
         link(rate.0 as f64, sending.rtt_s, sending.loss.unwrap_or(0.0))
     )
-}
-
-fn name_of(limiter: Limiter) -> &'static str {
-    match limiter {
-        Limiter::Sender => "the sender",
-        Limiter::NearLeg => "the near leg",
-        Limiter::ProxyBuffer => "the proxy's buffer",
-        Limiter::FarLeg => "the far leg",
-        Limiter::Receiver => "the receiver",
-    }
 }
 
 #[cfg(test)]
