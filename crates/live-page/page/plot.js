@@ -56,8 +56,8 @@ export class Plot {
     this.legend.addEventListener('click', () => setTimeout(() => this.draw()));
   }
 
-  /** Makes a curve for each line, unless they are there already. A curve that was switched off stays
-   * off while there is a legend to switch it on. */
+  /** Makes a curve for each line, unless they are there already. A curve that was switched off
+   * stays off while there is a legend to switch it on. */
   setLines(lines) {
     const key = JSON.stringify(lines);
     if (this.key === key) return;
@@ -85,8 +85,8 @@ export class Plot {
     else this.legend.remove();
   }
 
-  /** Draws the last `span` seconds before `now`. Each of `lines` has a `name`, a `colour` and may be
-   * `dashed`; `series` has its points [time, value]. */
+  /** Draws the last `span` seconds before `now`. Each of `lines` has a `name`, a `colour` and may
+   * be `dashed`; `series` has its points [time, value]. */
   update(now, span, lines, series) {
     this.setLines(lines);
     this.last = { now, span, series };

@@ -136,13 +136,8 @@ impl TopCommand {
             return Err(CommandError::Usage(why.into()));
         }
         let (remote, filter) = (Remote::named(&self.name), self.choice.filter()?);
-        let options = top::TopOptions {
-            name: self.name,
-            every: self.every,
-            order: self.choice.sort,
-            filter,
-            filter_text: self.choice.filter,
-        };
+        let options =
+            top::TopOptions { name: self.name, every: self.every, order: self.choice.sort, filter, filter_text: self.choice.filter };
         top::run(options, move || sample(&remote).map_err(|error| error.to_string()))
             .map_err(|why| CommandError::Failed(format!("cannot use the terminal: {why}")))
     }

@@ -1,10 +1,10 @@
 //! What a server answers: metrics, and pages for a browser.
 //!
 //! Pages are protected in two ways. With a token, a browser must have a cookie that stands for it,
-//! which a form sets, or send the token as `Authorization: Bearer`. Without one, the Host header must be an address or
-//! `localhost`: a name that a foreign web page has made resolve to this host (DNS rebinding) gets
-//! nothing. Every page forbids the browser to load anything from elsewhere, and pages of other sites
-//! may link to this one, but load nothing from it.
+//! which a form sets, or send the token as `Authorization: Bearer`. Without one, the Host header
+//! must be an address or `localhost`: a name that a foreign web page has made resolve to this host
+//! (DNS rebinding) gets nothing. Every page forbids the browser to load anything from elsewhere.
+//! Pages of other sites may link to this one, but load nothing from it.
 
 use crate::{EventStream, Token};
 use http_body_util::{BodyExt as _, Either, Full, Limited};

@@ -1,8 +1,8 @@
 //! Rules of nftables that translate source addresses, and whether they apply to the connections
 //! that leave through an interface.
 //!
-//! A rule may name interfaces, with `!=` and `*`, and so may the rules that jump to its chain. Other
-//! conditions, such as `ip saddr`, are not evaluated: a rule that has one applies perhaps.
+//! A rule may name interfaces, with `!=` and `*`, and so may the rules that jump to its chain.
+//! Other conditions, such as `ip saddr`, are not evaluated: a rule that has one applies perhaps.
 
 use std::{fs, iter::Peekable, process::Command};
 
@@ -184,7 +184,7 @@ fn evaluate(rule: &str, interface: &str) -> Applies {
     applies
 }
 
-/// Whether a condition on the outgoing interface, of which these words are the rest, names this one.
+/// Evaluates the rest of a condition on the outgoing interface, and takes its words.
 fn names<'a>(words: &mut Peekable<impl Iterator<Item = &'a str>>, interface: &str) -> Applies {
     let is_negated = words.next_if_eq(&"!=").is_some();
     let first = words.next().unwrap_or_default();
