@@ -6,11 +6,8 @@ const find = id => document.getElementById(id);
 
 const time = seconds => seconds == null ? '–' : delay(seconds);
 
-/** What an interval says. */
-const verdict = ({ low, high }) => {
-  if (low > 1) return 'split is faster';
-  return high < 1 ? 'split is slower' : 'may be chance';
-};
+/** What a comparison says. */
+const VERDICTS = { too_few: 'too few', faster: 'split is faster', slower: 'split is slower', unclear: 'may be chance' };
 
 /** The scale of the intervals: a power of two that holds all of them. */
 const scale = rows => {
@@ -51,7 +48,7 @@ const prepare = (body, length) => {
 export const drawExperiment = view => {
   find('experiment-section').hidden = !view;
   if (!view) return;
-  const rows = view.rows.filter(({ unsplit, split }) => unsplit + split > 0);
+  const rows = view.rows.map((row, index) => ({ ...row, verdict: view.verdicts[index] })).filter(({ unsplit, split }) => unsplit + split > 0);
   const most = scale(rows);
   const body = find('experiment');
   prepare(body, rows.length);
@@ -65,7 +62,7 @@ export const drawExperiment = view => {
       time(row.unsplit_s),
       time(row.split_s),
       gain ? `${gain.ratio.toFixed(2)} (${gain.low.toFixed(2)} … ${gain.high.toFixed(2)})` : '–',
-      gain ? verdict(gain) : 'too few',
+      VERDICTS[row.verdict],
     ];
     const cells = body.children[index].children;
     texts.forEach((text, at) => setText(cells[at], text));

@@ -5,7 +5,6 @@ import { closeFlow, openFlow, show, state } from './state.js';
 import { age, bytes, count, delay, element, rate, setText, words } from './text.js';
 
 const find = id => document.getElementById(id);
-const limit = direction => direction.bytes ? words(direction.limited_by) : '–';
 /** What a flow has only after its statistics have been read. */
 const known = of => row => row.sampled ? of(row) : '–';
 const retransmits = leg => count(leg.retransmits);
@@ -15,19 +14,27 @@ const COLUMNS = [
   { head: 'client', sort: 'client', words: true, text: row => row.client },
   { head: 'server', sort: 'server', words: true, text: row => row.server },
   { head: 'age', sort: 'age', text: row => age(row.age_s) },
-  { head: 'down', sort: 'rate', text: row => rate(row.down_bps) },
-  { head: 'up', text: row => rate(row.up_bps) },
+  { head: 'down', sort: 'down', text: row => rate(row.down_bps) },
+  { head: 'up', sort: 'up', text: row => rate(row.up_bps) },
   { head: 'carried', sort: 'bytes', text: row => bytes(row.up.bytes + row.down.bytes) },
   { head: 'held', sort: 'held', text: known(row => bytes(row.up.held_bytes + row.down.held_bytes)) },
-  { head: 'limited by', words: true, text: known(row => limit(row.down.bytes >= row.up.bytes ? row.down : row.up)) },
+  { head: 'limited by', words: true, text: known(row => row.limited_by ? words(row.limited_by) : '–') },
   { leg: 'near leg', head: 'control', words: true, text: known(row => row.near.control || '–') },
-  { head: 'RTT', sort: 'rtt', text: known(row => delay(row.near.rtt_s)) },
+  { head: 'RTT', sort: 'near-rtt', text: known(row => delay(row.near.rtt_s)) },
   { head: 'cwnd', text: known(row => count(row.near.cwnd_pkt)) },
-  { head: 'retrans', sort: 'retrans', text: known(row => retransmits(row.near)) },
+  { head: 'retrans', sort: 'near-retrans', text: known(row => retransmits(row.near)) },
   { leg: 'far leg', head: 'control', words: true, text: known(row => row.far.control || '–') },
-  { head: 'RTT', text: known(row => delay(row.far.rtt_s)) },
+  { head: 'RTT', sort: 'far-rtt', text: known(row => delay(row.far.rtt_s)) },
   { head: 'cwnd', text: known(row => count(row.far.cwnd_pkt)) },
-  { head: 'retrans', text: known(row => retransmits(row.far)) },
+  { head: 'retrans', sort: 'far-retrans', text: known(row => retransmits(row.far)) },
+];
+/** What stands above the columns: heading, number of columns, order of the server. */
+const GROUPS = [
+  { head: '', span: 3 },
+  { head: 'rate', span: 2, sort: 'rate' },
+  { head: '', span: 3 },
+  { head: 'near leg', span: 4, leg: true },
+  { head: 'far leg', span: 4, leg: true },
 ];
 /** Orders that begin with the smallest. */
 const ASCENDING = ['client', 'server'];
@@ -37,29 +44,33 @@ const sortBy = sort => {
   show({ sort, reversed: again && !state.view.reversed, page: 0 });
 };
 
+/** A heading. If the table can be sorted by it, it is a button. */
+const heading = ({ head, sort, words: isWords, leg }) => {
+  const cell = element('th', [isWords ? 'words' : '', leg ? 'first-of-leg' : ''].join(' ').trim());
+  cell.scope = 'col';
+  if (!sort) {
+    cell.textContent = head;
+    return cell;
+  }
+  const button = element('button', '', head);
+  button.type = 'button';
+  button.dataset.sort = sort;
+  button.addEventListener('click', () => sortBy(sort));
+  cell.append(button);
+  return cell;
+};
+
 /** Makes the head of the table, and connects the controls. */
 export const prepare = () => {
   const group = element('tr', 'group');
-  group.append(...[['', 8], ['near leg', 4], ['far leg', 4]].map(([name, span]) => {
-    const cell = element('th', name ? 'first-of-leg' : '', name);
-    cell.colSpan = span;
+  group.append(...GROUPS.map(each => {
+    const cell = heading(each);
+    cell.colSpan = each.span;
+    cell.scope = 'colgroup';
     return cell;
   }));
   const head = element('tr');
-  head.append(...COLUMNS.map(column => {
-    const cell = element('th', [column.words ? 'words' : '', column.leg ? 'first-of-leg' : ''].join(' ').trim());
-    cell.scope = 'col';
-    if (!column.sort) {
-      cell.textContent = column.head;
-      return cell;
-    }
-    const button = element('button', '', column.head);
-    button.type = 'button';
-    button.dataset.sort = column.sort;
-    button.addEventListener('click', () => sortBy(column.sort));
-    cell.append(button);
-    return cell;
-  }));
+  head.append(...COLUMNS.map(heading));
   find('flows-head').append(group, head);
   find('flows').addEventListener('click', event => {
     const row = event.target.closest('tr[data-id]');

@@ -33,8 +33,8 @@ const ago = seconds => seconds === 0 ? 'now' : seconds < 60 ? `−${seconds} s` 
 const paceOf = span => [5, 10, 15, 30, 60, 120, 300, 600, 900].find(pace => span / pace <= 6.01) || 900;
 
 export class Plot {
-  /** `kind` is rate, bytes, delay or count; each line has a `name`, a `colour` and may be `dashed`. */
-  constructor(title, kind, lines) {
+  /** `kind` is rate, bytes, delay or count. */
+  constructor(title, kind) {
     this.kind = kind;
     this.title = title;
     this.node = element('figure');
@@ -50,29 +50,45 @@ export class Plot {
     this.grid.setAttribute('class', 'grid');
     this.labels = element('div');
     this.chart.append(this.labels, this.svg);
+    this.node.append(this.chart);
+    this.lines = [];
+    // The document switches the curve after this.
+    this.legend.addEventListener('click', () => setTimeout(() => this.draw()));
+  }
+
+  /** Makes a curve for each line, unless they are there already. A curve that was switched off
+   * stays off while there is a legend to switch it on. */
+  setLines(lines) {
+    const key = JSON.stringify(lines);
+    if (this.key === key) return;
+    this.key = key;
+    const wasOff = this.lines.filter(line => line.classList.contains('off')).map(line => line.dataset.name);
+    const off = new Set(lines.length > 1 ? wasOff : []);
+    this.lines.forEach(line => line.remove());
+    this.legend.replaceChildren();
     this.lines = lines.map(({ name, colour, dashed }, index) => {
       const line = this.svg.appendChild(document.createElementNS(SVG, 'polyline'));
-      line.setAttribute('class', `c${colour}${dashed ? ' dashed' : ''}`);
+      line.setAttribute('class', `c${colour}${dashed ? ' dashed' : ''}${off.has(name) ? ' off' : ''}`);
       line.dataset.name = name;
       line.dataset.group = String(index);
       const button = element('button');
       button.type = 'button';
       button.dataset.group = String(index);
-      button.setAttribute('aria-pressed', 'true');
+      button.setAttribute('aria-pressed', String(!off.has(name)));
       button.append(element('i', `c${colour}`), name);
       const entry = element('li');
       entry.append(button);
       this.legend.append(entry);
       return line;
     });
-    if (lines.length > 1) this.node.append(this.legend);
-    this.node.append(this.chart);
-    // The document switches the curve after this.
-    this.legend.addEventListener('click', () => setTimeout(() => this.draw()));
+    if (lines.length > 1) this.chart.before(this.legend);
+    else this.legend.remove();
   }
 
-  /** Draws the last `span` seconds before `now`: for each line its points [time, value]. */
-  update(now, span, series) {
+  /** Draws the last `span` seconds before `now`. Each of `lines` has a `name`, a `colour` and may
+   * be `dashed`; `series` has its points [time, value]. */
+  update(now, span, lines, series) {
+    this.setLines(lines);
     this.last = { now, span, series };
     this.draw();
   }
@@ -133,11 +149,11 @@ export class PlotList {
     }
     for (const [name, title, kind, lines, series] of wanted) {
       if (!this.plots.has(name)) {
-        const plot = new Plot(title, kind, lines);
+        const plot = new Plot(title, kind);
         this.plots.set(name, plot);
         this.parent.append(plot.node);
       }
-      this.plots.get(name).update(now, span, series);
+      this.plots.get(name).update(now, span, lines, series);
     }
   }
 }

@@ -14,8 +14,6 @@ export const state = {
   tick: null,
   seconds: [],
   minutes: [],
-  /** The seconds of the present minute. */
-  minute: [],
   /** What the server is asked to send. */
   view: { sort: 'rate', reversed: false, filter: '', page: 0, flow: null },
   /** The open flow: its number, its last row, its samples, whether it has ended. */
@@ -45,6 +43,12 @@ const push = (points, point, most) => {
   if (points.length > most) points.splice(0, points.length - most);
 };
 
+/** Adds a point of the history, if it is a new one. */
+const extend = (points, point, most) => {
+  const last = points.at(-1);
+  if (point && !(last && point.at <= last.at)) push(points, point, most);
+};
+
 const takeHello = hello => {
   if (state.hello && hello.run !== state.hello.run) {
     // The proxy has restarted: numbers of flows are others now. What was seen of a flow stays.
@@ -59,20 +63,7 @@ const takeHello = hello => {
     state.seconds = [...older(state.seconds, first), ...hello.seconds].slice(-SECONDS);
     const firstMinute = hello.minutes.length ? hello.minutes[0].at : Infinity;
     state.minutes = [...older(state.minutes, firstMinute), ...hello.minutes].slice(-MINUTES);
-    state.minute = [];
   }
-};
-
-/** Adds a second to the history, and the mean of each minute. */
-const takePoint = point => {
-  const last = state.seconds.at(-1);
-  if (!point || (last && point.at <= last.at)) return;
-  push(state.seconds, point, SECONDS);
-  state.minute.push(point);
-  if (state.minute.length < 60) return;
-  const mean = name => state.minute.reduce((sum, each) => sum + each[name], 0) / state.minute.length;
-  push(state.minutes, { ...point, up: mean('up'), down: mean('down'), flows: mean('flows') }, MINUTES);
-  state.minute = [];
 };
 
 const takeFlow = (flows, at) => {
@@ -116,7 +107,8 @@ export const connect = (wantsHistory = false) => {
   on('hello', takeHello);
   on('tick', tick => {
     state.tick = tick;
-    takePoint(tick.point);
+    extend(state.seconds, tick.point, SECONDS);
+    extend(state.minutes, tick.minute, MINUTES);
     takeFlow(tick.flows, tick.point ? tick.point.at : Date.now() / 1000);
   });
 };

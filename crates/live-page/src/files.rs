@@ -27,6 +27,7 @@ pub(crate) fn file(path: &str) -> Option<PageAnswer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::LONGEST_FILTER;
 
     /// The content of a file.
     fn content(path: &str) -> &'static str {
@@ -48,6 +49,23 @@ mod tests {
             waiting.extend(imports.map(|rest| format!("/{}", rest.split('\'').next().unwrap())));
         }
         assert!(file("/../Cargo.toml").is_none());
+    }
+
+    #[test]
+    fn the_page_has_the_limiters_in_the_order_of_the_shares() {
+        let names = serde_json::to_string(&proxy::Limiter::ALL).unwrap().replace('"', "'").replace(',', ", ");
+        assert!(content("/text.js").contains(&format!("LIMITERS = {names};")), "{names}");
+    }
+
+    #[test]
+    fn headings_sort_by_orders_that_the_server_knows() {
+        let orders: Vec<&str> = content("/flows.js").split("sort: '").skip(1).map(|rest| rest.split('\'').next().unwrap()).collect();
+        assert!(orders.len() > 10 && orders.iter().all(|order| order.parse::<monitor::FlowOrder>().is_ok()), "{orders:?}");
+    }
+
+    #[test]
+    fn the_page_limits_the_filter_as_the_server_does() {
+        assert!(content("/").contains(&format!("maxlength=\"{LONGEST_FILTER}\"")));
     }
 
     #[test]

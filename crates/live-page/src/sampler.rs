@@ -6,15 +6,16 @@ use crate::{
     view::{ROWS, View},
 };
 use intercept::LinkView;
+use monitor::GainVerdict;
 use proxy::{Ending, ExperimentView, FlowId, Proxy, Totals};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
-    process,
+    iter, process,
     sync::{Weak, mpsc},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-use web_server::EventSender;
+use web_server::{EventSender, MOST_STREAMS};
 
 /// Interval of samples and events.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -78,14 +79,26 @@ struct Hello<'a> {
 /// The event of every second.
 #[derive(Serialize)]
 struct Tick<'a> {
+    /// The last second.
     point: Option<&'a Point>,
+    /// The mean of the last whole minute.
+    minute: Option<&'a Point>,
     totals: Option<TotalsView>,
     links: &'a [LinkView],
     networks: Option<&'a BTreeMap<String, proxy::NetworkTotals>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    experiment: Option<&'a ExperimentView>,
+    experiment: Option<Comparison<'a>>,
     limiters: &'a LimiterShares,
     flows: Flows<'a>,
+}
+
+/// The experiment.
+#[derive(Serialize)]
+struct Comparison<'a> {
+    #[serde(flatten)]
+    view: &'a ExperimentView,
+    /// What each row says.
+    verdicts: Vec<GainVerdict>,
 }
 
 #[derive(Serialize)]
@@ -110,6 +123,12 @@ struct Flows<'a> {
     /// Why the filter cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
+}
+
+impl<'a> Comparison<'a> {
+    fn of(view: &'a ExperimentView) -> Self {
+        Comparison { view, verdicts: view.rows.iter().map(GainVerdict::of).collect() }
+    }
 }
 
 impl TotalsView {
@@ -142,8 +161,16 @@ impl Sampler {
             let has_new = self.viewers.iter().any(|viewer| viewer.is_new);
             let due = if has_new { next.min(self.served + RESPITE) } else { next };
             match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                Ok(SamplerCommand::Show(view, events)) => self.viewers.push(Viewer { view, events, is_new: true }),
-                Ok(SamplerCommand::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                Ok(first) => {
+                    // All that wait: more browsers may ask than are served one after another.
+                    for command in iter::once(first).chain(inbox.try_iter()) {
+                        match command {
+                            SamplerCommand::Show(view, events) => self.add(view, events),
+                            SamplerCommand::Stop => return,
+                        }
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             let now = Instant::now();
@@ -164,10 +191,26 @@ impl Sampler {
         }
     }
 
+    /// Adds a browser. If there are too many, those that have gone make room, and then the oldest:
+    /// the server ends their streams too, but only with its next connection.
+    fn add(&mut self, view: View, events: EventSender) {
+        self.viewers.push(Viewer { view, events, is_new: true });
+        if self.viewers.len() > MOST_STREAMS {
+            self.forget_gone();
+        }
+        self.viewers.drain(..self.viewers.len().saturating_sub(MOST_STREAMS));
+    }
+
+    /// Forgets browsers that have gone, before anything is done for them.
+    fn forget_gone(&mut self) {
+        self.viewers.retain(|viewer| !viewer.events.is_closed());
+    }
+
     /// Sends events to new browsers, and to all of them on a tick.
     fn serve(&mut self, proxy: &Proxy, is_tick: bool) {
         let now = Instant::now();
         self.served = now;
+        self.forget_gone();
         if self.viewers.is_empty() {
             // Frees the memory.
             (self.table, self.experiment) = (FlowTable::default(), None);
@@ -219,10 +262,11 @@ impl Sampler {
         let totals = self.history.totals();
         let tick = Tick {
             point: self.history.seconds.back(),
+            minute: self.history.minutes.back(),
             totals: totals.map(TotalsView::of),
             links: &self.links,
             networks: totals.map(|totals| &totals.networks),
-            experiment: self.experiment.as_ref(),
+            experiment: self.experiment.as_ref().map(Comparison::of),
             limiters,
             flows: Flows {
                 all: self.table.len(),
@@ -246,5 +290,31 @@ fn send_json(events: &mut EventSender, event: &str, data: &impl Serialize) -> bo
             tracing::debug!("live page: {why}");
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use web_server::event_stream;
+
+    #[test]
+    fn the_newest_browsers_are_kept_and_those_that_have_gone_make_room_first() {
+        let mut sampler = Sampler::new(Weak::new(), "test");
+        let mut add = |page: usize| {
+            let (sender, events) = event_stream();
+            sampler.add(View { page, ..View::default() }, sender);
+            let shown: Vec<usize> = sampler.viewers.iter().map(|viewer| viewer.view.page).collect();
+            (events, shown)
+        };
+        let mut open: Vec<_> = (0..MOST_STREAMS).map(|page| add(page).0).collect();
+        drop(open.remove(5));
+        let (newest, shown) = add(MOST_STREAMS);
+        assert_eq!(shown, (0..=MOST_STREAMS).filter(|page| *page != 5).collect::<Vec<_>>());
+        let (last, shown) = add(MOST_STREAMS + 1);
+        assert_eq!((shown.len(), shown[0]), (MOST_STREAMS, 1));
+        drop((open, newest, last));
+        sampler.forget_gone();
+        assert!(sampler.viewers.is_empty());
     }
 }

@@ -21,9 +21,6 @@ const YOUNG_S: f64 = 5.0;
 /// Statistics that are older do not count for the shares of what limits flows, seconds.
 const STALE_S: f64 = 120.0;
 
-/// The kinds of [`Limiter`] in the order of a path.
-const LIMITERS: [Limiter; 5] = [Limiter::Sender, Limiter::NearLeg, Limiter::ProxyBuffer, Limiter::FarLeg, Limiter::Receiver];
-
 /// The flows.
 #[derive(Debug, Default)]
 pub(crate) struct FlowTable {
@@ -60,6 +57,8 @@ pub(crate) struct Row<'a> {
     id: u64,
     /// Whether its full statistics have been read.
     sampled: bool,
+    /// What limits the direction that carries more; none: it has carried nothing.
+    limited_by: Option<Limiter>,
     #[serde(flatten)]
     flow: &'a WatchedFlow,
 }
@@ -67,7 +66,7 @@ pub(crate) struct Row<'a> {
 /// What limits flows.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(crate) struct LimiterShares {
-    /// Flows, by what limits the direction that carries more, in the order of [`LIMITERS`].
+    /// Flows, by what limits the direction that carries more, in the order of [`Limiter::ALL`].
     pub(crate) flows: [u64; 5],
     /// Their present rates, bit/s.
     pub(crate) bps: [f64; 5],
@@ -160,7 +159,8 @@ impl FlowTable {
     /// A flow as a row; none: it has ended.
     pub(crate) fn row(&self, id: &FlowId) -> Option<Row<'_>> {
         let entry = self.flows.get(id)?;
-        Some(Row { id: entry.serial, sampled: entry.sampled.is_some(), flow: &entry.watched })
+        let watched = &entry.watched;
+        Some(Row { id: entry.serial, sampled: entry.sampled.is_some(), limited_by: watched.limited_by(), flow: watched })
     }
 
     /// What limits the flows whose statistics are not too old.
@@ -168,22 +168,13 @@ impl FlowTable {
         let mut shares = LimiterShares::default();
         let is_fresh = |entry: &&Entry| entry.sampled.is_some_and(|at| (now - at).as_secs_f64() < STALE_S);
         for entry in self.flows.values().filter(is_fresh) {
-            let limiter = limiter_of(&entry.watched);
-            let Some(kind) = LIMITERS.iter().position(|known| Some(*known) == limiter) else { continue };
+            let limiter = entry.watched.limited_by();
+            let Some(kind) = Limiter::ALL.iter().position(|known| Some(*known) == limiter) else { continue };
             shares.flows[kind] += 1;
             shares.bps[kind] += entry.watched.total_bps().round();
         }
         shares
     }
-}
-
-/// What limits the direction of a flow that carries more now, or did so far; none: the flow has
-/// carried nothing.
-fn limiter_of(watched: &WatchedFlow) -> Option<Limiter> {
-    let [up, down] = [&watched.flow.up, &watched.flow.down];
-    let rates = (watched.up_bps.unwrap_or(0.0), watched.down_bps.unwrap_or(0.0));
-    let up_is_larger = if watched.total_bps() > 0.0 { rates.0 > rates.1 } else { up.bytes > down.bytes };
-    (up.bytes + down.bytes > 0).then_some(if up_is_larger { up.limited_by } else { down.limited_by })
 }
 
 impl Entry {
@@ -280,6 +271,8 @@ mod tests {
         assert_eq!(clients(&table, "filter=phase%3Dstarvation").len(), ROWS);
         let shares = table.limiters(start + Duration::from_secs(2));
         assert_eq!(shares.flows.iter().sum::<u64>(), 200);
+        let limited_by = |limiter: Limiter| list.iter().filter(|brief| table.row(&brief.id).unwrap().limited_by == Some(limiter)).count();
+        assert_eq!(shares.flows, Limiter::ALL.map(|limiter| limited_by(limiter) as u64), "the rows and the shares agree");
         assert_eq!(shares.bps.iter().sum::<f64>(), 200.0 * 8000.0);
         assert_eq!(table.limiters(start + Duration::from_secs(1000)), LimiterShares::default());
     }

@@ -4,6 +4,8 @@ use monitor::{FlowFilter, FlowOrder};
 
 /// Flows that a browser shows at once.
 pub(crate) const ROWS: usize = 50;
+/// The longest filter, characters, as in the page's input: every flow is compared with each word.
+pub(crate) const LONGEST_FILTER: usize = 200;
 
 /// What a browser shows.
 #[derive(Debug, Default)]
@@ -32,6 +34,9 @@ impl View {
             match &*key {
                 "sort" => view.order = value.parse().unwrap_or_default(),
                 "reversed" => view.reversed = value == "1",
+                "filter" if value.chars().count() > LONGEST_FILTER => {
+                    view.filter_error = Some(format!("cannot read the filter: it has more than {LONGEST_FILTER} characters"));
+                }
                 "filter" => match value.parse::<FlowFilter>() {
                     Ok(filter) => view.filter = filter,
                     Err(error) => view.filter_error = Some(error.to_string()),
@@ -57,6 +62,8 @@ mod tests {
         assert_eq!(view.filter, "192.0.2.0/24 :443".parse().unwrap());
         let view = View::of_query("sort=colour&page=-1&flow=x");
         assert_eq!((view.order, view.reversed, view.page, view.open, view.wants_history), (FlowOrder::Rate, false, 0, None, false));
+        let long = View::of_query(&format!("filter={}", "x+".repeat(LONGEST_FILTER)));
+        assert!(long.filter.is_empty() && long.filter_error.unwrap().contains("200 characters"));
         assert!(View::of_query("filter=phase%3Dfull").filter_error.unwrap().contains("free, starvation, backpressure"));
     }
 }

@@ -3,9 +3,38 @@
 use crate::text::age;
 use proxy::{ExperimentRow, ExperimentView, Gain, GroupView};
 use report::{Alignment, TextColumn, TextStyle, TextTable};
+use serde::Serialize;
 
-/// A comparison with fewer connections in a group is too weak to act upon.
-const FEW: u64 = 30;
+/// A comparison of fewer connections in a group is too weak to act upon.
+const FEWEST: u64 = 30;
+
+/// What a comparison says of split connections, by its interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GainVerdict {
+    /// Too few connections are compared.
+    TooFew,
+    /// They are faster.
+    Faster,
+    /// They are slower.
+    Slower,
+    /// The difference may be chance.
+    Unclear,
+}
+
+impl GainVerdict {
+    /// What this comparison says.
+    pub fn of(row: &ExperimentRow) -> Self {
+        match row.gain {
+            Some(Gain { low, high, .. }) if row.compared_unsplit.min(row.compared_split) >= FEWEST => match () {
+                () if low > 1.0 => GainVerdict::Faster,
+                () if high < 1.0 => GainVerdict::Slower,
+                () => GainVerdict::Unclear,
+            },
+            _ => GainVerdict::TooFew,
+        }
+    }
+}
 
 /// The comparisons as a table and what they rest on, for a terminal of `width` characters.
 pub fn experiment_text(view: &ExperimentView, width: Option<usize>) -> String {
@@ -43,7 +72,7 @@ fn comparison_table(rows: &[ExperimentRow]) -> TextTable {
             row.split.to_string(),
             time(row.unsplit_s),
             time(row.split_s),
-            row.gain.as_ref().map_or("–".into(), gain_text),
+            gain_text(row),
         ]);
     }
     table
@@ -60,13 +89,14 @@ fn seconds_text(seconds: f64) -> String {
     }
 }
 
-/// A gain in words, with its interval.
-pub(crate) fn gain_text(gain: &Gain) -> String {
-    let Gain { ratio, low, high } = gain;
-    let verdict = match () {
-        () if *low > 1.0 => "faster",
-        () if *high < 1.0 => "slower",
-        () => "not clearly faster",
+/// The gain of a comparison with its interval and what it says; a dash if there is none.
+fn gain_text(row: &ExperimentRow) -> String {
+    let Some(Gain { ratio, low, high }) = row.gain else { return "–".into() };
+    let verdict = match GainVerdict::of(row) {
+        GainVerdict::TooFew => "too few",
+        GainVerdict::Faster => "faster",
+        GainVerdict::Slower => "slower",
+        GainVerdict::Unclear => "not clearly faster",
     };
     format!("{ratio:.2} × as fast ({low:.2} to {high:.2}): {verdict}")
 }
@@ -79,17 +109,16 @@ fn basis(view: &ExperimentView) -> String {
     }
     text += &format!(
         "1 in {} connections passes unsplit, as many are measured beside them, for {}. \"× as fast\" is the geometric mean time of \
-         unsplit connections by that of split ones, in a 95 % interval.\n",
+         unsplit connections by that of split ones. In 95 % of experiments an interval made in this way contains the true ratio.\n",
         view.one_in,
         age(view.measured_s)
     );
     view.groups.iter().for_each(|group| text += &about(group));
-    if let Some(weak) = view.rows.first().filter(|row| row.unsplit.min(row.split) < FEW) {
-        text += &format!(
-            "So far a group has {} connections with a time: let the experiment go on until both have at least {FEW}.\n",
-            weak.unsplit.min(weak.split)
-        );
+    if view.rows.iter().any(|row| row.gain.is_some() && GainVerdict::of(row) == GainVerdict::TooFew) {
+        text += &format!("Too few: less than {FEWEST} connections of a group are compared, in size classes that both groups have.\n");
     }
+    text += "Decide the number of connections before you look: an interval that is watched until it leaves 1 does so by chance ever more \
+             often.\n";
     if view.lost > 0 {
         text += &format!("Packets were lost before they were read, {} times: some connections have no time or a wrong one.\n", view.lost);
     }
@@ -118,7 +147,7 @@ mod tests {
     use serde_json::json;
 
     fn view(gain: &serde_json::Value) -> ExperimentView {
-        let row = |prefix: Option<&str>, size: Option<&str>, gain: &serde_json::Value| json!({ "prefix": prefix, "size": size, "unsplit": 40, "split": 41, "unsplit_s": 8.214, "split_s": 3.02, "gain": gain });
+        let row = |prefix: Option<&str>, size: Option<&str>, gain: &serde_json::Value| json!({ "prefix": prefix, "size": size, "unsplit": 40, "split": 41, "compared_unsplit": 40, "compared_split": 41, "unsplit_s": 8.214, "split_s": 3.02, "gain": gain });
         let group = |group: &str| {
             json!({ "group": group, "begun": 50, "complete": 40, "empty": 1, "reset": 4, "unfinished": 2,
             "unanswered": 1, "open": 2, "near_rtt_s": 0.602, "far_rtt_s": if group == "split" { None } else { Some(0.021) } })
@@ -142,14 +171,22 @@ mod tests {
         let group = |of: &str| text.lines().find(|line| line.starts_with(of)).unwrap_or_else(|| panic!("{of}:\n{text}"));
         assert!(group("split: ").ends_with("round trip of the client 602ms"), "{text}");
         assert!(group("unsplit: ").ends_with("round trip of the server 21ms"), "{text}");
-        assert!(!text.contains("So far"), "40 connections are enough:\n{text}");
+        assert!(!text.contains("Too few"), "40 connections are enough:\n{text}");
     }
 
     #[test]
     fn a_gain_that_may_be_chance_is_not_called_one() {
-        let gain = |low, high| gain_text(&Gain { ratio: 1.1, low, high });
-        assert_eq!(gain(1.05, 1.2), "1.10 × as fast (1.05 to 1.20): faster");
-        assert!(gain(0.9, 1.3).ends_with("not clearly faster") && gain(0.5, 0.9).ends_with(": slower"));
+        let row = |low: f64, high: f64, compared_split: u64| {
+            let gain = json!({ "ratio": 1.1, "low": low, "high": high });
+            let row = json!({ "unsplit": 90, "split": 90, "compared_unsplit": 30, "compared_split": compared_split, "gain": gain });
+            gain_text(&serde_json::from_value(row).unwrap())
+        };
+        assert_eq!(row(1.05, 1.2, 30), "1.10 × as fast (1.05 to 1.20): faster");
+        assert!(row(0.9, 1.3, 30).ends_with("not clearly faster") && row(0.5, 0.9, 30).ends_with(": slower"));
+        assert!(row(1.05, 1.2, 29).ends_with(": too few"), "61 connections are of size classes that are not compared");
+        let mut few = view(&json!({ "ratio": 1.1, "low": 1.05, "high": 1.2 }));
+        few.rows[0].compared_split = 2;
+        assert!(experiment_text(&few, None).contains("Too few: less than 30 connections"));
     }
 
     #[test]

@@ -12,9 +12,10 @@ mod table;
 mod text;
 pub mod top;
 
-pub use experiment::experiment_text;
+pub use experiment::{GainVerdict, experiment_text};
 pub use filter::{FilterError, FlowFilter};
 pub use measured_path::{MeasuredLeg, MeasuredPath, PathGroup, PathObserver};
 pub use order::FlowOrder;
 pub use rates::{NetworkRates, RateTracker, WatchedFlow};
 pub use table::{flows_text, summary};
+pub use text::limiter_name;

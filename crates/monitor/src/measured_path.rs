@@ -1,8 +1,9 @@
 //! The paths of a running proxy's connections, measured from samples of its flows: round trips,
 //! losses and rates of both legs, by destination prefix or by the clients' interface.
 
+use crate::rates::main_direction;
 use ipnet::IpNet;
-use proxy::{DirectionView, FlowView, LegView, Limiter};
+use proxy::{FlowView, LegView, Limiter, destination_prefix};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -15,8 +16,6 @@ use std::{
 const LEAST_FLOWS: usize = 3;
 /// A path over which fewer segments were sent has no meaningful share of losses.
 const LEAST_SEGMENTS: f64 = 500.0;
-/// The length of prefixes of IPv4 and IPv6 destinations.
-const LENGTHS: (u8, u8) = (24, 48);
 /// A direction is busy above this rate, bytes a second.
 const BUSY: f64 = 2_000.0;
 
@@ -42,9 +41,7 @@ pub enum PathGroup {
 impl PathGroup {
     /// The prefix of a flow's destination.
     pub fn prefix(flow: &FlowView) -> PathGroup {
-        let server = flow.server.ip().to_canonical();
-        let length = if server.is_ipv4() { LENGTHS.0 } else { LENGTHS.1 };
-        PathGroup::Prefix(IpNet::new(server, length).map_or_else(|_| server.into(), |net| net.trunc()))
+        PathGroup::Prefix(destination_prefix(flow.server.ip()))
     }
 }
 
@@ -158,8 +155,6 @@ pub struct PathObserver {
     groups: BTreeMap<PathGroup, OfGroup>,
 }
 
-const LIMITERS: [Limiter; 5] = [Limiter::Sender, Limiter::NearLeg, Limiter::ProxyBuffer, Limiter::FarLeg, Limiter::Receiver];
-
 impl PathObserver {
     /// Takes a sample of all flows; `group` says to which group each belongs, if to any. Flows over
     /// a bond are left out: they have several paths.
@@ -172,15 +167,16 @@ impl PathObserver {
             // A flow that began between two samples has done all it did since then.
             let is_new = !of.flows.contains_key(&(flow.client, flow.server));
             let seen = of.flows.entry((flow.client, flow.server)).or_insert_with(|| Seen::begin(flow, now));
-            let bytes = (now.down + now.up).saturating_sub(seen.last.down + seen.last.up);
+            let [up, down] = [now.up.saturating_sub(seen.last.up), now.down.saturating_sub(seen.last.down)];
+            let bytes = up + down;
             let since = seen.last.at.map_or(0.0, |last| at.duration_since(last).as_secs_f64());
             seen.update(flow, now);
             if !is_new && since > 0.0 && bytes as f64 / since >= BUSY {
                 let (rate, busy) = rates.entry(group).or_default();
                 *rate += bytes as f64 * 8.0 / since;
                 *busy += 1;
-                let main: &DirectionView = if now.down >= now.up { &flow.down } else { &flow.up };
-                let index = LIMITERS.iter().position(|limiter| *limiter == main.limited_by).unwrap_or(0);
+                let limiter = main_direction(flow, [up, down].map(|bytes| bytes as f64)).limited_by;
+                let index = Limiter::ALL.iter().position(|known| *known == limiter).unwrap_or(0);
                 *of.limits.entry(index).or_default() += 1;
             }
         }
@@ -247,7 +243,7 @@ impl OfGroup {
         let sending = usize::from(up_bytes > down_bytes);
         let busy: usize = self.limits.values().sum();
         let mut limits: Vec<(Limiter, f64)> =
-            self.limits.iter().map(|(index, count)| (LIMITERS[*index], *count as f64 / busy.max(1) as f64)).collect();
+            self.limits.iter().map(|(index, count)| (Limiter::ALL[*index], *count as f64 / busy.max(1) as f64)).collect();
         limits.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         Some(MeasuredPath {
             group: group.clone(),

@@ -1,6 +1,6 @@
 //! Present rates of flows, from the bytes that the proxy has counted at two times.
 
-use proxy::FlowView;
+use proxy::{DirectionView, FlowView, Limiter};
 use serde::Serialize;
 use std::{
     collections::HashMap,
@@ -43,6 +43,23 @@ impl WatchedFlow {
     pub fn total_bps(&self) -> f64 {
         self.up_bps.unwrap_or(0.0) + self.down_bps.unwrap_or(0.0)
     }
+
+    /// The direction that carries more now; if neither carries anything, that which has carried
+    /// more.
+    pub fn main_direction(&self) -> &DirectionView {
+        main_direction(&self.flow, [self.up_bps, self.down_bps].map(|bps| bps.unwrap_or(0.0)))
+    }
+
+    /// What limits that direction; none: the flow has carried nothing.
+    pub fn limited_by(&self) -> Option<Limiter> {
+        (self.flow.up.bytes + self.flow.down.bytes > 0).then(|| self.main_direction().limited_by)
+    }
+}
+
+/// The direction of a flow that carries more, up or down, by what they carry now: rates or bytes.
+pub(crate) fn main_direction(flow: &FlowView, [up, down]: [f64; 2]) -> &DirectionView {
+    let is_upward = if up + down > 0.0 { up > down } else { flow.up.bytes > flow.down.bytes };
+    if is_upward { &flow.up } else { &flow.down }
 }
 
 /// Computes the rates of flows from sample to sample.
@@ -132,6 +149,21 @@ mod tests {
         (flow.age_s, flow.up.bytes, flow.down.bytes) = (102.0, 1_000_000, 9_500_000);
         let second = tracker.take(vec![flow], start + Duration::from_secs(2));
         assert_eq!((second[0].up_bps, second[0].down_bps), (Some(0.0), Some(2e6)));
+    }
+
+    #[test]
+    fn the_main_direction_is_that_which_carries_more_now() {
+        let (mut tracker, start) = (RateTracker::default(), Instant::now());
+        let mut flow = example_flow("192.0.2.1:1000", "198.51.100.1:80");
+        (flow.age_s, flow.up.limited_by, flow.down.limited_by) = (100.0, Limiter::FarLeg, Limiter::NearLeg);
+        let mut limiter = |up: u64, down: u64, second: u64| {
+            (flow.up.bytes, flow.down.bytes) = (up, down);
+            tracker.take(vec![flow.clone()], start + Duration::from_secs(second))[0].limited_by()
+        };
+        assert_eq!(limiter(0, 0, 0), None);
+        assert_eq!(limiter(1000, 9000, 1), Some(Limiter::NearLeg));
+        assert_eq!(limiter(3000, 9000, 2), Some(Limiter::FarLeg));
+        assert_eq!(limiter(3000, 9000, 3), Some(Limiter::NearLeg), "neither carries anything now");
     }
 
     #[test]

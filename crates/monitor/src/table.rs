@@ -2,7 +2,7 @@
 
 use crate::{
     NetworkRates, WatchedFlow,
-    text::{age, bytes, limiter, phase, rate, rate_or_dash},
+    text::{age, bytes, limiter_name, phase, rate, rate_or_dash},
 };
 use intercept::LinkView;
 use proxy::{DirectionView, LegView, MultipathView, PathView, control::ProxyStatus};
@@ -92,7 +92,7 @@ fn flow_table(flows: &[WatchedFlow], joined: bool) -> TextTable {
             let only_first = |text: String| if first { text } else { String::new() };
             let mut row: Vec<String> = ends.iter().cloned().map(only_first).collect();
             row.extend([only_first(age(flow.age_s)), name.into(), rate_or_dash(bps)]);
-            row.extend([bytes(direction.bytes), held(direction), phase(direction).into(), limiter(direction).into()]);
+            row.extend([bytes(direction.bytes), held(direction), phase(direction).into(), limiter_name(direction.limited_by).into()]);
             row.extend(legs.iter().cloned().map(only_first));
             table.push(row);
             first = false;
@@ -200,12 +200,6 @@ pub(crate) fn networks(bond: &MultipathView, rates: &[NetworkRates]) -> Vec<Stri
         lines.push(format!("{} in the resequencer", bytes(bond.waiting_bytes)));
     }
     if lines.is_empty() { vec!["no network yet".into()] } else { lines }
-}
-
-/// The direction of a flow that carried more, and its name.
-pub(crate) fn main_direction(watched: &WatchedFlow) -> (&'static str, &DirectionView) {
-    let flow = &watched.flow;
-    if flow.up.bytes > flow.down.bytes { ("up", &flow.up) } else { ("down", &flow.down) }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use proxy::{DirectionView, Limiter, Phase};
 use units::Bytes;
 
-/// What limits a direction, with names.
+/// What limits a direction, with names, in the order of a path.
 pub(crate) const LIMITERS: [(Limiter, &str); 5] = [
     (Limiter::Sender, "sender"),
     (Limiter::NearLeg, "near leg"),
@@ -16,8 +16,9 @@ pub(crate) const LIMITERS: [(Limiter, &str); 5] = [
 pub(crate) const PHASES: [(Phase, &str); 3] =
     [(Phase::Free, "free"), (Phase::Starvation, "starvation"), (Phase::Backpressure, "backpressure")];
 
-pub(crate) fn limiter(direction: &DirectionView) -> &'static str {
-    name_of(direction.limited_by, &LIMITERS)
+/// The name of what limits a direction.
+pub fn limiter_name(limiter: Limiter) -> &'static str {
+    name_of(limiter, &LIMITERS)
 }
 
 pub(crate) fn phase(direction: &DirectionView) -> &'static str {
@@ -86,6 +87,11 @@ pub(crate) fn example_flow(client: &str, server: &str) -> proxy::FlowView {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_limiter_has_a_name() {
+        assert_eq!(LIMITERS.map(|(limiter, _)| limiter), Limiter::ALL);
+    }
 
     #[test]
     fn rates_have_three_digits() {

@@ -19,6 +19,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use units::Span;
 
 /// Longest time until the screen shows a key or a sample.
 const REACTION: Duration = Duration::from_millis(50);
@@ -32,7 +33,7 @@ pub struct TopOptions {
     /// Name of the proxy, for the head line.
     pub name: String,
     /// Time from sample to sample.
-    pub every: Duration,
+    pub every: Span,
     /// The order of the flows at the start.
     pub order: FlowOrder,
     /// The flows that are shown at the start.
@@ -47,7 +48,7 @@ pub struct TopOptions {
 /// # Errors
 /// The terminal cannot be used, or the thread cannot be started.
 pub fn run(options: TopOptions, ask: impl FnMut() -> ProxySample + Send + 'static) -> io::Result<()> {
-    let samples = sample_in_background(options.every, ask)?;
+    let samples = sample_in_background(options.every.duration(), ask)?;
     let mut terminal = ratatui::try_init()?;
     let ended = show(&mut terminal, TopState::new(options), &samples);
     ratatui::restore();

@@ -11,7 +11,7 @@ mod results;
 pub use estimate::Gain;
 use results::Course;
 pub(crate) use results::Results;
-pub use results::{ExperimentRow, GroupCounts, GroupView};
+pub use results::{ExperimentRow, GroupCounts, GroupView, destination_prefix};
 
 use crate::worker::sys;
 use connections::Connections;

@@ -52,7 +52,7 @@ pub use config::{
     ProxyVersion, ReloadReport, Service, application, config_schema,
 };
 pub use error::{ChangeError, ProxyStartError};
-pub use experiment::{ExperimentRow, ExperimentView, Gain, GroupCounts, GroupView};
+pub use experiment::{ExperimentRow, ExperimentView, Gain, GroupCounts, GroupView, destination_prefix};
 pub use failure::ProxyFailure;
 pub use flow_records::{FlowRecordsConfig, RecordCounts};
 pub use gate::BypassChange;

@@ -24,6 +24,11 @@ pub enum Limiter {
     Receiver,
 }
 
+impl Limiter {
+    /// All, in the order of a path.
+    pub const ALL: [Limiter; 5] = [Limiter::Sender, Limiter::NearLeg, Limiter::ProxyBuffer, Limiter::FarLeg, Limiter::Receiver];
+}
+
 /// What limits the throughput of a direction. `legs` are the values for the source's and the
 /// destination's leg.
 fn limiter(direction: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs: [Limiter; 2]) -> Limiter {

@@ -56,6 +56,7 @@ pub fn reference() -> String {
     let totals = Totals { networks: [("wlan0".to_owned(), network)].into(), measured: legs::example(), ..Totals::default() };
     let (counted, receive) = (Some(Counted::default()), Some(ReceiveCounters::default()));
     let details = StatusDetails {
+        process_flows: Some(0),
         limits: Some(ProxyLimits { flows: 0, memory: Some(0) }),
         zero_windows: Some(ZeroWindows::default()),
         flow_records: Some(RecordCounts::default()),
@@ -70,7 +71,7 @@ fn text(status: &ProxyStatus) -> String {
     let mut registry = Registry::with_prefix("tandem");
     let totals = &status.totals;
     registry.register("build", "The program", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
-    registry.register("flows", "Connections that are split now", ConstGauge::new(totals.flows));
+    registry.register("flows", "Connections that are split now, by all processes", ConstGauge::new(totals.flows));
     let ended = Ending::KINDS.into_iter().zip(totals.ended).map(|(kind, count)| ([("ending", kind)], count));
     counters(
         &mut registry,
@@ -211,6 +212,7 @@ mod tests {
         let counted = Counted { split: 9, bypassed: 4, unsplit: 2, not_yet_allowed: 8, quic_bytes: 6000, ..Counted::default() };
         let link = LinkView { queue_bytes: 3000, capacity_bps: 8000, ..host::example() };
         let details = StatusDetails {
+            process_flows: Some(2),
             flow_records: Some(RecordCounts { written: 6, dropped: 7 }),
             experiment: Some(experiment::example()),
             ..StatusDetails::default()
@@ -218,6 +220,7 @@ mod tests {
         let text = text(&ProxyStatus { totals, counted: Some(counted), links: vec![link], receive: None, draining_processes: 0, details });
         for line in [
             "tandem_flows 3",
+            "tandem_process_flows 2",
             "tandem_flows_ended_total{ending=\"finished\"} 5",
             "tandem_flows_ended_total{ending=\"far_not_reached\"} 1",
             "tandem_carried_bytes_total{direction=\"down\"} 11",

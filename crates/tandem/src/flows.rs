@@ -17,14 +17,26 @@ use units::Span;
 /// Time between the two samples from which a single list has its rates.
 const FIRST_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The shortest interval of lists and samples: collecting all flows keeps the proxy from its work.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
+fn interval(text: &str) -> Result<Span, String> {
+    let every: Span = text.parse().map_err(|error: units::UnitError| error.to_string())?;
+    if every.duration() < SHORTEST_INTERVAL {
+        return Err("give at least 100ms: collecting all flows more often keeps the proxy from its work".into());
+    }
+    Ok(every)
+}
+
 /// List the flows of the running proxy or bond, with both legs of each
 ///
 /// Rates are those of the payload that the proxy carried since the sample before: since half a
 /// second, or since the list before.
 #[derive(Debug, Args)]
 pub(crate) struct FlowsCommand {
-    /// Repeat the list at this interval, also while the proxy restarts; every 2s if TIME is left out
-    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s")]
+    /// Repeat the list at this interval, at least 100ms, also while the proxy restarts; every 2s if
+    /// TIME is left out
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", value_parser = interval)]
     watch: Option<Span>,
     /// Print JSON: one list per interval
     #[arg(long)]
@@ -41,8 +53,8 @@ pub(crate) struct FlowsCommand {
 /// The keys are at the lower edge; ? explains them. The view goes on while the proxy restarts.
 #[derive(Debug, Args)]
 pub(crate) struct TopCommand {
-    /// Time from sample to sample
-    #[arg(long, value_name = "TIME", default_value = "1s")]
+    /// Time from sample to sample, at least 100ms
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     every: Span,
     #[command(flatten)]
     choice: FlowChoice,
@@ -58,7 +70,8 @@ struct FlowChoice {
     /// phase=backpressure, control=cubic, or a part of an address
     #[arg(long, value_name = "WORDS", default_value = "")]
     filter: String,
-    /// Sort by rate, bytes, held, age, retrans, rtt, client or server
+    /// Sort by rate, bytes, held, age, retrans, rtt, client or server; or by one direction or leg:
+    /// up, down, near-rtt, far-rtt, near-retrans, far-retrans
     #[arg(long, value_name = "QUANTITY", default_value = "rate")]
     sort: FlowOrder,
 }
@@ -123,13 +136,8 @@ impl TopCommand {
             return Err(CommandError::Usage(why.into()));
         }
         let (remote, filter) = (Remote::named(&self.name), self.choice.filter()?);
-        let options = top::TopOptions {
-            name: self.name,
-            every: self.every.duration(),
-            order: self.choice.sort,
-            filter,
-            filter_text: self.choice.filter,
-        };
+        let options =
+            top::TopOptions { name: self.name, every: self.every, order: self.choice.sort, filter, filter_text: self.choice.filter };
         top::run(options, move || sample(&remote).map_err(|error| error.to_string()))
             .map_err(|why| CommandError::Failed(format!("cannot use the terminal: {why}")))
     }

@@ -2,6 +2,7 @@
 
 mod detect;
 mod file;
+mod nat;
 mod questions;
 
 use crate::{CommandError, check, service::usage};

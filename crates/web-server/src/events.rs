@@ -38,6 +38,11 @@ pub fn event_stream() -> (EventSender, EventStream) {
 }
 
 impl EventSender {
+    /// Whether the client has gone.
+    pub fn is_closed(&self) -> bool {
+        self.events.is_closed()
+    }
+
     /// Sends an event of this type; `data` is one line. Never blocks: a client that does not read
     /// misses the event. False: the client has gone, or has missed too many.
     pub fn send(&mut self, event: &str, data: &str) -> bool {

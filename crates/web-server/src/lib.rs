@@ -45,9 +45,12 @@ struct Limits {
     fresh: Duration,
 }
 
+/// Streams of events that clients have at once, at most: one more replaces the oldest.
+pub const MOST_STREAMS: usize = 16;
+
 const LIMITS: Limits = Limits {
     connections: 32,
-    streams: 16,
+    streams: MOST_STREAMS,
     request: Duration::from_secs(5),
     lifetime: Duration::from_secs(10),
     pause: Duration::from_millis(50),

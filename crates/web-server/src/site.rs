@@ -1,9 +1,10 @@
 //! What a server answers: metrics, and pages for a browser.
 //!
-//! Pages are protected in two ways. With a token, a browser must have it: in a cookie, which a form
-//! sets, or as `Authorization: Bearer`. Without one, the Host header must be an address or
-//! `localhost`: a name that a foreign web page has made resolve to this host (DNS rebinding) gets
-//! nothing. Every page forbids the browser to load anything from elsewhere.
+//! Pages are protected in two ways. With a token, a browser must have a cookie that stands for it,
+//! which a form sets, or send the token as `Authorization: Bearer`. Without one, the Host header
+//! must be an address or `localhost`: a name that a foreign web page has made resolve to this host
+//! (DNS rebinding) gets nothing. Every page forbids the browser to load anything from elsewhere.
+//! Pages of other sites may link to this one, but load nothing from it.
 
 use crate::{EventStream, Token};
 use http_body_util::{BodyExt as _, Either, Full, Limited};
@@ -26,7 +27,6 @@ pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0
 const LONGEST_FORM: usize = 1024;
 /// Delay of the answer to a wrong token.
 const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
-const COOKIE: &str = "tandem_token";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
@@ -106,6 +106,9 @@ impl Site {
         B: Body<Data = Bytes>,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
+        if is_loaded_by_another_site(&request) {
+            return plain(StatusCode::FORBIDDEN, "pages of other sites may link to this one, but load nothing from it\n");
+        }
         match &self.token {
             None if !host_is_address(request.headers()) => {
                 return plain(
@@ -150,7 +153,7 @@ impl Metrics {
     }
 }
 
-/// Checks the token that the form has sent, and sets it as a cookie.
+/// Checks the token that the form has sent, and sets its cookie.
 async fn log_in<B>(token: &Token, request: Request<B>) -> Response<ResponseBody>
 where
     B: Body<Data = Bytes>,
@@ -163,8 +166,8 @@ where
     let Ok(body) = body.map(http_body_util::Collected::to_bytes) else { return plain(StatusCode::BAD_REQUEST, "cannot read the form\n") };
     // A token has no character that a form encodes.
     let said = body.split(|byte| *byte == b'&').find_map(|field| field.strip_prefix(b"token=")).unwrap_or_default();
-    let cookie = token.is(said).then(|| [format!("{COOKIE}=").as_bytes(), said, b"; Path=/; HttpOnly; SameSite=Strict"].concat());
-    let Some(cookie) = cookie.and_then(|cookie| HeaderValue::from_bytes(&cookie).ok()) else {
+    let cookie = token.is(said).then(|| format!("{}; Path=/; HttpOnly; SameSite=Strict", token.cookie()));
+    let Some(cookie) = cookie.and_then(|cookie| HeaderValue::try_from(cookie).ok()) else {
         sleep(WRONG_TOKEN_DELAY).await;
         return form(StatusCode::FORBIDDEN, "<p role=\"alert\">This is not the token.</p>");
     };
@@ -174,12 +177,20 @@ where
     response
 }
 
-/// Whether a request has the token, in a cookie or as a bearer.
+/// Whether a request has the token's cookie, or the token as a bearer.
 fn has_token(token: &Token, headers: &HeaderMap) -> bool {
-    let bearers = headers.get_all(header::AUTHORIZATION).iter().filter_map(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    let pairs = headers.get_all(header::COOKIE).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b';'));
-    let cookies = pairs.filter_map(|pair| pair.trim_ascii().strip_prefix(COOKIE.as_bytes())?.strip_prefix(b"="));
-    bearers.chain(cookies).any(|said| token.is(said))
+    let mut bearers = headers.get_all(header::AUTHORIZATION).iter().filter_map(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    let mut pairs = headers.get_all(header::COOKIE).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b';'));
+    bearers.any(|said| token.is(said)) || pairs.any(|pair| token.is_cookie(pair.trim_ascii()))
+}
+
+/// Whether a page of another site has the browser send this request, other than by a link to the
+/// first page (Fetch Metadata; browsers tell it to the loopback and over HTTPS). Such a page cannot
+/// read the answer, but each stream of events costs the proxy, and displaces another browser's.
+fn is_loaded_by_another_site<B>(request: &Request<B>) -> bool {
+    let is = |name: &str, value: &str| request.headers().get(name).is_some_and(|found| found.as_bytes() == value.as_bytes());
+    let is_link = || request.uri().path() == "/" && is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document");
+    is("sec-fetch-site", "cross-site") && !is_link()
 }
 
 /// Whether the Host header is an address, with or without a port, or `localhost`.

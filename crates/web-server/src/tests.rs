@@ -199,24 +199,43 @@ fn a_page_without_a_token_is_not_served_under_a_foreign_name() {
 }
 
 #[test]
+fn a_page_of_another_site_may_link_to_this_one_and_loads_nothing() {
+    let server = serve(LIMITS, Site::default().with_metrics(|| Some("# EOF\n".into())).with_pages(TestPages::default(), None));
+    let status = |path: &str, site: &str, mode: &str, dest: &str| {
+        let headers = format!("Host: localhost\r\nSec-Fetch-Site: {site}\r\nSec-Fetch-Mode: {mode}\r\nSec-Fetch-Dest: {dest}\r\n");
+        get(&server, path, &headers)[9..12].to_owned()
+    };
+    assert_eq!(status("/events", "cross-site", "cors", "empty"), "403");
+    assert_eq!(status("/events", "cross-site", "navigate", "iframe"), "403");
+    assert_eq!(status("/", "cross-site", "no-cors", "image"), "403");
+    assert_eq!(status("/", "cross-site", "navigate", "document"), "200");
+    assert_eq!(status("/", "same-origin", "navigate", "document"), "200");
+    assert_eq!(status("/", "none", "navigate", "document"), "200");
+}
+
+#[test]
 fn a_page_with_a_token_is_served_to_those_that_have_it() {
     let token = "0123456789abcdef";
     let server = serve(LIMITS, Site::default().with_pages(TestPages::default(), Some(Token::parse(token).unwrap())));
-    for headers in ["", "Cookie: tandem_token=0123456789abcdeF\r\n", "Cookie: other=0123456789abcdef\r\n", "Authorization: Bearer x\r\n"] {
+    let other = Token::parse("0123456789abcdeF").unwrap().cookie();
+    for headers in ["", &format!("Cookie: {other}\r\n"), "Cookie: tandem_token=0123456789abcdef\r\n", "Authorization: Bearer x\r\n"] {
         for path in ["/", "/events"] {
             let refused = get(&server, path, &format!("Host: gateway.example\r\n{headers}"));
             assert!(refused.starts_with("HTTP/1.1 401 ") && refused.contains("<form"), "{headers}: {refused}");
         }
-    }
-    for headers in [format!("Cookie: a=b; tandem_token={token}\r\n"), format!("Authorization: Bearer {token}\r\n")] {
-        assert!(get(&server, "/", &format!("Host: gateway.example\r\n{headers}")).starts_with("HTTP/1.1 200 "), "{headers}");
     }
     let post = |body: &str| {
         ask(&server, &format!("POST /token HTTP/1.1\r\nHost: gateway.example\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
     };
     let accepted = post(&format!("token={token}"));
     assert!(accepted.starts_with("HTTP/1.1 303 ") && accepted.contains("location: /\r\n"), "{accepted}");
-    assert!(accepted.contains(&format!("set-cookie: tandem_token={token}; Path=/; HttpOnly; SameSite=Strict\r\n")), "{accepted}");
+    let set = accepted.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap();
+    let cookie = set.strip_suffix("; Path=/; HttpOnly; SameSite=Strict").unwrap();
+    assert!(!cookie.contains(token), "other services of the host get the cookie: {cookie}");
+    // A browser also sends the cookies of other ports of the host.
+    for headers in [format!("Cookie: a=b; {other}; {cookie}\r\n"), format!("Authorization: Bearer {token}\r\n")] {
+        assert!(get(&server, "/", &format!("Host: gateway.example\r\n{headers}")).starts_with("HTTP/1.1 200 "), "{headers}");
+    }
     let refused = post("token=0123456789abcdeF");
     assert!(refused.starts_with("HTTP/1.1 403 ") && !refused.contains("set-cookie"), "{refused}");
     assert!(post(&"x".repeat(4000)).starts_with("HTTP/1.1 400 "));
@@ -250,10 +269,12 @@ fn a_client_that_reads_no_events_is_disconnected_and_one_that_has_gone_is_notice
     }
     drop(sender);
     assert!(closed(deaf.into_inner()) < PATIENCE);
-    drop(open_stream(&server));
+    let gone = open_stream(&server);
     let mut sender = pages.0.lock().unwrap().pop().unwrap();
+    assert!(!sender.is_closed());
+    drop(gone);
     let begun = Instant::now();
-    while sender.send("tick", "x") {
+    while sender.send("tick", "x") || !sender.is_closed() {
         assert!(begun.elapsed() < PATIENCE);
         thread::sleep(Duration::from_millis(5));
     }

@@ -6,7 +6,7 @@ use std::{fmt, fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 /// The fewest characters of a token: it must not be guessed.
 const SHORTEST: usize = 16;
-/// The most characters of a token: a cookie has to carry it.
+/// The most characters of a token: more need not be hashed.
 const LONGEST: usize = 256;
 
 /// A token cannot be read, or cannot be used.
@@ -19,9 +19,22 @@ pub struct TokenError {
     pub why: String,
 }
 
-/// A token: a MAC of it, which is compared in constant time (`CtOutput`).
+type Mac = CtOutput<Hmac<Sha256>>;
+
+/// A token, and the cookie that stands for it in a browser.
+///
+/// A browser sends its cookies to every port of a host (RFC 6265, 8.5). So the cookie has neither
+/// the token, which other services of the host would get, nor a name that pages with other tokens
+/// have too, which would replace it. Both its name and its value are MACs whose key is the token.
+/// The page's port does not tell pages apart: through tunnels a browser knows it by another one.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(CtOutput<Hmac<Sha256>>);
+pub struct Token {
+    /// MACs of the token and of the cookie's value: `CtOutput` compares in constant time.
+    token_mac: Mac,
+    cookie_mac: Mac,
+    cookie_name: String,
+    cookie_value: String,
+}
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,7 +57,7 @@ impl Token {
         Token::parse(text.lines().next().unwrap_or_default().trim()).map_err(refused)
     }
 
-    /// A token of letters, digits, "-", "_", "." and "~", which need no quotes in a cookie.
+    /// A token of letters, digits, "-", "_", "." and "~", which a form does not encode.
     ///
     /// # Errors
     /// It is too short or too long, or has other characters.
@@ -53,19 +66,42 @@ impl Token {
         if !(SHORTEST..=LONGEST).contains(&text.len()) || !text.bytes().all(fits) {
             return Err(format!("a token has {SHORTEST} to {LONGEST} letters and digits: write one with \"openssl rand -hex 32\""));
         }
-        Token::mac_of(text.as_bytes()).ok_or_else(|| "cannot compute HMAC-SHA-256".into())
+        Token::of(text.as_bytes()).ok_or_else(|| "cannot compute HMAC-SHA-256".into())
+    }
+
+    fn of(token: &[u8]) -> Option<Self> {
+        let hex = |mac: Mac| mac.into_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let cookie_name = format!("tandem_{:.16}", hex(mac(token, b"name of the cookie")?));
+        let cookie_value = hex(mac(token, b"value of the cookie")?);
+        Some(Token { token_mac: compared(token)?, cookie_mac: compared(cookie_value.as_bytes())?, cookie_name, cookie_value })
     }
 
     /// Whether `text` is this token. The time does not depend on how much of it is right.
     pub(crate) fn is(&self, text: &[u8]) -> bool {
-        text.len() <= LONGEST && Token::mac_of(text).is_some_and(|said| said == *self)
+        text.len() <= LONGEST && compared(text).is_some_and(|said| said == self.token_mac)
     }
 
-    fn mac_of(text: &[u8]) -> Option<Self> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(b"tandem: token of the page").ok()?;
-        mac.update(text);
-        Some(Token(mac.finalize()))
+    /// The cookie: `NAME=VALUE`.
+    pub(crate) fn cookie(&self) -> String {
+        format!("{}={}", self.cookie_name, self.cookie_value)
     }
+
+    /// Whether `pair` is the cookie. The time does not depend on how much of its value is right.
+    pub(crate) fn is_cookie(&self, pair: &[u8]) -> bool {
+        let value = pair.strip_prefix(self.cookie_name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+        value.filter(|value| value.len() <= LONGEST).and_then(compared).is_some_and(|said| said == self.cookie_mac)
+    }
+}
+
+fn mac(key: &[u8], text: &[u8]) -> Option<Mac> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
+    mac.update(text);
+    Some(mac.finalize())
+}
+
+/// What is compared in place of a secret.
+fn compared(secret: &[u8]) -> Option<Mac> {
+    mac(b"tandem: token of the page", secret)
 }
 
 #[cfg(test)]
@@ -82,12 +118,18 @@ mod tests {
         for wrong in ["", "0123456789abcdeF", "0123456789abcde", "0123456789abcdef0"] {
             assert!(!token.is(wrong.as_bytes()), "{wrong}");
         }
+        assert!(token.is_cookie(token.cookie().as_bytes()) && !token.cookie().contains("0123456789abcdef"));
+        let other = Token::parse("0123456789abcdeF").unwrap();
+        assert_ne!(token.cookie().split_once('=').unwrap().0, other.cookie().split_once('=').unwrap().0);
+        for wrong in [other.cookie(), format!("{}0", token.cookie()), token.cookie()[1..].into(), "0123456789abcdef".into()] {
+            assert!(!token.is_cookie(wrong.as_bytes()), "{wrong}");
+        }
         fs::set_permissions(file.path(), fs::Permissions::from_mode(0o644)).unwrap();
         assert!(Token::read(file.path()).unwrap_err().why.contains("chmod o="));
     }
 
     #[test]
-    fn a_token_that_can_be_guessed_or_breaks_a_cookie_is_refused() {
+    fn a_token_that_can_be_guessed_or_that_a_form_encodes_is_refused() {
         for wrong in ["", "secret", "0123456789abcde;", "0123456789 abcdef", &"x".repeat(LONGEST + 1)] {
             assert!(Token::parse(wrong).is_err(), "{wrong}");
         }

@@ -3,7 +3,7 @@
 use super::state::{RateCurve, Screen, TopState};
 use crate::{
     WatchedFlow, table,
-    text::{self, age, bytes, limiter, phase, rate, rate_or_dash},
+    text::{self, age, bytes, limiter_name, phase, rate, rate_or_dash},
 };
 use proxy::{LegView, Limiter};
 use ratatui::{
@@ -44,7 +44,7 @@ const fn words(head: &'static str, width: u16, text: fn(&WatchedFlow) -> String)
 const FIRST: [FlowColumn; 3] = [
     number("up", 10, |watched| rate_or_dash(watched.up_bps)),
     number("down", 10, |watched| rate_or_dash(watched.down_bps)),
-    words("limited by", 12, |watched| limiter(table::main_direction(watched).1).into()),
+    words("limited by", 12, |watched| watched.limited_by().map_or("–", limiter_name).into()),
 ];
 
 /// The columns that are shown where there is room, the most useful one first.
@@ -55,7 +55,7 @@ const MORE: [FlowColumn; 8] = [
     number("retrans", 8, |watched| (u64::from(watched.flow.near.retransmits) + u64::from(watched.flow.far.retransmits)).to_string()),
     number("age", 7, |watched| age(watched.flow.age_s)),
     number("bytes", 8, |watched| bytes(watched.flow.up.bytes + watched.flow.down.bytes)),
-    words("phase", 12, |watched| phase(table::main_direction(watched).1).into()),
+    words("phase", 12, |watched| phase(watched.main_direction()).into()),
     words("control", 20, |watched| format!("{}, {}", watched.flow.near.control, watched.flow.far.control)),
 ];
 
@@ -102,11 +102,11 @@ pub(super) fn draw(state: &mut TopState, frame: &mut Frame<'_>) {
 
 fn head_line(state: &TopState, width: u16) -> Line<'static> {
     let left = format!(" tandem top: {}", state.options.name);
-    let right = match (&state.silence, state.age_of_answer(Instant::now())) {
+    let right = match (&state.unanswered_since, state.age_of_answer(Instant::now())) {
         _ if state.paused => "paused ".into(),
         (Some(_), Some(age)) => format!("no answer for {:.0} s ", age.as_secs_f64()),
         (Some(_), None) => "no answer yet ".into(),
-        (None, _) => format!("every {:.0} s ", state.options.every.as_secs_f64().max(1.0)),
+        (None, _) => format!("every {} ", state.options.every),
     };
     let fill = (width as usize).saturating_sub(left.chars().count() + right.chars().count());
     Line::from(format!("{left}{}{right}", " ".repeat(fill))).style(Style::new().add_modifier(Modifier::REVERSED))
@@ -114,7 +114,7 @@ fn head_line(state: &TopState, width: u16) -> Line<'static> {
 
 /// Sentences about all flows, wrapped.
 fn overview(state: &TopState, width: u16) -> Vec<Line<'static>> {
-    if let Some((_, why)) = &state.silence {
+    if let Some((_, why)) = &state.unanswered_since {
         let text = report::wrap(&format!("{why}; asking again until it answers"), Some(width as usize));
         return text.lines().map(|line| Line::styled(line.to_owned(), Style::new().fg(Color::Yellow))).collect();
     }
@@ -136,7 +136,7 @@ fn overview(state: &TopState, width: u16) -> Vec<Line<'static>> {
 fn limits(flows: &[WatchedFlow]) -> String {
     let total: f64 = flows.iter().map(WatchedFlow::total_bps).sum();
     let part = |limiter: Limiter, name: &str| {
-        let limited = || flows.iter().filter(move |watched| table::main_direction(watched).1.limited_by == limiter);
+        let limited = || flows.iter().filter(move |watched| watched.limited_by() == Some(limiter));
         let count = limited().count();
         let share = 100.0 * limited().map(WatchedFlow::total_bps).sum::<f64>() / total.max(1.0);
         (count > 0).then(|| format!("{name} {count} ({share:.0} % of the rate)"))
@@ -236,7 +236,7 @@ fn leg_lines(watched: &WatchedFlow) -> Vec<String> {
             bytes(direction.bytes),
             table::held(direction),
             phase(direction),
-            limiter(direction)
+            limiter_name(direction.limited_by)
         )
     };
     let mut lines = of_leg("near leg", &flow.near);
@@ -285,7 +285,7 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect) {
         "A filter is a row of words, all of which a flow must meet: 192.0.2.0/24, :443, limited-by=far-leg, phase=backpressure, \
          control=cubic, or a part of an address.",
     ));
-    lines.push(Line::from("Rates are those since the sample before. The direction that carried more has the limit and the phase."));
+    lines.push(Line::from("Rates are those since the sample before. The direction that carries more has the limit and the phase."));
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), area);
 }
 
@@ -323,11 +323,12 @@ mod tests {
         crossterm::event::{KeyCode, KeyEvent},
     };
     use std::time::Duration;
+    use units::Span;
 
     fn options() -> TopOptions {
         TopOptions {
             name: "default".into(),
-            every: Duration::from_secs(1),
+            every: Span(1_000_000_000),
             order: FlowOrder::default(),
             filter: FlowFilter::default(),
             filter_text: String::new(),
@@ -370,7 +371,7 @@ mod tests {
     #[test]
     fn the_list_fits_80_columns() {
         insta::assert_snapshot!(screen(&mut state(), 80, 12), @r"
-         tandem top: default                                                  every 1 s
+         tandem top: default                                                   every 1s
         2 flows, 0bit/s up, 12.0Mbit/s down; 5 ended; carried 1kB up, 2MB down
         limited by far leg 1 (100 % of the rate), receiver 1 (0 % of the rate)
         client → server                                       up       down limited by
@@ -388,7 +389,7 @@ mod tests {
     #[test]
     fn a_wide_terminal_has_more_columns() {
         insta::assert_snapshot!(screen(&mut state(), 160, 26), @r"
-         tandem top: default                                                                                                                                  every 1 s
+         tandem top: default                                                                                                                                   every 1s
         2 flows, 0bit/s up, 12.0Mbit/s down; 5 ended; carried 1kB up, 2MB down
         limited by far leg 1 (100 % of the rate), receiver 1 (0 % of the rate)
         all flows, up to 12.0Mbit/s
@@ -422,7 +423,7 @@ mod tests {
         let mut state = state();
         press(&mut state, KeyCode::Enter);
         insta::assert_snapshot!(screen(&mut state, 80, 24), @r"
-         tandem top: default                                                  every 1 s
+         tandem top: default                                                   every 1s
         2 flows, 0bit/s up, 12.0Mbit/s down; 5 ended; carried 1kB up, 2MB down
         limited by far leg 1 (100 % of the rate), receiver 1 (0 % of the rate)
         all flows, up to 12.0Mbit/s

@@ -72,8 +72,8 @@ pub(super) struct TopState {
     /// The latest sample, all flows.
     flows: Vec<WatchedFlow>,
     pub(super) status: Option<ProxyStatus>,
-    /// Why the proxy did not answer, and since when; absent while it answers.
-    pub(super) silence: Option<(Instant, String)>,
+    /// Since when the proxy has not answered, and why; absent while it answers.
+    pub(super) unanswered_since: Option<(Instant, String)>,
     /// When the latest answer came.
     last_answer: Option<Instant>,
     /// The flows that the filter accepts, in order.
@@ -100,7 +100,7 @@ impl TopState {
             tracker: RateTracker::default(),
             flows: Vec::new(),
             status: None,
-            silence: None,
+            unanswered_since: None,
             last_answer: None,
             shown: Vec::new(),
             selected: None,
@@ -122,14 +122,14 @@ impl TopState {
             Ok((flows, status)) => {
                 self.flows = self.tracker.take(flows, at);
                 self.status = Some(status);
-                self.silence = None;
+                self.unanswered_since = None;
                 self.last_answer = Some(at);
                 self.extend_curves();
                 self.arrange();
             }
             Err(why) => {
-                let since = self.silence.take().map_or(at, |(since, _)| since);
-                self.silence = Some((since, why));
+                let since = self.unanswered_since.take().map_or(at, |(since, _)| since);
+                self.unanswered_since = Some((since, why));
             }
         }
     }

@@ -71,6 +71,10 @@ fn is_zero(number: &usize) -> bool {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StatusDetails {
+    /// Open flows of the process that answers, without those of processes that drain: the limits
+    /// are those of each process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process_flows: Option<u64>,
     /// The limits of the proxy; none: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<ProxyLimits>,
@@ -91,13 +95,16 @@ pub struct StatusDetails {
 impl Proxy {
     /// Counts of all flows, of the firewall and of the host.
     pub fn status(&self) -> ProxyStatus {
+        let (totals, draining_processes) = (self.totals(), self.draining_processes());
+        let process_flows = if draining_processes == 0 { totals.flows } else { self.own_totals().flows };
         ProxyStatus {
-            totals: self.totals(),
+            totals,
             counted: self.counted().and_then(Result::ok),
             links: self.links(),
             receive: ReceiveCounters::read().ok(),
-            draining_processes: self.draining_processes(),
+            draining_processes,
             details: StatusDetails {
+                process_flows: Some(process_flows),
                 limits: Some(self.limits()),
                 zero_windows: ZeroWindows::read().ok(),
                 flow_records: self.flow_records(),

@@ -91,6 +91,12 @@ pub(crate) fn compared_times(strata: &[Pair]) -> Option<[f64; 2]> {
     compared().next().map(|_| [of(0), of(1)])
 }
 
+/// How many times of each group [`gain`] compares.
+pub(crate) fn compared_counts(strata: &[Pair]) -> [u64; 2] {
+    let compared = || strata.iter().filter(|pair| Part::of(pair).is_some());
+    [0, 1].map(|group: usize| compared().map(|pair| pair[group].count).sum())
+}
+
 /// The part of one stratum.
 struct Part {
     weight: f64,

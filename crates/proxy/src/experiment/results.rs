@@ -3,7 +3,7 @@
 
 use super::{
     connections::{Ended, Event},
-    estimate::{Gain, LogTimes, Pair, compared_times, gain},
+    estimate::{Gain, LogTimes, Pair, compared_counts, compared_times, gain},
 };
 use crate::measure::SIZES;
 use intercept::Group;
@@ -61,6 +61,13 @@ pub struct ExperimentRow {
     pub unsplit: u64,
     /// Of the group that is split.
     pub split: u64,
+    /// Of the group that passes unsplit, those that are compared: of size classes in which both
+    /// groups have two.
+    #[serde(default)]
+    pub compared_unsplit: u64,
+    /// Of the group that is split.
+    #[serde(default)]
+    pub compared_split: u64,
     /// Geometric mean time of unsplit connections, seconds; absent if a group has fewer than two.
     pub unsplit_s: Option<f64>,
     /// Of the group that is split.
@@ -109,8 +116,9 @@ pub(crate) struct Results {
     complete: u64,
 }
 
-/// The prefix of a destination.
-fn prefix_of(server: IpAddr) -> IpNet {
+/// The prefix of a destination, of which connections are counted together: /24, or /48 of IPv6.
+pub fn destination_prefix(server: IpAddr) -> IpNet {
+    let server = server.to_canonical();
     let length = if server.is_ipv4() { LENGTHS.0 } else { LENGTHS.1 };
     IpNet::new(server, length).map_or_else(|_| server.into(), |net| net.trunc())
 }
@@ -172,7 +180,7 @@ impl Results {
         let size = SIZES.iter().position(|(_, bound)| bytes < *bound).unwrap_or(SIZES.len() - 1);
         self.complete += 1;
         self.all[size][group as usize].add(time.as_secs_f64());
-        let prefix = prefix_of(server);
+        let prefix = destination_prefix(server);
         if self.prefixes.len() >= PREFIXES && !self.prefixes.contains_key(&prefix) {
             let oldest = self.prefixes.iter().min_by_key(|(_, of)| of.last).map(|(prefix, _)| *prefix);
             oldest.map(|oldest| self.prefixes.remove(&oldest));
@@ -212,11 +220,14 @@ fn rows_of(prefix: Option<String>, times: &BySize) -> Vec<ExperimentRow> {
     let row = |size: Option<&str>, strata: &[Pair]| {
         let count = |group: Group| strata.iter().map(|pair| pair[group as usize].count()).sum::<u64>();
         let means = compared_times(strata);
+        let [compared_unsplit, compared_split] = compared_counts(strata);
         ExperimentRow {
             prefix: prefix.clone(),
             size: size.map(str::to_owned),
             unsplit: count(Group::Unsplit),
             split: count(Group::Split),
+            compared_unsplit,
+            compared_split,
             unsplit_s: means.map(|[unsplit, _]| unsplit),
             split_s: means.map(|[_, split]| split),
             gain: gain(strata),
@@ -277,6 +288,8 @@ mod tests {
         assert!((ratio(&rows[4]) - 2.0).abs() < 1e-9 && (ratio(&rows[7]) - 4.0).abs() < 1e-9);
         // Large transfers of one group alone change nothing.
         assert_eq!((rows[3].gain, rows[2].gain), (rows[4].gain, None));
+        let compared: Vec<_> = rows[..4].iter().map(|row| (row.compared_unsplit, row.compared_split)).collect();
+        assert_eq!(compared, [(9, 9), (9, 9), (0, 0), (6, 6)]);
         let json = serde_json::to_string(&results).unwrap();
         assert_eq!(serde_json::from_str::<Results>(&json).unwrap().rows(), rows);
     }
@@ -290,7 +303,7 @@ mod tests {
         }
         results.add(Group::Split, complete(&server(0), 100, 1.0));
         results.add(Group::Split, complete(&server(PREFIXES), 100, 1.0));
-        let known = |number: usize| results.prefixes.contains_key(&prefix_of(server(number).parse().unwrap()));
+        let known = |number: usize| results.prefixes.contains_key(&destination_prefix(server(number).parse().unwrap()));
         assert_eq!(results.prefixes.len(), PREFIXES);
         assert!(known(0) && !known(1) && known(PREFIXES));
         assert_eq!(results.rows()[0].split as usize, PREFIXES + 2, "all destinations count on");

@@ -65,6 +65,8 @@ pub(super) fn example() -> ExperimentView {
         size: size.map(str::to_owned),
         unsplit: 0,
         split: 0,
+        compared_unsplit: 0,
+        compared_split: 0,
         unsplit_s: None,
         split_s: None,
         gain,

@@ -6,7 +6,11 @@ use crate::{
 };
 use intercept::LinkView;
 use prometheus_client::{
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+    },
     registry::{Registry, Unit},
 };
 use std::sync::atomic::AtomicU64;
@@ -27,9 +31,14 @@ pub(super) fn register(registry: &mut Registry, status: &ProxyStatus, started_s:
         counter
     };
     registry.register_with_unit("start_time", "When the process started, since the Unix epoch", Unit::Seconds, gauge(started_s));
-    let StatusDetails { limits, zero_windows, flow_records, experiment: _, configuration: _ } = &status.details;
+    let StatusDetails { process_flows, limits, zero_windows, flow_records, experiment: _, configuration: _ } = &status.details;
+    if let &Some(flows) = process_flows {
+        let help = "Connections that the present process splits now: without those of earlier processes, which end after a hot restart";
+        registry.register("process_flows", help, ConstGauge::new(flows));
+    }
     if let Some(limits) = limits {
-        let help = "Open connections beyond which further ones pass unsplit, or wait: max_flows, or those that there are descriptors for";
+        let help = "Open connections of a process beyond which further ones pass unsplit, or wait: max_flows, or those that there are \
+                    descriptors for";
         registry.register("flows_limit", help, gauge(limits.flows as f64));
         if let Some(memory) = limits.memory {
             let help = "Memory of TCP on this host above which connections pass unsplit";

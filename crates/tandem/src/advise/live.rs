@@ -10,7 +10,7 @@ use crate::{CommandError, flows::failed};
 use ::advise::{Advice, AdviceVerdict, Advisor, ProxyLeg, buffer_to_configure};
 use clap::Args;
 use intercept::Routes;
-use monitor::{MeasuredPath, PathGroup, PathObserver};
+use monitor::{GainVerdict, MeasuredPath, PathGroup, PathObserver, limiter_name};
 use proxy::{
     ExperimentRow, FlowView, Limiter,
     control::{ProxyStatus, Remote},
@@ -29,8 +29,6 @@ use units::{Rate, Span};
 const SAMPLE: Duration = Duration::from_secs(1);
 /// The most paths that advice is given on: those that carry the most.
 const PATHS: usize = 5;
-/// An experiment with fewer connections in a group decides nothing.
-const FEW: u64 = 30;
 /// A gain that is worth the drawbacks of a split.
 const WORTH: f64 = 1.05;
 /// The part of a packet of 1500 bytes that is payload.
@@ -148,9 +146,9 @@ fn is_of(group: &PathGroup, prefix: &str) -> bool {
     matches!(group, PathGroup::Prefix(net) if net.to_string() == prefix)
 }
 
-/// The gain that an experiment has shown, if it is strong enough to decide.
+/// The gain in an experiment, if it compares enough connections to decide.
 fn decided(row: Option<&ExperimentRow>) -> Option<(f64, f64, f64)> {
-    let row = row.filter(|row| row.unsplit.min(row.split) >= FEW)?;
+    let row = row.filter(|row| GainVerdict::of(row) != GainVerdict::TooFew)?;
     row.gain.map(|gain| (gain.ratio, gain.low, gain.high))
 }
 
@@ -164,7 +162,7 @@ fn recommend(
     let mut why = Vec::new();
     let shown = decided(experiment);
     if let Some((ratio, low, high)) = shown {
-        why.push(format!("The experiment has shown that split connections are {ratio:.2} × as fast ({low:.2} to {high:.2})."));
+        why.push(format!("In the experiment split connections were {ratio:.2} × as fast (95 % interval {low:.2} to {high:.2})."));
         if high < 1.0 {
             return Ok((Recommendation::Bypass, why));
         }
@@ -190,7 +188,7 @@ fn recommend(
             why,
         );
     };
-    why.push(format!("In {:.0} % of the samples {} was the limit.", share * 100.0, name_of(limiter)));
+    why.push(format!("In {:.0} % of the samples the {} was the limit.", share * 100.0, limiter_name(limiter)));
     let text = scenario_text(path, rate, limiter);
     let variants = ScenarioFile::parse(&text, "the measured path").and_then(|file| file.variants(&[]));
     let scenario = variants.map_err(|error| CommandError::Failed(error.to_string()))?.remove(0).scenario;
@@ -213,7 +211,7 @@ fn recommend(
         AdviceVerdict::Split => {}
         _ if is_shown => {}
         AdviceVerdict::DoesNotPay if shown.is_none() => return Ok((Recommendation::Bypass, why)),
-        AdviceVerdict::DoesNotPay => return none("simulation and experiment disagree: let the experiment go on".into(), why),
+        AdviceVerdict::DoesNotPay => return none("the simulated split does not pay, and the experiment does not say so".into(), why),
         AdviceVerdict::CannotTell => return none("the simulated gain may be chance".into(), why),
     }
     let buffers = advisor.buffer_results(advice.objective, &trials.simulate(&advisor.buffers(&gain.candidate))?);
@@ -262,16 +260,6 @@ fn scenario_text(path: &MeasuredPath, rate: Rate, limiter: Limiter) -> String {
         link(others, receiving.rtt_s, 0.0),
         link(rate.0 as f64, sending.rtt_s, sending.loss.unwrap_or(0.0))
     )
-}
-
-fn name_of(limiter: Limiter) -> &'static str {
-    match limiter {
-        Limiter::Sender => "the sender",
-        Limiter::NearLeg => "the near leg",
-        Limiter::ProxyBuffer => "the proxy's buffer",
-        Limiter::FarLeg => "the far leg",
-        Limiter::Receiver => "the receiver",
-    }
 }
 
 #[cfg(test)]

@@ -1,48 +1,32 @@
-//! What this host has: interfaces, default routes, rules that translate addresses.
+//! What this host has: interfaces, default routes, address translation.
 
-use super::NatPlace;
+use super::{
+    NatPlace,
+    nat::{Applies, Nat},
+};
 use intercept::{
     Interface, Prefix,
     check::{Trial, TrialResult},
 };
-use nix::ifaddrs::getifaddrs;
+use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 use std::{
     fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    process::Command,
 };
 
 /// The suggested address of the metrics.
 pub(super) const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9155);
 
-/// A network interface that is up.
+/// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HostInterface {
     pub(super) name: String,
+    /// Whether it is up. One that is down is not suggested.
+    pub(super) is_up: bool,
     /// Its addresses, each with the length of its prefix; none that is link-local.
     pub(super) addresses: Vec<(IpAddr, u8)>,
     /// Whether a default route leads through it.
     pub(super) is_default: bool,
-}
-
-/// Whether rules translate addresses of connections that leave through an interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Nat {
-    /// Rules, as nft prints them.
-    Rules(Vec<String>),
-    /// There is none.
-    None,
-    /// The firewall cannot be read, for this reason.
-    Unknown(String),
-}
-
-impl Nat {
-    /// The first rule that applies to this interface.
-    fn on(&self, interface: &str) -> Option<&str> {
-        let Nat::Rules(rules) = self else { return None };
-        let applies = |rule: &&String| !rule.contains("oif") || rule.contains(&format!("\"{interface}\""));
-        rules.iter().find(applies).map(String::as_str)
-    }
 }
 
 /// What was found on this host.
@@ -64,7 +48,8 @@ impl Detected {
         for address in found.filter(|it| it.interface_name != "lo") {
             let name = address.interface_name;
             let index = interfaces.iter().position(|known| known.name == name).unwrap_or_else(|| {
-                interfaces.push(HostInterface { is_default: default.contains(&name), name, addresses: Vec::new() });
+                let is_up = address.flags.contains(InterfaceFlags::IFF_UP);
+                interfaces.push(HostInterface { is_default: default.contains(&name), is_up, name, addresses: Vec::new() });
                 interfaces.len() - 1
             });
             let ip = |address: Option<nix::sys::socket::SockaddrStorage>| {
@@ -81,7 +66,7 @@ impl Detected {
         if interfaces.is_empty() {
             return Err("this host has no network interface besides loopback: set one up first".into());
         }
-        Ok(Detected { interfaces, nat: nat_rules() })
+        Ok(Detected { interfaces, nat: Nat::of_host() })
     }
 
     /// The names of all interfaces.
@@ -94,7 +79,7 @@ impl Detected {
     /// # Errors
     /// Which interface it is cannot be known.
     pub(super) fn suggested_link(&self) -> Result<Interface, String> {
-        let all: Vec<&HostInterface> = self.interfaces.iter().collect();
+        let all: Vec<&HostInterface> = self.interfaces.iter().filter(|it| it.is_up).collect();
         let default: Vec<&HostInterface> = self.interfaces.iter().filter(|it| it.is_default).collect();
         match (&default[..], &all[..]) {
             ([one], _) | ([], [one]) => one.name.parse(),
@@ -104,7 +89,7 @@ impl Detected {
 
     /// The networks of the other interfaces.
     pub(super) fn suggested_clients(&self, long_link: &str) -> Vec<Prefix> {
-        let others = self.interfaces.iter().filter(|it| it.name != long_link);
+        let others = self.interfaces.iter().filter(|it| it.is_up && it.name != long_link);
         let mut prefixes: Vec<Prefix> = Vec::new();
         for (address, length) in others.flat_map(|it| &it.addresses) {
             if let Ok(prefix) = format!("{address}/{length}").parse::<Prefix>()
@@ -118,7 +103,7 @@ impl Detected {
 
     /// Where addresses are translated, as far as that can be seen.
     pub(super) fn suggested_nat(&self, long_link: &str) -> NatPlace {
-        if self.nat.on(long_link).is_some() {
+        if self.nat.on(long_link).0 > Applies::No {
             return NatPlace::Here;
         }
         // Clients with private addresses, and a long link with such an address, meet a translator
@@ -137,9 +122,14 @@ impl Detected {
 
 /// Whether what was answered about address translation is so.
 pub(super) fn try_nat(answer: NatPlace, long_link: &str, found: &Nat) -> Option<Trial> {
-    let result = match (answer, found.on(long_link)) {
-        (NatPlace::Here, Some(rule)) => TrialResult::works(format!("by the rule: {rule}")),
-        (NatPlace::Here, None) => match found {
+    let (applies, rules) = found.on(long_link);
+    let rules = format!("by the rule{}: {}", if rules.len() == 1 { "" } else { "s" }, rules.join("; "));
+    let result = match (answer, applies) {
+        (NatPlace::Here, Applies::Surely) => TrialResult::works(rules),
+        (NatPlace::Here, Applies::Perhaps) => {
+            TrialResult::doubtful(format!("perhaps {rules}"), "see whether this translates the clients' addresses")
+        }
+        (NatPlace::Here, Applies::No) => match found {
             Nat::Unknown(why) => {
                 TrialResult::doubtful(format!("the firewall cannot be read: {why}"), "see whether it translates addresses")
             }
@@ -151,29 +141,11 @@ pub(super) fn try_nat(answer: NatPlace, long_link: &str, found: &Nat) -> Option<
                 ),
             ),
         },
-        (_, Some(rule)) => TrialResult::doubtful(format!("this host does it too, by the rule: {rule}"), "see whether that is wanted"),
-        (_, None) => return None,
+        (_, Applies::Surely) => TrialResult::doubtful(format!("this host does it too, {rules}"), "see whether that is wanted"),
+        (_, Applies::Perhaps) => TrialResult::doubtful(format!("this host perhaps does it too, {rules}"), "see whether that is wanted"),
+        (_, Applies::No) => return None,
     };
     Some(Trial::new("translate addresses on", long_link.to_owned(), result))
-}
-
-/// The rules of nftables that translate source addresses.
-fn nat_rules() -> Nat {
-    let output = match Command::new("nft").args(["list", "ruleset"]).output() {
-        Ok(output) if output.status.success() => output,
-        Ok(output) => return Nat::Unknown(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-        Err(why) => return Nat::Unknown(format!("cannot run nft: {why}")),
-    };
-    let text = String::from_utf8_lossy(&output.stdout);
-    let is_nat = |line: &&str| line.split_whitespace().any(|word| word == "masquerade" || word == "snat");
-    let rules: Vec<String> = text.lines().map(str::trim).filter(is_nat).map(str::to_owned).collect();
-    // Rules of the older interface are not in nftables.
-    let has_legacy = fs::read_to_string("/proc/net/ip_tables_names").is_ok_and(|names| names.lines().any(|name| name == "nat"));
-    match (rules.is_empty(), has_legacy) {
-        (false, _) => Nat::Rules(rules),
-        (true, true) => Nat::Unknown("it has rules of iptables-legacy".into()),
-        (true, false) => Nat::None,
-    }
 }
 
 /// The interfaces of default routes.
@@ -214,10 +186,17 @@ mod tests {
     fn detected(nat: Nat) -> Detected {
         let interface = |name: &str, address: &str, is_default| HostInterface {
             name: name.into(),
+            is_up: true,
             addresses: vec![(address.parse().unwrap(), 24)],
             is_default,
         };
         Detected { interfaces: vec![interface("lan0", "192.168.7.1", false), interface("sat0", "192.0.2.7", true)], nat }
+    }
+
+    /// A host with this rule.
+    fn nat(rule: &str) -> Nat {
+        let hook = "type nat hook postrouting priority srcnat;";
+        Nat::parse(&format!("table ip nat {{\n\tchain post {{\n\t\t{hook}\n\t\t{rule}\n\t}}\n}}\n"))
     }
 
     #[test]
@@ -226,18 +205,37 @@ mod tests {
         assert_eq!(found.suggested_link().unwrap().0, "sat0");
         assert_eq!(found.suggested_clients("sat0"), ["192.168.7.0/24".parse().unwrap()]);
         assert_eq!((found.suggested_nat("sat0"), found.suggested_nat("lan0")), (NatPlace::None, NatPlace::Elsewhere));
-        let rule = |text: &str| Nat::Rules(vec![text.into()]);
-        assert_eq!(detected(rule("oifname \"sat0\" masquerade")).suggested_nat("sat0"), NatPlace::Here);
-        assert_eq!(detected(rule("oifname \"lan0\" masquerade")).suggested_nat("sat0"), NatPlace::None);
-        assert_eq!(detected(rule("ip saddr 10.0.0.0/8 masquerade")).suggested_nat("sat0"), NatPlace::Here);
+        let nat = |rule: &str| detected(nat(rule)).suggested_nat("sat0");
+        assert_eq!(nat("oifname \"sat0\" masquerade"), NatPlace::Here);
+        assert_eq!(nat("oifname \"lan0\" masquerade"), NatPlace::None);
+        assert_eq!(nat("ip saddr 10.0.0.0/8 masquerade"), NatPlace::Here);
+    }
+
+    #[test]
+    fn an_interface_that_is_down_is_not_suggested() {
+        let mut found = detected(Nat::None);
+        (found.interfaces[0].is_up, found.interfaces[1].is_default) = (false, false);
+        assert_eq!(found.suggested_link().unwrap().0, "sat0");
+        assert!(found.suggested_clients("sat0").is_empty());
+        assert_eq!(found.names(), "lan0, sat0", "but it may be chosen");
     }
 
     #[test]
     fn an_answer_about_nat_that_is_not_so_is_in_the_way() {
         let fails = |answer, found: &Nat| try_nat(answer, "sat0", found).map(|trial| trial.fails());
+        let is_doubtful = |answer, rule: &str| match try_nat(answer, "sat0", &nat(rule)).unwrap().result {
+            TrialResult::Doubtful { why, .. } => why.contains(rule),
+            _ => false,
+        };
         assert_eq!(fails(NatPlace::Here, &Nat::None), Some(true));
         assert_eq!(fails(NatPlace::Here, &Nat::Unknown("x".into())), Some(false));
-        assert_eq!(fails(NatPlace::Here, &Nat::Rules(vec!["oifname \"sat0\" masquerade".into()])), Some(false));
+        assert_eq!(fails(NatPlace::Here, &nat("oifname \"lan0\" masquerade")), Some(true));
+        for rule in ["oifname \"sat0\" masquerade", "oifname != \"lan0\" masquerade", "oifname \"sat*\" masquerade"] {
+            assert_eq!(fails(NatPlace::Here, &nat(rule)), Some(false), "{rule}");
+            assert!(!is_doubtful(NatPlace::Here, rule) && is_doubtful(NatPlace::Elsewhere, rule), "{rule}");
+        }
+        let docker = "ip saddr 172.17.0.0/16 oifname != \"docker0\" masquerade";
+        assert!(is_doubtful(NatPlace::Here, docker) && is_doubtful(NatPlace::None, docker));
         assert_eq!(fails(NatPlace::None, &Nat::None), None);
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{
     Clients, LinkSize, Metrics, NatPlace,
-    detect::{Detected, METRICS, Nat},
+    detect::{Detected, HostInterface, METRICS},
+    nat::Nat,
 };
 use crate::CommandError;
 use intercept::Interface;
@@ -39,7 +40,11 @@ impl Terminal {
     pub(super) fn long_link(&mut self, found: &Detected) -> Result<Interface, CommandError> {
         let mut question = "Which interface is the long link (satellite, cellular)? Its name or number:".to_owned();
         for (index, interface) in found.interfaces.iter().enumerate() {
-            let mark = if interface.is_default { " (default route)" } else { "" };
+            let mark = match interface {
+                HostInterface { is_default: true, .. } => " (default route)",
+                HostInterface { is_up: false, .. } => " (down)",
+                _ => "",
+            };
             question += &format!("\n   {}) {} {}{mark}", index + 1, interface.name, found.addresses(&interface.name));
         }
         let suggestion = found.suggested_link().map_or_else(|_| String::new(), |link| link.0);
@@ -58,7 +63,7 @@ impl Terminal {
 
     pub(super) fn nat(&mut self, found: &Nat, suggestion: NatPlace) -> Result<NatPlace, CommandError> {
         let seen = match found {
-            Nat::Rules(rules) => format!("nftables has: {}", rules.join("; ")),
+            Nat::Rules(_) => format!("nftables has: {}", found.texts().join("; ")),
             Nat::None => "nftables has no rule for it".into(),
             Nat::Unknown(why) => format!("cannot see it here: {why}"),
         };

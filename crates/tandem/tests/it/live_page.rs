@@ -1,14 +1,17 @@
 //! The live page of a running proxy, in a real browser.
 
-use crate::common::{
-    Daemon, TANDEM,
-    browser::{Browser, CHROMIUM},
-    routed::{dial, echo},
-    skip, wait_for_port, wait_until,
+use crate::{
+    bond::bench::Bench,
+    common::{
+        Daemon, TANDEM,
+        browser::{Browser, CHROMIUM},
+        routed::{dial, echo},
+        skip, wait_for_port, wait_until,
+    },
 };
 use lab::Host;
 use std::{
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::TcpStream,
     time::Instant,
 };
@@ -88,6 +91,16 @@ fn the_page_follows_flows_in_a_browser() {
     sort_by(&browser, "bytes");
     browser.wait_for("the order is reversed", &shows(&[&small, &large]));
 
+    // Headings sort by a direction or a leg, and that of the rates by both directions.
+    for order in ["down", "near-rtt", "far-retrans", "rate"] {
+        sort_by(&browser, order);
+        let marked = format!("document.querySelector('#flows-head [aria-sort=descending] button')?.dataset.sort === '{order}'");
+        browser.wait_for("the heading is marked", &marked);
+    }
+    sort_by(&browser, "bytes");
+    sort_by(&browser, "bytes");
+    browser.wait_for("the order is that of bytes again", &shows(&[&small, &large]));
+
     type_filter(&browser, &format!(":{}", large.local_addr().unwrap().port()));
     browser.wait_for("one flow meets the filter", &shows(&[&large]));
     type_filter(&browser, "phase=moon");
@@ -112,6 +125,30 @@ fn the_page_follows_flows_in_a_browser() {
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
+/// An expression: the page takes an event with this minute, and adds it to the history once.
+const TAKE_MINUTE: &str = "(async () => {
+    const { connect, state } = await import('/state.js');
+    while (!state.tick || !state.seconds.length) await new Promise(done => setTimeout(done, 100));
+    const handlers = {};
+    window.EventSource = class { addEventListener(name, take) { handlers[name] = take; } close() {} };
+    connect();
+    const minute = { at: state.seconds.at(-1).at, up: 1, down: 2, flows: 3, links: { sat0: [5, 6, 7] }, networks: { n1: [8, 9, 10] } };
+    for (let count = 0; count < 2; count += 1) handlers.tick({ data: JSON.stringify({ ...state.tick, minute }) });
+    return state.minutes.length === 1 && JSON.stringify(state.minutes[0]) === JSON.stringify(minute);
+})()";
+
+#[test]
+fn the_minutes_of_the_page_are_those_of_the_server() {
+    if skip("the_minutes_of_the_page_are_those_of_the_server", &[CHROMIUM]) {
+        return;
+    }
+    let watched = Watched::new();
+    let browser = Browser::open(&watched.host, &format!("http://{PAGE}/"));
+    browser.wait_for("the page is live", "document.querySelector('#status.live')");
+    assert_eq!(browser.eval(TAKE_MINUTE), true);
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
 #[test]
 fn the_page_survives_a_restart_of_the_proxy() {
     if skip("the_page_survives_a_restart_of_the_proxy", &[CHROMIUM]) {
@@ -131,6 +168,38 @@ fn the_page_survives_a_restart_of_the_proxy() {
     let other = watched.flow(1000);
     browser.wait_for("the new proxy's flow is shown", &shows(&[&other]));
     browser.wait_for("the old flow has ended", "document.getElementById('open-state').textContent.includes('has ended')");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_network_that_appears_later_has_a_row_and_curves() {
+    if skip("a_network_that_appears_later_has_a_row_and_curves", &[CHROMIUM]) {
+        return;
+    }
+    let mut bench = Bench::hosts();
+    // The accepting end knows a network only when a stream has used it.
+    bench.serve(&["--page", PAGE]);
+    bench.server(|mut stream| drop(io::copy(&mut stream.try_clone().unwrap(), &mut stream)));
+    let browser = Browser::open(&bench.far, &format!("http://{PAGE}/"));
+    let networks = ["--network", "n1,to=10.0.1.2:7000", "--network", "n2,to=10.0.2.2:7000"];
+    for count in 1..=2 {
+        bench.connect(&["--listen", "forward=127.0.0.1:4000=127.0.0.1:8000"], &networks[..2 * count]);
+        let shown = format!(
+            "document.querySelectorAll('#networks tr').length === {count} && \
+             [...document.querySelectorAll('#network-plots svg')].every(svg => svg.querySelectorAll('polyline').length === {count})"
+        );
+        let mut streams = Vec::new();
+        wait_until("every network has a row and curves", || {
+            let mut stream = bench.call();
+            let carries = stream.write_all(b"x").is_ok() && stream.read_exact(&mut [0]).is_ok();
+            streams.push(stream);
+            carries && browser.eval(&shown) == true
+        });
+        browser.wait_for("what follows the networks is drawn", "document.querySelectorAll('#flows tr[data-id]').length > 0");
+        drop(bench.daemons.pop());
+    }
+    let entries = "[...document.querySelectorAll('#network-plots .legend')].map(legend => legend.children.length)";
+    assert_eq!(browser.eval(entries), serde_json::json!([2, 2]));
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 

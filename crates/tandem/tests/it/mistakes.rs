@@ -236,6 +236,8 @@ fn mistakes_in_options() {
             &["bond", "connect", "--listen", "socks5=127.0.0.1:1080", "--network", "wlan0", "--key", "k", "--to", "192.0.2.1"],
             "has no port: write 192.0.2.1:5000",
         ),
+        (&["flows", "--watch", "0s"], "give at least 100ms: collecting all flows more often keeps the proxy from its work"),
+        (&["top", "--every", "99ms"], "give at least 100ms"),
         (&["cache", "--listen", "3128"], "cannot parse listener \"3128\": expected transparent=ADDRESS:PORT"),
     ];
     for (arguments, said) in mistakes {

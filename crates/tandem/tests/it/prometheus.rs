@@ -105,7 +105,7 @@ fn page(routed: &Routed) -> String {
 }
 
 /// Starts the far end of a bond on the server, and the proxy on the router: with the bond, a link
-/// whose capacity is in a file, and flow records.
+/// whose capacity is in a file, an experiment, and flow records.
 fn start_proxies(routed: &Routed) -> [Daemon; 2] {
     let key = routed.path("bond.key");
     fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
@@ -117,7 +117,7 @@ fn start_proxies(routed: &Routed) -> [Daemon; 2] {
     let serve = Daemon::logging(&mut serve, &routed.path("serve.log"));
     wait_for_listener(&routed.server, 7000);
     let text = format!(
-        "metrics = \"{METRICS}\"\nmemory = \"2GiB\"\n\
+        "metrics = \"{METRICS}\"\nmemory = \"2GiB\"\nexperiment = \"1 in 4\"\n\
          [bond]\nkey_file = {}\n[[bond.network]]\nname = \"terrestrial\"\ninterface = \"far\"\nto = \"{}:7000\"\n\
          [[leg]]\nname = \"sat\"\ninterface = \"far\"\ncontrol = \"share\"\ncapacity = {{ file = {} }}\n\
          [[rule]]\nports = [\"{ECHO}-{CLOSED}\"]\naction = \"split\"\n\

@@ -124,7 +124,8 @@ fn flows_end_at_the_process_that_began_them() {
         stream.read_to_string(&mut page).unwrap();
         page
     });
-    assert!(page.unwrap().contains("\ntandem_flows 3\n"));
+    let page = page.unwrap();
+    assert!(page.contains("\ntandem_flows 3\n") && page.contains("\ntandem_process_flows 1\n"), "{page}");
     let bypass = routed.tandem(&["bypass"]);
     assert_eq!(String::from_utf8_lossy(&bypass.stdout), "192.0.2.0/24\n", "the list is handed over");
     assert_eq!(rules(&routed), installed);

@@ -1,7 +1,7 @@
 //! A bond between two hosts with two networks: data transfer, closing of connections, failures of
 //! networks, and unauthenticated peers.
 
-mod bench;
+pub(crate) mod bench;
 mod failures;
 mod memory;
 mod strangers;
