@@ -255,7 +255,7 @@ fn flows_are_listed_once_and_repeatedly() {
         "{flows:?}"
     );
     // One line per interval.
-    let mut watch = routed.router.command(TANDEM).args(["flows", "--json", "--watch", "50ms"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut watch = routed.router.command(TANDEM).args(["flows", "--json", "--watch", "100ms"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut looks = BufReader::new(watch.stdout.take().unwrap()).lines();
     let look = looks.next().unwrap().unwrap();
     assert_eq!(serde_json::from_str::<serde_json::Value>(&look).unwrap().as_array().map(Vec::len), Some(2));
