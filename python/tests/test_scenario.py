@@ -44,6 +44,28 @@ def test_bare_numbers_are_in_base_units() -> None:
     assert 'buffer = "64KiB"' in tandem.Scenario(split={"after": 1, "buffer": 65536}, **split).to_toml()
 
 
+@pytest.mark.parametrize("unit", ["ns", "us", "ms"])
+def test_times_of_numpy_are_times(unit: str) -> None:
+    delay = np.timedelta64(20, "ms").astype(f"timedelta64[{unit}]")
+    assert toml(delay=delay) == toml(delay=np.array(delay)) == toml()
+    delays = np.array([delay, 2 * delay])
+    path = tandem.Scenario.from_toml(TOML)
+    for values in (delays, list(delays)):
+        assert tandem.sweep(path, {"link.1.delay": values}).table["link.1.delay"].tolist() == [0.02, 0.04]
+    for wrong in (np.timedelta64(1, "Y"), np.timedelta64("NaT", "s")):
+        with pytest.raises(ValueError, match="no number of seconds"):
+            toml(delay=wrong)
+
+
+def test_arrays_are_values_or_lists_of_them() -> None:
+    assert toml(rate=np.array(1e7), delay=np.array("20ms")) == toml()
+    path = tandem.Scenario.from_toml(TOML)
+    mixed = np.array(["10Mbit", 2e7, datetime.timedelta(seconds=1)], dtype=object)
+    assert tandem.sweep(path, {"link.1.rate": mixed[:2]}).table["link.1.rate"].tolist() == [1e7, 2e7]
+    with pytest.raises(TypeError, match="give a list"):
+        tandem.sweep(path, {"link.1.rate": np.array(1e7)})
+
+
 def test_quantities_of_pint() -> None:
     pint = pytest.importorskip("pint")
     units = pint.UnitRegistry()
