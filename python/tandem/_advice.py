@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from tandem import _tandem
 from tandem._scenario import Scenario
 from tandem._table import Table
@@ -117,8 +119,9 @@ def _candidates(findings: list[dict[str, Any]]) -> Table:
 def _buffers(results: list[dict[str, Any]]) -> Table:
     return Table(
         {
-            "buffer_bytes": [int(result["buffer_bytes"]) for result in results],
-            "fraction": [float(result["leaves"]) for result in results],
-            "ci95": [float(result["half"]) for result in results],
+            # With types: there may be no rows.
+            "buffer_bytes": np.array([result["buffer_bytes"] for result in results], dtype=np.int64),
+            "fraction": np.array([result["leaves"] for result in results], dtype=np.float64),
+            "ci95": np.array([result["half"] for result in results], dtype=np.float64),
         }
     )

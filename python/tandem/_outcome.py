@@ -38,6 +38,10 @@ class Distribution(NamedTuple):
     max: float
 
 
+DISTRIBUTIONS = ("queue_bytes", "delay_s", "held_bytes", "proxy_delay_s")
+"""The names of distributions."""
+
+
 class Outcome:
     """The answer of an engine to a scenario with one seed.
 
@@ -132,9 +136,15 @@ class Outcome:
 
         Args:
             name: ``"queue_bytes"``: length of the bottleneck's queue. ``"delay_s"``: delay of bytes
-                from end to end. ``"held_bytes"``: payload held by the proxies. ``"proxy_delay_s"``:
-                delay of bytes from end to end where they are split.
+                from end to end, from their first transmission by the sender's TCP until the
+                receiver reads them. ``"held_bytes"``: payload held by the proxies.
+                ``"proxy_delay_s"``: the same as ``"delay_s"``, if there is a proxy.
+
+        Raises:
+            KeyError: There is no distribution of this name.
         """
+        if name not in DISTRIBUTIONS:
+            raise KeyError(f"there is no distribution {name!r}: it can be {', '.join(DISTRIBUTIONS)}")
         found = self._data.distribution(name)
         return None if found is None else Distribution(*found)
 
