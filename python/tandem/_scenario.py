@@ -148,7 +148,7 @@ class Scenario:
             on: The engine.
             seed: Seed of all random numbers. Absent: that of the scenario, 1 if it has none.
             tries: How often the run is played at most, until the machine kept up with it (``lab``).
-            pcap: Path prefix of the captures of each host (``lab``).
+            pcap: Path prefix of the captures of each host; only the lab has them.
             progress: Whether a bar on a terminal shows the progress.
             controllers: Congestion controllers in Python by their names in the scenario, for the
                 simulator (:class:`tandem.Controller`). An exception in one of them ends the run, and
@@ -158,7 +158,12 @@ class Scenario:
             CannotAnswerError: The engine has no answer to a key of the scenario.
             ScenarioError: The scenario has several cases: choose one by :meth:`case`.
             RunError: The run failed.
+            ValueError: There is no such engine, or it has no use for an argument.
         """
+        if pcap is not None and on != "lab":
+            raise ValueError(f'{on} has no packets to capture: use on="lab", or leave pcap out')
+        if tries < 1:
+            raise ValueError(f"tries is {tries}, and must be at least 1")
         data = _tandem.run(
             self._file,
             case=self._case,

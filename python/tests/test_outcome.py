@@ -120,6 +120,10 @@ def test_engines_refuse_what_they_cannot_answer(path: tandem.Scenario) -> None:
         path.run(on="theory")
     with pytest.raises(ValueError, match="there is no engine"):
         path.run(on="ns-2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match='use on="lab"'):
+        path.run(pcap="capture")
+    with pytest.raises(ValueError, match="tries is 0"):
+        path.run(tries=0)
 
 
 def test_other_threads_go_on_during_a_run(path: tandem.Scenario) -> None:
