@@ -119,8 +119,7 @@ class Outcome:
         Raises:
             KeyError: There is no number of this name.
         """
-        if name not in _tandem.NUMBERS:
-            raise KeyError(f"there is no number {name!r}: it can be {', '.join(_tandem.NUMBERS)}")
+        check_number(name)
         return self._data.number(name)
 
     def __getattr__(self, name: str) -> float | None:
@@ -250,6 +249,16 @@ class Outcome:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.to_json(series=True), self._data.about)
+
+
+def check_number(name: str) -> None:
+    """Refuses names that no number of outcomes has.
+
+    Raises:
+        KeyError: There is no number of this name.
+    """
+    if name not in _tandem.NUMBERS:
+        raise KeyError(f"there is no number {name!r}: it can be {', '.join(_tandem.NUMBERS)}")
 
 
 def _restored(text: str, about: str) -> Outcome:

@@ -40,11 +40,13 @@ class Scenario:
     name = "satellite"
 
     A scenario never changes; :meth:`with_` and :meth:`case` return another one. It can be pickled,
-    with the files that it names (traces of links), and it is equal to one that plays alike.
+    with the files that it names (traces of links). It is equal to a scenario of the same text,
+    case, changes and files.
 
     Raises:
         ScenarioError: The scenario cannot be played. The message names the key and the cure; the
-            exception has ``key``, ``line`` and ``reason``.
+            exception has ``key``, ``line`` and ``reason``; the first two are ``None`` where the
+            error is about none.
     """
 
     __slots__ = ("_case", "_file", "_sets")
@@ -185,11 +187,12 @@ class Scenario:
         return isinstance(other, Scenario) and self._identity() == other._identity()
 
     def __hash__(self) -> int:
-        text, _, case, sets = self._identity()
-        return hash((text, case, repr(sets)))
+        return hash((self._file.text, self._case, repr(self._sets)))
 
     def _identity(self) -> tuple[str, dict[str, bytes], str | None, Sets]:
-        return self._file.text, self._file.files, self._case, self._sets
+        # Not all files that are known: those of scenarios that were made of this one are, too.
+        files = _tandem.Points(self._file, self._case, self._sets).files
+        return self._file.text, files, self._case, self._sets
 
     def __repr__(self) -> str:
         lines = [f"<tandem.Scenario from {self._file.origin}"]
