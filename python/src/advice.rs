@@ -1,16 +1,16 @@
 //! Advice on a path.
 
 use crate::{
-    errors::{CannotAnswerError, RunError, engine_error, value_error},
+    errors::{RunError, cannot_answer, engine_error, value_error},
     interruptible::interruptible,
     scenario_file::{ScenarioFile, Sets},
 };
 use advise::{AdviceVerdict, Advisor, BufferResult};
 use outcome::{Engine as _, EngineError, Outcome};
 use pyo3::prelude::*;
-use runner::{FailedRuns, RunOptions, RunOrder, SeedRange, run_each, sort_answers};
+use runner::{FailedRuns, RunOptions, RunOrder, SeedRange, run_all_until, sort_answers};
 use scenario::Variant;
-use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
+use std::sync::{Arc, atomic::AtomicBool};
 
 /// How candidates are played.
 struct Trials {
@@ -24,13 +24,8 @@ impl Trials {
     fn simulate(&self, variants: &[Variant]) -> Result<Vec<Outcome>, FailedRuns> {
         let planned =
             runner::plan(variants, SeedRange { first: None, count: self.seeds }, RunOrder::ByVariant, |_, _| Box::new(sim::Sim::default()));
-        let answers = Mutex::new((0..planned.len()).map(|_| None).collect::<Vec<_>>());
-        run_each(planned, RunOptions { jobs: self.jobs, tries: 1, progress: false }, &self.cancelled, &|index, answer| {
-            answers.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(answer);
-        });
-        let answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let cancelled = || Err(runner::RunError { case: String::new(), error: EngineError::Cancelled });
-        let (outcomes, failed) = sort_answers(answers.into_iter().map(|answer| answer.unwrap_or_else(cancelled)).collect());
+        let options = RunOptions { jobs: self.jobs, tries: 1, progress: false };
+        let (outcomes, failed) = sort_answers(run_all_until(planned, options, &self.cancelled));
         failed.into_iter().next().map_or(Ok(outcomes), Err)
     }
 }
@@ -79,7 +74,7 @@ pub(crate) fn path_advice(
     })?;
     found.map_err(|why| match why {
         NoAdvice::Failed(FailedRuns { error: EngineError::Failed(text), .. }) => RunError::new_err(text),
-        NoAdvice::Failed(failed) => engine_error(&failed.cases.join(", "), &failed.error),
-        NoAdvice::CannotTell(why) => CannotAnswerError::new_err(why),
+        NoAdvice::Failed(failed) => engine_error(py, &failed.cases.join(", "), &failed.error),
+        NoAdvice::CannotTell(why) => cannot_answer(py, &why),
     })
 }

@@ -8,13 +8,14 @@ use crate::{
     outcome_data::OutcomeData,
     scenario_file::{ScenarioFile, Sets},
 };
-use numpy::{IntoPyArray as _, PyArray1, PyArray2, PyArrayMethods as _};
+use numpy::{IntoPyArray as _, PyArrayMethods as _};
 use outcome::{EngineError, Outcome, RunRow};
 use pyo3::{exceptions::PyKeyboardInterrupt, prelude::*, types::PyDict};
-use runner::{PlannedRun, RunError, RunOptions, run_each};
+use runner::{PlannedRun, RunError, RunOptions, run_all_until, run_each};
 use scenario::Variant;
 use std::{
     collections::BTreeMap,
+    mem,
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
@@ -64,52 +65,49 @@ pub(crate) fn run(
     let failure = Failure::of_run(&cancelled);
     let engine = engine(on, capture, external(controllers, &failure))?;
     let answer = interruptible(py, &cancelled, || {
-        let answer = Mutex::new(None);
         let planned = PlannedRun { engine, variant: &variant, seed: seed.unwrap_or(variant.scenario.seed) };
-        let options = RunOptions { jobs: Some(1), tries, progress };
-        run_each(vec![planned], options, &cancelled, &|_, outcome| {
-            *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-        });
-        answer.into_inner().unwrap_or_else(PoisonError::into_inner)
+        run_all_until(vec![planned], RunOptions { jobs: Some(1), tries, progress }, &cancelled).pop()
     })?;
     if let Some(exception) = failure.take() {
         return Err(exception);
     }
     match answer {
         Some(Ok(outcome)) => Ok(OutcomeData::new(outcome, variant.scenario.about)),
-        Some(Err(RunError { case, error })) => Err(engine_error(&case, &error)),
-        None => Err(engine_error("", &EngineError::Cancelled)),
+        Some(Err(RunError { case, error })) => Err(engine_error(py, &case, &error)),
+        None => Err(engine_error(py, "", &EngineError::Cancelled)),
     }
 }
 
-/// The answers to a batch.
-struct Answers {
-    /// The numbers of each run; none where the run has failed.
-    rows: Vec<Option<RunRow>>,
-    errors: Vec<Option<RunError>>,
-    /// Time of each run. With several runs side by side: from the end of the one before.
-    seconds: Vec<f64>,
-    last: Instant,
+/// What came of a run of a batch.
+#[derive(Default)]
+struct Played {
+    /// The numbers; none if the run has failed, or was not played.
+    row: Option<RunRow>,
+    error: Option<RunError>,
+    /// Time of the run. With several runs side by side: from the end of the one before.
+    seconds: f64,
 }
 
-impl Answers {
-    fn add(&mut self, index: usize, answer: Result<Outcome, RunError>) {
-        let now = Instant::now();
-        self.seconds[index] = (now - self.last).as_secs_f64();
-        self.last = now;
+impl Played {
+    fn of(answer: Result<Outcome, RunError>, seconds: f64) -> Self {
         match answer {
-            Ok(outcome) => self.rows[index] = Some(RunRow::from(&outcome)),
-            Err(error) => self.errors[index] = Some(error),
+            Ok(outcome) => Played { row: Some(RunRow::from(&outcome)), error: None, seconds },
+            Err(error) => Played { row: None, error: Some(error), seconds },
         }
     }
 }
 
 /// Plays runs, each given by the changes that make its variant, its engine and its seed (absent:
-/// that of the variant). Returns arrays with an element for each: `seed`, `valid`, `seconds`,
-/// `numbers` (a row of [`outcome::NUMBERS`] each, NaN where one is missing), and `errors`, where it
-/// failed. Raises `KeyboardInterrupt` once it is cancelled.
+/// that of the variant). Returns arrays with an element for each: `valid`, `seconds`, `numbers` (a
+/// row of [`outcome::NUMBERS`] each, NaN where one is missing), and `errors`, where it failed.
+///
+/// With `each`, that function is called after each run instead, on any thread, with the place of
+/// the run among `items`, and arrays with one element.
+///
+/// Raises `KeyboardInterrupt` once it is cancelled.
 #[pyfunction]
-#[pyo3(signature = (file, *, variants, items, jobs, tries, cancel))]
+#[expect(clippy::too_many_arguments, reason = "called from one place, by keywords")]
+#[pyo3(signature = (file, *, variants, items, jobs, tries, cancel, each))]
 pub(crate) fn play<'py>(
     py: Python<'py>,
     file: &ScenarioFile,
@@ -118,6 +116,7 @@ pub(crate) fn play<'py>(
     jobs: Option<usize>,
     tries: u32,
     cancel: &Cancel,
+    each: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let variants = variants.iter().map(|(case, sets)| file.only(py, case.as_deref(), sets)).collect::<PyResult<Vec<Variant>>>()?;
     let plan = |(on, variant, seed): &(String, usize, Option<u64>)| {
@@ -125,34 +124,41 @@ pub(crate) fn play<'py>(
         Ok(PlannedRun { engine: engine(on, None, Vec::new())?, variant, seed: seed.unwrap_or(variant.scenario.seed) })
     };
     let planned = items.iter().map(plan).collect::<PyResult<Vec<_>>>()?;
-    let seeds: Vec<u64> = planned.iter().map(|run| run.seed).collect();
-    let count = planned.len();
-    let answers = Mutex::new(Answers {
-        rows: vec![None; count],
-        errors: (0..count).map(|_| None).collect(),
-        seconds: vec![0.0; count],
-        last: Instant::now(),
-    });
+    let runs: Mutex<Vec<Played>> = Mutex::new(planned.iter().map(|_| Played::default()).collect());
+    let last = Mutex::new(Instant::now());
     let options = RunOptions { jobs, tries, progress: false };
     interruptible(py, &cancel.flag, || {
         run_each(planned, options, &cancel.flag, &|index, answer| {
-            answers.lock().unwrap_or_else(PoisonError::into_inner).add(index, answer);
+            let now = Instant::now();
+            let before = mem::replace(&mut *last.lock().unwrap_or_else(PoisonError::into_inner), now);
+            let played = Played::of(answer, now.saturating_duration_since(before).as_secs_f64());
+            match &each {
+                None => runs.lock().unwrap_or_else(PoisonError::into_inner)[index] = played,
+                Some(each) => Python::attach(|py| {
+                    if let Err(error) = answers(py, &[played]).and_then(|found| each.call1(py, (index, found))) {
+                        error.write_unraisable(py, Some(each.bind(py)));
+                    }
+                }),
+            }
         });
     })?;
     if cancel.flag.load(Relaxed) {
         return Err(PyKeyboardInterrupt::new_err("the sweep was cancelled"));
     }
-    let Answers { rows, errors, seconds, .. } = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let numbers: Vec<f64> = rows.iter().flat_map(numbers_of).collect();
+    let runs = runs.into_inner().unwrap_or_else(PoisonError::into_inner);
+    answers(py, if each.is_none() { &runs } else { &[] })
+}
+
+/// The answers to runs, as [`play`] returns them.
+fn answers<'py>(py: Python<'py>, runs: &[Played]) -> PyResult<Bound<'py, PyDict>> {
     let found = PyDict::new(py);
-    found.set_item("seed", seeds.into_pyarray(py))?;
-    let valid: Vec<bool> = rows.iter().map(|row| row.as_ref().is_some_and(|row| row.valid)).collect();
+    let valid: Vec<bool> = runs.iter().map(|run| run.row.as_ref().is_some_and(|row| row.valid)).collect();
     found.set_item("valid", valid.into_pyarray(py))?;
-    let seconds: Bound<'py, PyArray1<f64>> = seconds.into_pyarray(py);
-    found.set_item("seconds", seconds)?;
-    let numbers: Bound<'py, PyArray2<f64>> = numbers.into_pyarray(py).reshape([count, outcome::NUMBERS.len()])?;
-    found.set_item("numbers", numbers)?;
-    found.set_item("errors", error_list(py, &errors)?)?;
+    let seconds: Vec<f64> = runs.iter().map(|run| run.seconds).collect();
+    found.set_item("seconds", seconds.into_pyarray(py))?;
+    let numbers: Vec<f64> = runs.iter().flat_map(|run| numbers_of(&run.row)).collect();
+    found.set_item("numbers", numbers.into_pyarray(py).reshape([runs.len(), outcome::NUMBERS.len()])?)?;
+    found.set_item("errors", error_dict(py, runs)?)?;
     Ok(found)
 }
 
@@ -164,13 +170,13 @@ fn numbers_of(row: &Option<RunRow>) -> Vec<f64> {
 }
 
 /// The exceptions of the runs that failed, by their places.
-fn error_list<'py>(py: Python<'py>, errors: &[Option<RunError>]) -> PyResult<Bound<'py, PyDict>> {
+fn error_dict<'py>(py: Python<'py>, runs: &[Played]) -> PyResult<Bound<'py, PyDict>> {
     let found = PyDict::new(py);
     // The same error of many runs is one exception.
     let mut known: BTreeMap<String, Py<PyAny>> = BTreeMap::new();
-    for (index, error) in errors.iter().enumerate() {
-        let Some(RunError { error, .. }) = error else { continue };
-        let exception = known.entry(error.to_string()).or_insert_with(|| engine_error("", error).into_value(py).into_any());
+    for (index, run) in runs.iter().enumerate() {
+        let Some(RunError { error, .. }) = &run.error else { continue };
+        let exception = known.entry(error.to_string()).or_insert_with(|| engine_error(py, "", error).into_value(py).into_any());
         found.set_item(index, exception.bind(py))?;
     }
     Ok(found)

@@ -12,37 +12,55 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-/// A flow as a controller sees it: [`FlowState`]. It can set the last three.
-#[pyclass(module = "tandem._tandem")]
+/// A connection as its congestion controller sees it. It sets ``cwnd``, ``ssthresh`` and
+/// ``pacing_rate``; all numbers are whole and have 32 bits, the pacing rate 64.
+#[pyclass(module = "tandem")]
 pub(crate) struct Flow {
+    /// Payload of a full segment, bytes.
     #[pyo3(get)]
     mss: u32,
+    /// Smoothed round-trip time, µs; 0: not measured yet.
     #[pyo3(get)]
     srtt_us: u32,
+    /// TCP's windowed minimum of the round-trip time, µs; 0: not measured yet.
     #[pyo3(get)]
     min_rtt_us: u32,
+    /// Segments that were sent and are neither acknowledged, SACKed nor marked lost.
     #[pyo3(get)]
     in_flight: u32,
+    /// First unacknowledged sequence number, modulo 2³².
     #[pyo3(get)]
     una: u32,
+    /// Next sequence number to send, modulo 2³².
     #[pyo3(get)]
     nxt: u32,
+    /// Bytes that wait and were never sent.
     #[pyo3(get)]
     unsent: u32,
+    /// The receiver's window, bytes.
     #[pyo3(get)]
     snd_wnd: u32,
+    /// The congestion window before the last reduction, segments.
     #[pyo3(get)]
     prior_cwnd: u32,
+    /// TCP's congestion state as in Linux: 0 open, 1 disorder, 2 CWR, 3 recovery, 4 loss. With
+    /// ``wants_rate_samples``, as the next two.
     #[pyo3(get)]
     ca_state: u32,
+    /// Segments delivered so far, modulo 2³².
     #[pyo3(get)]
     delivered: u32,
+    /// Segments marked lost so far, modulo 2³².
     #[pyo3(get)]
     lost: u32,
+    /// The congestion window, segments. Can be set.
     #[pyo3(get, set)]
     cwnd: u32,
+    /// The slow start threshold, segments. Can be set.
     #[pyo3(get, set)]
     ssthresh: u32,
+    /// Pacing rate, bytes/s of payload; 0: TCP's own pacing. Can be set by a controller that owns
+    /// the window.
     #[pyo3(get, set)]
     pacing_rate: u64,
 }
@@ -71,37 +89,54 @@ impl Flow {
     }
 }
 
-/// An event of a flow: [`control::Event`].
-#[pyclass(frozen, module = "tandem._tandem")]
+/// An event of a connection, for its congestion controller.
+#[pyclass(frozen, module = "tandem")]
 pub(crate) struct Event {
+    /// A monotonic time, µs.
     #[pyo3(get)]
     now_us: u64,
+    /// Segments newly acknowledged or SACKed.
     #[pyo3(get)]
     acked: u32,
+    /// Of those, segments with a CE mark, if the receiver reports it.
     #[pyo3(get)]
     marked: u32,
+    /// Sample of the round-trip time, µs; 0: none.
     #[pyo3(get)]
     rtt_us: u32,
+    /// Segments newly marked lost.
     #[pyo3(get)]
     lost: u32,
+    /// Time over which the delivery rate was measured, µs; 0: no sample. With
+    /// ``wants_rate_samples``, as the next four.
     #[pyo3(get)]
     interval_us: u32,
+    /// Segments delivered since the segment of the sample was sent; 0: none.
     #[pyo3(get)]
     sampled: u32,
+    /// ``delivered`` of the flow when that segment was sent.
     #[pyo3(get)]
     prior_delivered: u32,
+    /// Segments in flight before the acknowledgement.
     #[pyo3(get)]
     prior_in_flight: u32,
+    /// A random number of 32 bits, new at each event.
     #[pyo3(get)]
     random: u32,
+    /// Whether the congestion window limits what the flow sends.
     #[pyo3(get)]
     cwnd_limited: bool,
+    /// Whether the acknowledgement echoes a CE mark.
     #[pyo3(get)]
     ecn_echo: bool,
+    /// Whether the application has closed its sending side, and all is sent. For controllers that
+    /// own the window.
     #[pyo3(get)]
     no_more_data: bool,
+    /// Whether the receiver may have delayed the acknowledgement (RFC 1122 §4.2.3.2).
     #[pyo3(get)]
     delayed_ack: bool,
+    /// Whether the rate sample is limited by the application.
     #[pyo3(get)]
     app_limited: bool,
 }

@@ -33,6 +33,13 @@ pub(crate) fn engine(
     })
 }
 
+/// Whether the engine of this name takes the time that it simulates, and needs the machine for
+/// itself.
+#[pyfunction]
+pub(crate) fn runs_in_real_time(name: &str) -> PyResult<bool> {
+    Ok(engine(name, None, Vec::new())?.runs_in_real_time())
+}
+
 /// The names of the simulator's controllers.
 pub(crate) fn controller_names() -> Vec<&'static str> {
     Controller::all().map(Controller::name).chain(Explicit::NAMES).collect()

@@ -3,7 +3,7 @@
 
 use crate::errors::value_error;
 use numpy::{IntoPyArray as _, PyArray1, PyReadonlyArray1};
-use pyo3::{exceptions::PyKeyboardInterrupt, prelude::*};
+use pyo3::prelude::*;
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
@@ -74,20 +74,21 @@ pub(crate) fn each_on_all_cores<'py, const N: usize, const M: usize>(
         thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     })?;
     let rows: Vec<Option<Result<[f64; M], TheoryError>>> = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let mut found = Vec::with_capacity(count);
-    let mut failed = None;
-    for row in rows {
-        match row {
-            Some(Ok(row)) => found.push(row),
-            Some(Err(error)) => failed = failed.or(Some(error)),
-            None => {}
-        }
-    }
-    match failed {
-        Some(error) => Err(value_error(error)),
-        None if found.len() < count => Err(PyKeyboardInterrupt::new_err("interrupted")),
-        None => Ok(transposed(py, &found)),
-    }
+    // Rows are missing only after an error, and then there is no result.
+    let found: Result<Vec<[f64; M]>, TheoryError> = rows.into_iter().flatten().collect();
+    Ok(transposed(py, &found.map_err(value_error)?))
+}
+
+/// A parameter that is a number from 0 on.
+fn from_zero(what: &str, value: f64) -> Result<f64, TheoryError> {
+    let is_meant = value.is_finite() && value >= 0.0;
+    if is_meant { Ok(value) } else { Err(TheoryError::Outside { what: what.into(), value, bounds: "a number from 0 on" }) }
+}
+
+/// A parameter that is a number above 0.
+fn positive(what: &'static str, value: f64) -> Result<f64, TheoryError> {
+    let is_meant = value.is_finite() && value > 0.0;
+    if is_meant { Ok(value) } else { Err(TheoryError::NotPositive { what, value }) }
 }
 
 /// The loss process of a connection.
@@ -109,13 +110,13 @@ fn aimd_loss_probability<'py>(py: Python<'py>, rtt: Numbers<'py>, loss: Numbers<
 
 #[pyfunction]
 fn aimd_density<'py>(py: Python<'py>, x: Numbers<'py>, rtt: Numbers<'py>, loss: Numbers<'py>, per_packet: bool) -> PyResult<Found<'py>> {
-    let of = move |[x, rtt, loss]: [f64; 3]| Ok([Aimd::new(rtt, losses(loss, per_packet))?.density(x)]);
+    let of = move |[x, rtt, loss]: [f64; 3]| Ok([Aimd::new(rtt, losses(loss, per_packet))?.density(from_zero("the rate", x)?)]);
     each(py, [x, rtt, loss], of).map(|[found]| found)
 }
 
 #[pyfunction]
 fn aimd_survival<'py>(py: Python<'py>, x: Numbers<'py>, rtt: Numbers<'py>, loss: Numbers<'py>, per_packet: bool) -> PyResult<Found<'py>> {
-    let of = move |[x, rtt, loss]: [f64; 3]| Ok([Aimd::new(rtt, losses(loss, per_packet))?.survival(x)]);
+    let of = move |[x, rtt, loss]: [f64; 3]| Ok([Aimd::new(rtt, losses(loss, per_packet))?.survival(from_zero("the rate", x)?)]);
     each(py, [x, rtt, loss], of).map(|[found]| found)
 }
 
@@ -144,29 +145,43 @@ fn slow_start<'py>(
         _ => return Err(value_error(format!("slow start has no {what:?}"))),
     };
     let of = move |[upstream, downstream, rate, packet, growth, size]: [f64; 6]| {
-        Ok([number(&SlowStart::new(upstream, downstream, rate, packet)?.with_growth(growth)?, state, size)])
+        let path = SlowStart::new(upstream, downstream, rate, packet)?.with_growth(growth)?;
+        Ok([number(&path, state, from_zero("the size of the file", size)?)])
     };
     each(py, [upstream, downstream, rate, packet, growth, size], of).map(|[found]| found)
 }
 
 #[pyfunction]
 fn score<'py>(py: Python<'py>, queued: Numbers<'py>, rate: Numbers<'py>, srtt: Numbers<'py>) -> PyResult<Found<'py>> {
-    let of = |[queued, rate, srtt]: [f64; 3]| Ok([bond::score(queued.max(0.0) as u64, rate, Span::from_secs_f64(srtt))]);
+    let of = |[queued, rate, srtt]: [f64; 3]| {
+        let queued = from_zero("the queued data", queued)? as u64;
+        let srtt = Span::from_secs_f64(from_zero("the round-trip time", srtt)?);
+        Ok([bond::score(queued, from_zero("the throughput", rate)?, srtt)])
+    };
     each(py, [queued, rate, srtt], of).map(|[found]| found)
 }
 
 /// The next estimate of the throughput; a `last` of NaN: there is none yet.
 #[pyfunction]
 fn smoothed<'py>(py: Python<'py>, last: Numbers<'py>, measured: Numbers<'py>, alpha: f64) -> PyResult<Found<'py>> {
+    if !(0.0..1.0).contains(&alpha) {
+        return Err(value_error(format!("alpha is {alpha}, and must be at least 0 and below 1")));
+    }
     let smoothing = bond::Smoothing { alpha, ..bond::Smoothing::default() };
-    let of = move |[last, measured]: [f64; 2]| Ok([smoothing.next(Some(last).filter(|last| !last.is_nan()), measured)]);
+    let of = move |[last, measured]: [f64; 2]| {
+        let last = Some(last).filter(|last| !last.is_nan()).map(|last| from_zero("the estimate before", last)).transpose()?;
+        Ok([smoothing.next(last, from_zero("the measured throughput", measured)?)])
+    };
     each(py, [last, measured], of).map(|[found]| found)
 }
 
 #[pyfunction]
 fn wlan_throughput<'py>(py: Python<'py>, segments: Numbers<'py>, rate: Numbers<'py>, all_backoffs: bool) -> PyResult<Found<'py>> {
     let model = if all_backoffs { BackoffModel::All } else { BackoffModel::Segments };
-    let of = move |[segments, rate]: [f64; 2]| Ok([Wlan { rate_bps: rate, ..Wlan::table_4() }.throughput_bps(segments, model)?]);
+    let of = move |[segments, rate]: [f64; 2]| {
+        let rate_bps = positive("the rate of the network", rate)?;
+        Ok([Wlan { rate_bps, ..Wlan::table_4() }.throughput_bps(segments, model)?])
+    };
     each(py, [segments, rate], of).map(|[found]| found)
 }
 

@@ -3,8 +3,9 @@
 //!
 //! The package in `tandem/` is what users see; it documents everything and converts units and
 //! frames. This module is private to it. Long work runs on threads of its own without the GIL, and
-//! ends when a signal arrives (`interruptible`). Results that are arrays go to NumPy without a
-//! copy.
+//! ends when a signal arrives (`interruptible`). The engine `theory`, the detector and the
+//! evaluation of an equation at one point do not end early: the signal's exception is raised after
+//! them. Results that are arrays go to NumPy without a copy.
 
 mod advice;
 mod batch;
@@ -42,6 +43,7 @@ fn _tandem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<controller::Event>()?;
     module.add_class::<table::Points>()?;
     module.add_class::<table::TableData>()?;
+    module.add_function(wrap_pyfunction!(engines::runs_in_real_time, module)?)?;
     module.add_function(wrap_pyfunction!(values::literals, module)?)?;
     module.add_function(wrap_pyfunction!(values::range_literals, module)?)?;
     module.add_function(wrap_pyfunction!(values::file_text, module)?)?;

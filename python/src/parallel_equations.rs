@@ -2,7 +2,7 @@
 
 use crate::{equations::Numbers, errors::value_error, interruptible::interruptible};
 use numpy::{IntoPyArray as _, PyArray2, PyArrayMethods as _};
-use pyo3::{exceptions::PyKeyboardInterrupt, prelude::*, types::PyDict};
+use pyo3::{prelude::*, types::PyDict};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
@@ -37,9 +37,6 @@ fn can<'py>(
     let solved: Result<Vec<CanMeans>, TheoryError> =
         interruptible(py, &cancelled, || (0..weight.len()).take_while(|_| !cancelled.load(Relaxed)).map(solve).collect())?;
     let solved = solved.map_err(value_error)?;
-    if solved.len() < weight.len() {
-        return Err(PyKeyboardInterrupt::new_err("interrupted"));
-    }
     let matrix = |of: &dyn Fn(&CanMeans, usize) -> f64| -> PyResult<Bound<'py, PyArray2<f64>>> {
         let values: Vec<f64> = solved.iter().flat_map(|means| (0..classes).map(move |class| of(means, class))).collect();
         values.into_pyarray(py).reshape([solved.len(), classes])

@@ -1,21 +1,22 @@
 //! A scenario file, with the files that it names.
 
 use crate::{
-    errors::{ScenarioError, scenario_error, value_error},
+    errors::{case_error, scenario_error, value_error},
     values::assignments,
 };
 use pyo3::{
     prelude::*,
     types::{PyBytes, PyDict},
 };
-use scenario::{SetValue, Variant};
+use scenario::{Assignment, SetValue, Variant};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, BufRead, Cursor},
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
+use toml_file::FileError;
 
 /// The changes of keys, each with its values as TOML.
 pub(crate) type Sets = Vec<(String, Vec<String>)>;
@@ -77,14 +78,12 @@ impl ScenarioFile {
         &self.origin
     }
 
-    /// The files that the scenario names, by their names in it.
+    /// The files that the scenario, or one that was made of it, names, by their names in it.
     #[getter]
     fn files<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let files = PyDict::new(py);
-        for (name, bytes) in self.files.contents.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            files.set_item(name, PyBytes::new(py, bytes))?;
-        }
-        Ok(files)
+        // Not locked while Python allocates, which may run other threads.
+        let files = self.files.contents.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        file_dict(py, &files)
     }
 
     fn case_names(&self) -> Vec<String> {
@@ -98,22 +97,28 @@ impl ScenarioFile {
 }
 
 impl ScenarioFile {
-    /// Passes each variant of a case (absent: of all cases) with these changes to `found`.
+    /// Passes each variant of a case (absent: of all cases) with these changes to `found`. Needs no
+    /// GIL.
     ///
     /// # Errors
-    /// `ScenarioError`: there is no such case, or a change makes the scenario wrong.
-    pub(crate) fn each_selected(&self, py: Python<'_>, case: Option<&str>, sets: &Sets, found: &mut dyn FnMut(Variant)) -> PyResult<()> {
-        let sets = assignments(sets)?;
+    /// There is no such case, or a change makes the scenario wrong.
+    pub(crate) fn each_selected(&self, case: Option<&str>, sets: &[Assignment], found: &mut dyn FnMut(Variant)) -> Result<(), SelectError> {
         let mut count = 0;
         let mut counted = |variant| {
             count += 1;
             found(variant);
         };
-        self.file.each_variant(case, &sets, &mut counted).map_err(|error| scenario_error(py, &error))?;
+        self.file.each_variant(case, sets, &mut counted).map_err(SelectError::Wrong)?;
         match case {
-            Some(name) if count == 0 => Err(ScenarioError::new_err(self.no_case(name))),
+            Some(name) if count == 0 => Err(SelectError::NoCase(self.no_case(name))),
             _ => Ok(()),
         }
+    }
+
+    /// The files of these names, of those that were opened.
+    pub(crate) fn files_named(&self, names: &BTreeSet<String>) -> BTreeMap<String, Arc<[u8]>> {
+        let contents = self.files.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        names.iter().filter_map(|name| contents.get_key_value(name)).map(|(name, bytes)| (name.clone(), bytes.clone())).collect()
     }
 
     /// The only variant.
@@ -122,15 +127,14 @@ impl ScenarioFile {
     /// As [`each_selected`](Self::each_selected); or there are several.
     pub(crate) fn only(&self, py: Python<'_>, case: Option<&str>, sets: &Sets) -> PyResult<Variant> {
         let mut variants = Vec::new();
-        self.each_selected(py, case, sets, &mut |variant| variants.push(variant))?;
+        self.each_selected(case, &assignments(sets)?, &mut |variant| variants.push(variant)).map_err(|error| error.raised(py))?;
         match (variants.pop(), variants.is_empty()) {
             (Some(variant), true) => Ok(variant),
             _ => {
                 let names = quoted(&self.file.case_names());
-                Err(ScenarioError::new_err(format!(
-                    "{} has the cases {names}: choose one by scenario.case(NAME), or play all by tandem.sweep",
-                    self.origin
-                )))
+                let origin = &self.origin;
+                let reason = format!("{origin} has the cases {names}: choose one by scenario.case(NAME), or play all by tandem.sweep");
+                Err(case_error(py, &reason))
             }
         }
     }
@@ -141,6 +145,31 @@ impl ScenarioFile {
             known => format!("there is no case {name:?} in this scenario; it has {}", quoted(known)),
         }
     }
+}
+
+/// Why a scenario has no variants that were asked for.
+pub(crate) enum SelectError {
+    Wrong(FileError),
+    NoCase(String),
+}
+
+impl SelectError {
+    /// As an exception.
+    pub(crate) fn raised(&self, py: Python<'_>) -> PyErr {
+        match self {
+            SelectError::Wrong(error) => scenario_error(py, error),
+            SelectError::NoCase(reason) => case_error(py, reason),
+        }
+    }
+}
+
+/// Contents of files by their names.
+pub(crate) fn file_dict<'py>(py: Python<'py>, files: &BTreeMap<String, Arc<[u8]>>) -> PyResult<Bound<'py, PyDict>> {
+    let found = PyDict::new(py);
+    for (name, bytes) in files {
+        found.set_item(name, PyBytes::new(py, bytes))?;
+    }
+    Ok(found)
 }
 
 fn quoted(names: &[String]) -> String {

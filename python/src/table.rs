@@ -3,7 +3,8 @@
 
 use crate::{
     errors::value_error,
-    scenario_file::{ScenarioFile, Sets, set_dict},
+    scenario_file::{ScenarioFile, Sets, file_dict, set_dict},
+    values::assignments,
 };
 use numpy::{IntoPyArray as _, PyArrayMethods as _, PyReadonlyArray1, PyReadonlyArray2};
 use outcome::{NUMBERS, RunColumn, RunRow, RunTable, half_width};
@@ -12,7 +13,10 @@ use pyo3::{
     types::{PyBytes, PyDict},
 };
 use scenario::{SetValue, Variant};
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// A point of a sweep: a variant of the scenario.
 struct Point {
@@ -27,6 +31,8 @@ struct Point {
 #[pyclass(frozen, module = "tandem._tandem")]
 pub(crate) struct Points {
     points: Vec<Point>,
+    /// The files that the points name.
+    files: BTreeMap<String, Arc<[u8]>>,
 }
 
 /// The answers to some runs: arrays with an element for each.
@@ -41,21 +47,61 @@ struct Rows<'py> {
     numbers: PyReadonlyArray2<'py, f64>,
 }
 
+/// The same as slices, for work without the GIL.
+struct RunSlices<'a> {
+    engine: &'a [u32],
+    point: &'a [u64],
+    seed: &'a [u64],
+    valid: &'a [bool],
+    seconds: &'a [f64],
+    numbers: &'a [f64],
+}
+
+impl Rows<'_> {
+    /// # Errors
+    /// The arrays differ in length.
+    fn slices(&self) -> PyResult<RunSlices<'_>> {
+        let slices = RunSlices {
+            engine: self.engine.as_slice()?,
+            point: self.point.as_slice()?,
+            seed: self.seed.as_slice()?,
+            valid: self.valid.as_slice()?,
+            seconds: self.seconds.as_slice()?,
+            numbers: self.numbers.as_slice()?,
+        };
+        let RunSlices { engine, point, seed, valid, seconds, numbers } = &slices;
+        let count = engine.len();
+        if [point.len(), seed.len(), valid.len(), seconds.len()] != [count; 4] || numbers.len() != count * NUMBERS.len() {
+            return Err(value_error("the columns differ in length"));
+        }
+        Ok(slices)
+    }
+}
+
 #[pymethods]
 impl Points {
     #[new]
     fn new(py: Python<'_>, file: &ScenarioFile, case: Option<&str>, sets: Sets) -> PyResult<Self> {
         // The scenarios themselves are made again when they are played: a study may have many.
-        let mut points = Vec::new();
+        let (mut points, mut names) = (Vec::new(), BTreeSet::new());
         let mut add = |Variant { case, scenario, set }: Variant| {
+            let unknown = scenario.file_names().into_iter().filter(|name| !names.contains(*name)).map(str::to_owned).collect::<Vec<_>>();
+            names.extend(unknown);
             points.push(Point { scenario: scenario.name, case, set, seed: scenario.seed });
         };
-        file.each_selected(py, case, &sets, &mut add)?;
-        Ok(Points { points })
+        let sets = assignments(&sets)?;
+        py.detach(|| file.each_selected(case, &sets, &mut add)).map_err(|error| error.raised(py))?;
+        Ok(Points { points, files: file.files_named(&names) })
     }
 
     fn __len__(&self) -> usize {
         self.points.len()
+    }
+
+    /// The files that the points name, by their names in the scenario.
+    #[getter]
+    fn files<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        file_dict(py, &self.files)
     }
 
     /// The seed that each point has in the scenario.
@@ -70,27 +116,62 @@ impl Points {
     }
 
     /// The table of these runs, as `tandem run --to` writes it.
-    fn table(&self, engines: Vec<String>, rows: Rows<'_>) -> PyResult<TableData> {
-        Ok(TableData { table: RunTable::of_rows(&self.rows(&engines, &rows)?, false) })
+    fn table(&self, py: Python<'_>, engines: Vec<String>, rows: Rows<'_>) -> PyResult<TableData> {
+        let rows = rows.slices()?;
+        let table = py.detach(|| PyResult::Ok(RunTable::of_rows(&self.rows(&engines, &rows)?, false)))?;
+        Ok(TableData { table })
     }
 
     /// The table of these runs with all numbers, and what resumes a sweep: the number of the point
     /// and the time of the run.
-    fn part(&self, engines: Vec<String>, rows: Rows<'_>) -> PyResult<TableData> {
-        let mut table = RunTable::of_rows(&self.rows(&engines, &rows)?, true);
-        let points = rows.point.as_slice()?.to_vec();
-        table.columns.push(("point".into(), RunColumn::Integers(points)));
-        let seconds = rows.seconds.as_slice()?.iter().map(|seconds| Some(*seconds)).collect();
+    fn part(&self, py: Python<'_>, engines: Vec<String>, rows: Rows<'_>) -> PyResult<TableData> {
+        let rows = rows.slices()?;
+        let mut table = py.detach(|| PyResult::Ok(RunTable::of_rows(&self.rows(&engines, &rows)?, true)))?;
+        table.columns.push(("point".into(), RunColumn::Integers(rows.point.to_vec())));
+        let seconds = rows.seconds.iter().map(|seconds| Some(*seconds)).collect();
         table.columns.push(("seconds".into(), RunColumn::Numbers(seconds)));
         Ok(TableData { table })
     }
 
     /// A row for each engine and point: the number of seeds, whether all runs are valid, the mean
     /// of each number over the seeds with half the width of its 95 % interval (Student's t).
-    fn means(&self, engines: Vec<String>, rows: Rows<'_>) -> PyResult<TableData> {
-        let (engine, point) = (rows.engine.as_slice()?, rows.point.as_slice()?);
+    fn means(&self, py: Python<'_>, engines: Vec<String>, rows: Rows<'_>) -> PyResult<TableData> {
+        let rows = rows.slices()?;
+        let table = py.detach(|| self.means_of(&engines, &rows))?;
+        Ok(TableData { table })
+    }
+}
+
+impl Points {
+    /// The rows of these runs.
+    ///
+    /// # Errors
+    /// A run is of a point or an engine that there is not.
+    fn rows(&self, engines: &[String], runs: &RunSlices<'_>) -> PyResult<Vec<RunRow>> {
+        let row = |index: usize| {
+            let at = self.points.get(runs.point[index] as usize).zip(engines.get(runs.engine[index] as usize));
+            let (at, engine) = at.ok_or_else(|| value_error("a row is of a point or an engine that the sweep does not have"))?;
+            Ok(RunRow {
+                scenario: at.scenario.clone(),
+                case: at.case.clone(),
+                engine: engine.clone(),
+                seed: runs.seed[index],
+                valid: runs.valid[index],
+                set: at.set.clone(),
+                numbers: runs.numbers[index * NUMBERS.len()..][..NUMBERS.len()]
+                    .iter()
+                    .map(|number| Some(*number).filter(|number| !number.is_nan()))
+                    .collect(),
+            })
+        };
+        (0..runs.engine.len()).map(row).collect()
+    }
+
+    /// The table of means ([`means`](Self::means)).
+    fn means_of(&self, engines: &[String], runs: &RunSlices<'_>) -> PyResult<RunTable> {
         let mut groups: BTreeMap<(u32, u64), Vec<RunRow>> = BTreeMap::new();
-        for (row, key) in self.rows(&engines, &rows)?.into_iter().zip(engine.iter().copied().zip(point.iter().copied())) {
+        let keys = runs.engine.iter().copied().zip(runs.point.iter().copied());
+        for (row, key) in self.rows(engines, runs)?.into_iter().zip(keys) {
             groups.entry(key).or_default().push(row);
         }
         let values = |rows: &[RunRow], number: usize| rows.iter().map(|row| row.numbers[number]).collect::<Option<Vec<f64>>>();
@@ -108,42 +189,26 @@ impl Points {
         let mut table = RunTable { columns: Vec::new(), rows: means.len() };
         for (name, column) in RunTable::of_rows(&means, false).columns {
             let number = NUMBERS.iter().position(|number| **number == name);
+            let is_last_of_run = name == "valid";
             table.columns.push((if name == "seed" { "seeds".into() } else { name.clone() }, column));
             if let Some(number) = number {
                 let half = |rows: &Vec<RunRow>| values(rows, number).map(|values| half_width(&values));
                 table.columns.push((format!("{name}_ci95"), RunColumn::Numbers(groups.iter().map(half).collect())));
             }
+            if is_last_of_run {
+                table.columns.extend(first_seeds(&means));
+            }
         }
-        Ok(TableData { table })
+        Ok(table)
     }
 }
 
-impl Points {
-    fn rows(&self, engines: &[String], rows: &Rows<'_>) -> PyResult<Vec<RunRow>> {
-        let (engine, point) = (rows.engine.as_slice()?, rows.point.as_slice()?);
-        let (seed, valid, numbers) = (rows.seed.as_slice()?, rows.valid.as_slice()?, rows.numbers.as_slice()?);
-        let count = engine.len();
-        if [point.len(), seed.len(), valid.len()] != [count; 3] || numbers.len() != count * NUMBERS.len() {
-            return Err(value_error("the columns differ in length"));
-        }
-        let row = |index: usize| {
-            let at = self.points.get(point[index] as usize).zip(engines.get(engine[index] as usize));
-            let (at, engine) = at.ok_or_else(|| value_error("a row is of a point or an engine that the sweep does not have"))?;
-            Ok(RunRow {
-                scenario: at.scenario.clone(),
-                case: at.case.clone(),
-                engine: engine.clone(),
-                seed: seed[index],
-                valid: valid[index],
-                set: at.set.clone(),
-                numbers: numbers[index * NUMBERS.len()..][..NUMBERS.len()]
-                    .iter()
-                    .map(|number| Some(*number).filter(|number| !number.is_nan()))
-                    .collect(),
-            })
-        };
-        (0..count).map(row).collect()
-    }
+/// The first seed of each point, if it is a key that was changed. Tables of runs have no such
+/// column, because they have the seed of each run.
+fn first_seeds(means: &[RunRow]) -> Option<(String, RunColumn)> {
+    let first = |row: &RunRow| if let Some(SetValue::Number(seed)) = row.set.get("seed") { Some(*seed) } else { None };
+    let seeds: Vec<Option<f64>> = means.iter().map(first).collect();
+    seeds.iter().any(Option::is_some).then(|| ("seed".into(), RunColumn::Numbers(seeds)))
 }
 
 /// A table of runs.
@@ -161,8 +226,8 @@ impl TableData {
     }
 
     /// The table as CSV.
-    fn csv(&self) -> String {
-        report::run_csv(&self.table)
+    fn csv(&self, py: Python<'_>) -> String {
+        py.detach(|| report::run_csv(&self.table))
     }
 
     /// The table as a Parquet file.

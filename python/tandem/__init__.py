@@ -17,8 +17,11 @@ A :class:`Scenario` is a network and the traffic over it. An engine plays it and
 :mod:`tandem.equations` has the models of the papers as functions on arrays, :mod:`tandem.detect`
 tells from packet traces whether a connection is split, and :func:`advise` whether to split a path.
 
-Numbers are in SI base units everywhere: rates in bit/s, times in s, sizes in bytes. Texts such as
-``"10Mbit"``, ``"20ms"`` and ``"64KiB"``, and quantities of ``pint``, are converted.
+Numbers of scenarios, outcomes and tables are in base units: rates in bit/s, times in s, sizes in
+bytes. Texts such as ``"10Mbit"``, ``"20ms"`` and ``"64KiB"``, quantities of ``pint``, and time
+differences of Python and NumPy are converted. Equations have the units of their papers, such as
+packets/s and bytes/s, and controllers those of the kernel, such as segments and µs: their
+docstrings name them.
 """
 
 from tandem import detect, equations
@@ -28,7 +31,7 @@ from tandem._outcome import Distribution, Outcome, Phases, page
 from tandem._scenario import Scenario
 from tandem._sweep import Sweep, sweep
 from tandem._table import Table
-from tandem._tandem import CannotAnswerError, RunError, ScenarioError, __version__
+from tandem._tandem import CannotAnswerError, Event, Flow, RunError, ScenarioError, __version__
 from tandem.equations import score
 
 __all__ = [
@@ -36,6 +39,8 @@ __all__ = [
     "CannotAnswerError",
     "Controller",
     "Distribution",
+    "Event",
+    "Flow",
     "Outcome",
     "Phases",
     "RunError",

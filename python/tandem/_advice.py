@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from tandem import _tandem
 from tandem._scenario import Scenario
 from tandem._table import Table
@@ -44,8 +46,8 @@ class Advice:
 def advise(
     path: Scenario | Iterable[Mapping[str, Any]],
     *,
-    bytes: float | str = "20MB",
-    flows: int = 1,
+    bytes: float | str | None = None,
+    flows: int | None = None,
     seeds: int = 10,
     workers: int | None = None,
 ) -> Advice:
@@ -57,8 +59,8 @@ def advise(
     Args:
         path: A scenario; or links, from the servers' side on, each a dict with ``rate``, ``delay``
             (one way) and perhaps ``loss``, over which clients download.
-        bytes: With links: the size of each download, in bytes.
-        flows: With links: the number of downloads at the same time.
+        bytes: With links: the size of each download, in bytes. Absent: 20 MB.
+        flows: With links: the number of downloads at the same time. Absent: one.
         seeds: Number of seeds, at least 2.
         workers: How many runs side by side. Absent: one for each core.
 
@@ -67,13 +69,18 @@ def advise(
     'split'
 
     Raises:
-        ValueError: The path has one link, or networks in parallel.
+        ValueError: The path has one link, or networks in parallel; or an argument is wrong.
         CannotAnswerError: No seed has a result that can be compared.
     """
     if seeds < 2:
         raise ValueError("an interval needs at least 2 seeds")
-    if not isinstance(path, Scenario):
-        flow = {"count": flows, "bytes": bytes, "opens": "receiver"}
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers is {workers}, and must be at least 1")
+    if isinstance(path, Scenario):
+        if bytes is not None or flows is not None:
+            raise ValueError('a scenario has flows of its own: leave bytes and flows out, or change them by path.with_({"flow.1.bytes": "1MB"})')
+    else:
+        flow = {"count": 1 if flows is None else flows, "bytes": "20MB" if bytes is None else bytes, "opens": "receiver"}
         path = Scenario(name="path", link=list(path), flow=flow)
     text, words = _tandem.path_advice(path._file, case=path._case, sets=path._sets, seeds=seeds, jobs=workers)
     found = json.loads(text)
@@ -117,8 +124,9 @@ def _candidates(findings: list[dict[str, Any]]) -> Table:
 def _buffers(results: list[dict[str, Any]]) -> Table:
     return Table(
         {
-            "buffer_bytes": [int(result["buffer_bytes"]) for result in results],
-            "fraction": [float(result["leaves"]) for result in results],
-            "ci95": [float(result["half"]) for result in results],
+            # With types: there may be no rows.
+            "buffer_bytes": np.array([result["buffer_bytes"] for result in results], dtype=np.int64),
+            "fraction": np.array([result["leaves"] for result in results], dtype=np.float64),
+            "ci95": np.array([result["half"] for result in results], dtype=np.float64),
         }
     )

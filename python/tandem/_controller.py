@@ -17,6 +17,21 @@ class Controller:
     ``flow.ssthresh`` (segments) and, if it owns the window, ``flow.pacing_rate`` (bytes/s of
     payload; 0: TCP's own pacing).
 
+    What a flow has (:class:`tandem.Flow`):
+
+    - ``mss``, ``unsent``, ``snd_wnd``: bytes; ``una``, ``nxt``: sequence numbers
+    - ``srtt_us``, ``min_rtt_us``: µs, 0 until they are measured
+    - ``in_flight``, ``prior_cwnd``, ``cwnd``, ``ssthresh``: segments
+    - ``ca_state``, ``delivered``, ``lost`` (segments so far): with ``wants_rate_samples``
+
+    What an event has (:class:`tandem.Event`):
+
+    - ``now_us``: the time, µs; ``rtt_us``: a sample of the round trip, µs, 0 if there is none
+    - ``acked``, ``marked``, ``lost``: segments
+    - ``cwnd_limited``, ``ecn_echo``, ``no_more_data``, ``delayed_ack``: truths
+    - ``interval_us``, ``sampled``, ``prior_delivered``, ``prior_in_flight``, ``app_limited``,
+      ``random``: with ``wants_rate_samples``
+
     Names and units are those of the controllers in C (``crates/control/c/intf.h``), so that a
     prototype can be translated line by line: integers, windows in segments, times in µs. This is the
     slow path, for prototypes: each event costs a call into Python, and takes the GIL.

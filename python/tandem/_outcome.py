@@ -38,6 +38,10 @@ class Distribution(NamedTuple):
     max: float
 
 
+DISTRIBUTIONS = ("queue_bytes", "delay_s", "held_bytes", "proxy_delay_s")
+"""The names of distributions."""
+
+
 class Outcome:
     """The answer of an engine to a scenario with one seed.
 
@@ -115,8 +119,7 @@ class Outcome:
         Raises:
             KeyError: There is no number of this name.
         """
-        if name not in _tandem.NUMBERS:
-            raise KeyError(f"there is no number {name!r}: it can be {', '.join(_tandem.NUMBERS)}")
+        check_number(name)
         return self._data.number(name)
 
     def __getattr__(self, name: str) -> float | None:
@@ -132,9 +135,15 @@ class Outcome:
 
         Args:
             name: ``"queue_bytes"``: length of the bottleneck's queue. ``"delay_s"``: delay of bytes
-                from end to end. ``"held_bytes"``: payload held by the proxies. ``"proxy_delay_s"``:
-                delay of bytes from end to end where they are split.
+                from end to end, from their first transmission by the sender's TCP until the
+                receiver reads them. ``"held_bytes"``: payload held by the proxies.
+                ``"proxy_delay_s"``: the same as ``"delay_s"``, if there is a proxy.
+
+        Raises:
+            KeyError: There is no distribution of this name.
         """
+        if name not in DISTRIBUTIONS:
+            raise KeyError(f"there is no distribution {name!r}: it can be {', '.join(DISTRIBUTIONS)}")
         found = self._data.distribution(name)
         return None if found is None else Distribution(*found)
 
@@ -240,6 +249,16 @@ class Outcome:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.to_json(series=True), self._data.about)
+
+
+def check_number(name: str) -> None:
+    """Refuses names that no number of outcomes has.
+
+    Raises:
+        KeyError: There is no number of this name.
+    """
+    if name not in _tandem.NUMBERS:
+        raise KeyError(f"there is no number {name!r}: it can be {', '.join(_tandem.NUMBERS)}")
 
 
 def _restored(text: str, about: str) -> Outcome:

@@ -37,6 +37,13 @@ def is_quantity(value: Any) -> bool:
     return pint is not None and isinstance(value, pint.Quantity)
 
 
+def _span(value: np.timedelta64) -> Any:
+    """A time of NumPy as text."""
+    if np.isnat(value) or np.datetime_data(value.dtype)[0] in ("generic", "Y", "M"):
+        raise ValueError(f"{value!r} is no number of seconds: give it a unit from weeks to attoseconds, and a value")
+    return _tandem.quantity_text("time", float(value / np.timedelta64(1, "s")))
+
+
 def plain(value: Any) -> Any:
     """The value with what a scenario file can have: texts, numbers, truths, lists, dicts.
 
@@ -45,6 +52,9 @@ def plain(value: Any) -> Any:
     """
     if value is None or isinstance(value, (bool, str)):
         return value
+    # It is a kind of np.signedinteger.
+    if isinstance(value, np.timedelta64):
+        return _span(value)
     if isinstance(value, (np.bool_, np.number)):
         return value.item()
     if isinstance(value, (int, float)):
@@ -56,7 +66,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
-        return [plain(item) for item in value.tolist()]
+        return plain(value[()]) if value.ndim == 0 else [plain(item) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Sequence):
@@ -69,6 +79,6 @@ def plain_values(values: Any) -> list[Any]:
     if is_quantity(values):
         magnitudes = np.atleast_1d(values.magnitude)
         return [plain(type(values)(magnitude, values.units)) for magnitude in magnitudes.tolist()]
-    if isinstance(values, (str, Mapping)) or not hasattr(values, "__iter__"):
+    if isinstance(values, (str, Mapping)) or not hasattr(values, "__iter__") or getattr(values, "ndim", 1) == 0:
         raise TypeError(f"{values!r} is one value: give a list of values")
     return [plain(value) for value in values]

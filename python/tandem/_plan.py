@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,14 +34,32 @@ class Plan:
     points: _tandem.Points
     seeds: list[int]
     """The seed that each point has in the scenario."""
+    in_real_time: tuple[bool, ...]
+    """Whether each engine takes the time that it simulates."""
 
     @classmethod
     def of(cls, scenario: Scenario, over: Mapping[str, Any], on: str | Iterable[str], seed: int | None, tries: int) -> Plan:
+        """The plan of the arguments of a sweep.
+
+        Raises:
+            ValueError: There is no such engine, or it comes twice.
+            ScenarioError: A value makes the scenario wrong.
+        """
         engines = (on,) if isinstance(on, str) else tuple(on)
+        if not engines or len(set(engines)) < len(engines):
+            raise ValueError(f"on is {list(engines)}: give at least one engine, and each once")
         swept = [(key, _values(key, values)) for key, values in over.items()]
         sets = [(key, values) for key, values in scenario._sets if key not in over] + swept
+        return cls._of(scenario, engines, sets, seed, tries)
+
+    @classmethod
+    def _of(cls, scenario: Scenario, engines: tuple[str, ...], sets: Sets, seed: int | None, tries: int) -> Plan:
+        in_real_time = tuple(_tandem.runs_in_real_time(name) for name in engines)
         points = _tandem.Points(scenario._file, scenario._case, sets)
-        return cls(scenario, engines, sets, seed, tries, points, points.seeds())
+        return cls(scenario, engines, sets, seed, tries, points, points.seeds(), in_real_time)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plan._of, (self.scenario, self.engines, self.over, self.first_seed, self.tries)
 
     @property
     def combinations(self) -> int:
@@ -75,9 +93,11 @@ class Plan:
         """What tells sweeps apart whose rows must not be mixed. The number of seeds is not part of
         it: a sweep can be continued with more of them.
         """
-        text, files, case, _ = self.scenario._identity()
-        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        parts = [_tandem.__version__, text, hashes, case, self.over, self.engines, self.first_seed, self.tries]
+        scenario = self.scenario
+        # Of the files that the scenario knows only those that the points name: it shares them with
+        # all scenarios that were made of it.
+        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in self.points.files.items()}
+        parts = [_tandem.__version__, scenario._file.text, hashes, scenario._case, self.over, self.engines, self.first_seed, self.tries]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -144,20 +164,29 @@ def pilots(runs: Sequence[Run], count: int) -> list[Run]:
     return sorted({*first.values(), *runs[::step][:count]})
 
 
-def play_batch(scenario: Scenario, variants: list[Variant], items: list[tuple[str, int, int]], jobs: int | None, tries: int, cancel: Any = None) -> dict[str, Any]:
+def play_batch(
+    scenario: Scenario,
+    variants: list[Variant],
+    items: list[tuple[str, int, int]],
+    jobs: int | None,
+    tries: int,
+    cancel: Any = None,
+    each: Callable[[int, dict[str, Any]], object] | None = None,
+) -> dict[str, Any]:
     """Plays a batch: its runs by engine, index of the variant and seed. Runs on any thread, process
-    or machine with the same version of this package.
+    or machine with the same version of this package, which it returns as ``version``.
+
+    With ``each``, that function gets what came of each run as soon as it has ended, with its place
+    in ``items``, on any thread; nothing else is returned then.
     """
-    return _tandem.play(
-        scenario._file, variants=variants, items=items, jobs=jobs, tries=tries, cancel=cancel or _tandem.Cancel()
-    )
+    cancel = cancel or _tandem.Cancel()
+    found = _tandem.play(scenario._file, variants=variants, items=items, jobs=jobs, tries=tries, cancel=cancel, each=each)
+    return {**found, "version": _tandem.__version__}
 
 
-def arguments(plan: Plan, batch: Sequence[Run]) -> tuple[Scenario, list[Variant], list[tuple[str, int, int]]]:
-    """The arguments of :func:`play_batch` for a batch."""
+def arguments(plan: Plan, batch: Sequence[Run]) -> tuple[list[Variant], list[tuple[str, int, int]]]:
+    """The arguments of :func:`play_batch` for a batch, after the scenario."""
     points = list(dict.fromkeys(point for _, point, _ in batch))
     index = {point: position for position, point in enumerate(points)}
     items = [(plan.engines[engine], index[point], seed) for engine, point, seed in batch]
-    return plan.scenario, [plan.variant(point) for point in points], items
-
-
+    return [plan.variant(point) for point in points], items

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -19,7 +21,11 @@ from tandem._plan import Plan, Run
 Columns = dict[str, NDArray[Any]]
 
 FLUSH_SECONDS = 5.0
-"""How long rows wait in memory at most before they are written: what a crash loses."""
+"""How long rows wait in memory before they are written: what a crash loses."""
+
+
+ABOUT, LOCK = "sweep.json", "lock"
+"""Files of :class:`Parts` beside its rows."""
 
 
 class Rows:
@@ -37,11 +43,15 @@ class Rows:
         self.done.update(zip(columns["engine"].tolist(), columns["point"].tolist(), columns["seed"].tolist()))
 
     def sorted(self) -> Columns:
-        """All rows in the order of the command line: by engine, point and seed."""
+        """All rows in the order of the command line: by engine, point and seed, each run once."""
         if not self._chunks:
             return empty()
         joined = {name: np.concatenate([chunk[name] for chunk in self._chunks]) for name in self._chunks[0]}
-        order = np.lexsort((joined["seed"], joined["point"], joined["engine"]))
+        keys = [joined[name] for name in ("seed", "point", "engine")]
+        order = np.lexsort(keys)
+        is_first = np.ones(len(order), dtype=bool)
+        is_first[1:] = np.logical_or.reduce([key[order][1:] != key[order][:-1] for key in keys])
+        order = order[is_first]
         return {name: np.ascontiguousarray(column[order]) for name, column in joined.items()}
 
 
@@ -64,8 +74,15 @@ def columns_of(runs: Sequence[Run], valid: NDArray[Any], seconds: NDArray[Any], 
 
 
 class Parts:
-    """The directory of an unfinished sweep: Parquet files with rows, each written at once, and a file
-    that names the sweep. Rows that are in it are not played again.
+    """The directory of an unfinished sweep: Parquet files with rows, each written at once, a file
+    that names the sweep, and one that is locked while a sweep writes. Rows that are in it are not
+    played again.
+
+    The caller calls :meth:`close` at the end, in any case.
+
+    Raises:
+        RunError: Another sweep writes to the directory.
+        ValueError: It has rows of another sweep.
     """
 
     def __init__(self, directory: Path, plan: Plan, resume: bool) -> None:
@@ -73,19 +90,29 @@ class Parts:
         self._plan = plan
         self._waiting: list[Columns] = []
         self._written_at = time.monotonic()
-        name = directory / "sweep.json"
-        if not resume:
-            shutil.rmtree(directory, ignore_errors=True)
-        if name.exists():
-            if json.loads(name.read_text())["fingerprint"] != plan.fingerprint():
-                raise ValueError(
-                    f"{directory} has the rows of another sweep (or of another version): give another file, or resume=False to discard them"
-                )
-        else:
-            directory.mkdir(parents=True, exist_ok=True)
-            about = {"fingerprint": plan.fingerprint(), "version": _tandem.__version__, "engines": plan.engines}
-            _write(name, json.dumps(about, indent=2).encode())
+        self._lock = _locked(directory)
+        try:
+            if not resume:
+                for path in self._files():
+                    path.unlink()
+            self._take(directory / ABOUT)
+        except BaseException:
+            os.close(self._lock)
+            raise
         self._next = 1 + max((int(path.stem.split("-")[1]) for path in self._files()), default=0)
+
+    def _take(self, about: Path) -> None:
+        """Checks of which sweep the rows are, or notes that they will be of this one."""
+        known = json.loads(about.read_text())["fingerprint"] if about.exists() else None
+        fingerprint = self._plan.fingerprint()
+        if known == fingerprint:
+            return
+        if self._files():
+            raise ValueError(
+                f"{self._directory} has the rows of another sweep (or of another version): give another file, or resume=False to discard them"
+            )
+        content = {"fingerprint": fingerprint, "version": _tandem.__version__, "engines": self._plan.engines}
+        _write(about, json.dumps(content, indent=2).encode())
 
     def _files(self) -> list[Path]:
         return sorted(self._directory.glob("part-*.parquet"))
@@ -101,8 +128,11 @@ class Parts:
         return columns_of(runs, part["valid"], part["seconds"], part["numbers"])
 
     def add(self, columns: Columns) -> None:
-        """Adds rows; they are on disk a few seconds later."""
+        """Adds rows; :meth:`tick` or :meth:`flush` writes them."""
         self._waiting.append(columns)
+
+    def tick(self) -> None:
+        """Writes the rows that wait, if that was last done some seconds ago."""
         if time.monotonic() - self._written_at >= FLUSH_SECONDS:
             self.flush()
 
@@ -118,7 +148,48 @@ class Parts:
 
     def remove(self) -> None:
         """Removes the directory: the sweep is complete, and its table is written."""
+        self._waiting = []
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def close(self) -> None:
+        """Lets other sweeps write to the directory. Without rows it is removed."""
+        with contextlib.suppress(OSError):
+            if not self._files():
+                for name in (ABOUT, LOCK):
+                    (self._directory / name).unlink()
+                self._directory.rmdir()
+        os.close(self._lock)
+
+
+def _locked(directory: Path) -> int:
+    """Creates a directory, and locks a file in it, until the returned descriptor is closed.
+
+    Raises:
+        RunError: Another process, or another sweep of this one, has locked it.
+    """
+    path = directory / LOCK
+    while True:
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:
+            # Another sweep has just ended, and removed the directory.
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise _tandem.RunError(
+                f"cannot write rows to {directory}: another sweep to the same file is running; wait for its end, or give another file"
+            ) from None
+        except OSError:
+            # The file system has no locks.
+            return lock
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock), os.stat(path)):
+                return lock
+        # It was removed before it was locked.
+        os.close(lock)
 
 
 def write_table(path: Path, table: _tandem.TableData) -> None:
@@ -126,14 +197,18 @@ def write_table(path: Path, table: _tandem.TableData) -> None:
     _write(path, table.csv().encode() if path.suffix == ".csv" else table.parquet())
 
 
-def check_name(path: Path) -> None:
+FORMATS = (".csv", ".parquet")
+"""The endings of files for tables."""
+
+
+def check_name(path: Path, formats: Sequence[str] = FORMATS) -> None:
     """Refuses names that do not tell the format.
 
     Raises:
-        ValueError: The name ends neither in ``.csv`` nor in ``.parquet``.
+        ValueError: The name ends in none of these.
     """
-    if path.suffix not in (".csv", ".parquet"):
-        raise ValueError(f"cannot tell the format of {path}: name it FILE.csv or FILE.parquet")
+    if path.suffix not in formats:
+        raise ValueError(f"cannot tell the format of {path}: name it {' or '.join('FILE' + ending for ending in formats)}")
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -40,11 +40,13 @@ class Scenario:
     name = "satellite"
 
     A scenario never changes; :meth:`with_` and :meth:`case` return another one. It can be pickled,
-    with the files that it names (traces of links), and it is equal to one that plays alike.
+    with the files that it names (traces of links). It is equal to a scenario of the same text,
+    case, changes and files.
 
     Raises:
         ScenarioError: The scenario cannot be played. The message names the key and the cure; the
-            exception has ``key``, ``line`` and ``reason``.
+            exception has ``key``, ``line`` and ``reason``; the first two are ``None`` where the
+            error is about none.
     """
 
     __slots__ = ("_case", "_file", "_sets")
@@ -148,7 +150,7 @@ class Scenario:
             on: The engine.
             seed: Seed of all random numbers. Absent: that of the scenario, 1 if it has none.
             tries: How often the run is played at most, until the machine kept up with it (``lab``).
-            pcap: Path prefix of the captures of each host (``lab``).
+            pcap: Path prefix of the captures of each host; only the lab has them.
             progress: Whether a bar on a terminal shows the progress.
             controllers: Congestion controllers in Python by their names in the scenario, for the
                 simulator (:class:`tandem.Controller`). An exception in one of them ends the run, and
@@ -158,7 +160,12 @@ class Scenario:
             CannotAnswerError: The engine has no answer to a key of the scenario.
             ScenarioError: The scenario has several cases: choose one by :meth:`case`.
             RunError: The run failed.
+            ValueError: There is no such engine, or it has no use for an argument.
         """
+        if pcap is not None and on != "lab":
+            raise ValueError(f'{on} has no packets to capture: use on="lab", or leave pcap out')
+        if tries < 1:
+            raise ValueError(f"tries is {tries}, and must be at least 1")
         data = _tandem.run(
             self._file,
             case=self._case,
@@ -180,11 +187,12 @@ class Scenario:
         return isinstance(other, Scenario) and self._identity() == other._identity()
 
     def __hash__(self) -> int:
-        text, _, case, sets = self._identity()
-        return hash((text, case, repr(sets)))
+        return hash((self._file.text, self._case, repr(self._sets)))
 
     def _identity(self) -> tuple[str, dict[str, bytes], str | None, Sets]:
-        return self._file.text, self._file.files, self._case, self._sets
+        # Not all files that are known: those of scenarios that were made of this one are, too.
+        files = _tandem.Points(self._file, self._case, self._sets).files
+        return self._file.text, files, self._case, self._sets
 
     def __repr__(self) -> str:
         lines = [f"<tandem.Scenario from {self._file.origin}"]

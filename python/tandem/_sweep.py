@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +17,7 @@ import numpy as np
 
 from tandem import _tandem
 from tandem._executors import Cores, Dask, Executor
+from tandem._outcome import check_number
 from tandem._plan import Costs, Plan, Run, pack, pilots
 from tandem._rows import Columns, Parts, Rows, check_name, columns_of, write_table
 from tandem._scenario import EngineName, Scenario
@@ -22,49 +26,75 @@ from tandem._table import Table
 PILOTS = 4
 """How many runs for each worker tell what the rest costs."""
 
+LEAST_SEEDS = 5
+"""How many seeds a point has at least before ``until`` may find its intervals narrow enough: two or
+three runs can agree by chance."""
+
 
 class Sweep:
-    """What a sweep found."""
+    """What a sweep found. It can be pickled, with its scenario."""
 
     def __init__(self, plan: Plan, rows: Columns, errors: list[str]) -> None:
-        engines = list(plan.engines)
-        self._table = plan.points.table(engines, rows)
-        self._means = plan.points.means(engines, rows)
-        self._cases = [plan.case_of(point) or "" for _, point in sorted(set(zip(rows["engine"].tolist(), rows["point"].tolist())))]
+        self._plan = plan
+        self._rows = rows
         self.keys = [key for key, values in plan.over if len(values) > 1]
         """The keys that had several values."""
         self.errors = errors
         """Why runs have no row, with ``on_error="skip"``: each reason once, with its cases."""
         self.seconds = float(rows["seconds"].sum())
-        """Processor time of all runs, s."""
+        """The sum of the times that the runs took, in s by the clock, those of earlier calls
+        included. In the lab, where runs go side by side in one batch: the time from the end of the
+        run before."""
 
-    @property
+    @functools.cached_property
     def table(self) -> Table:
         """A row for each run: ``scenario``, ``case``, ``engine``, ``seed``, ``valid``, each changed
         key in base units, and the numbers of outcomes. The table that ``tandem run --set … --to``
         writes, to the bit.
         """
-        return Table(self._table.columns())
+        return Table(self._table().columns())
 
-    @property
+    @functools.cached_property
     def means(self) -> Table:
         """A row for each engine and point: ``seeds``, ``valid`` (whether all are), the changed keys,
         and the mean of each number over the seeds; ``…_ci95`` is half the width of its 95 %
-        interval (Student's t). A number that some seed lacks is NaN.
+        interval (Student's t). A number that some seed lacks is NaN. A changed key ``seed`` is the
+        first seed of the point.
         """
-        return Table(self._means.columns())
+        return Table(self._plan.points.means(list(self._plan.engines), self._rows).columns())
+
+    def _table(self) -> _tandem.TableData:
+        return self._plan.points.table(list(self._plan.engines), self._rows)
+
+    @functools.cached_property
+    def _cases(self) -> list[str]:
+        points = sorted(set(zip(self._rows["engine"].tolist(), self._rows["point"].tolist())))
+        return [self._plan.case_of(point) or "" for _, point in points]
 
     def base_case(self, index: int) -> str:
         """The case of a row of :attr:`means` without the swept values; empty if there are none."""
         return self._cases[index]
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
-        """Writes :attr:`table` to a Parquet file."""
-        write_table(Path(path).with_suffix(".parquet"), self._table)
+        """Writes :attr:`table` to a Parquet file.
+
+        Raises:
+            ValueError: Its name does not end in ``.parquet``.
+        """
+        check_name(Path(path), (".parquet",))
+        write_table(Path(path), self._table())
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Writes :attr:`table` to a CSV file."""
-        write_table(Path(path).with_suffix(".csv"), self._table)
+        """Writes :attr:`table` to a CSV file.
+
+        Raises:
+            ValueError: Its name does not end in ``.csv``.
+        """
+        check_name(Path(path), (".csv",))
+        write_table(Path(path), self._table())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sweep, (self._plan, self._rows, self.errors)
 
     def plot(self, y: str = "goodput_bps", x: str | None = None, *, figure: Any = None) -> Any:
         """A number against a key, with intervals, as a ``matplotlib`` figure.
@@ -117,50 +147,80 @@ def sweep(
         seeds: How many seeds each point has. With ``until``: how many at first.
         seed: The first seed. Absent: that of the scenario.
         until: Adds seeds to each point until half the width of the 95 % interval of these numbers is
-            at most this share of their means: ``{"goodput_bps": 0.02}``.
+            at most this share of their means: ``{"goodput_bps": 0.02}``. A point has at least five
+            seeds before it stops. The interval is nominal: because it is compared after each round
+            of seeds, it contains the true mean somewhat less often than 95 % of the time. A number
+            that some run of a point lacks has no interval; the point gets no more seeds for it, and
+            a ``RuntimeWarning`` says so.
         max_seeds: With ``until``: how many seeds a point has at most.
         tries: How often a run is played at most, until the machine kept up with it (``lab``).
         workers: How many runs side by side, here. Absent: one for each core; in the lab as many as
-            the machine carries.
-        client: A ``distributed.Client``: its workers play the runs.
+            the machine carries. Runs in the lab are played after all others.
+        client: A ``distributed.Client``: its workers play the runs. Runs in the lab need a machine
+            for themselves: let a machine have one worker with one thread then.
         to: A file for the table (``.csv`` or ``.parquet``). Until it is complete, ``FILE.parts``
             has the rows so far, as Parquet files.
-        resume: Whether rows in ``FILE.parts`` are kept, so that a sweep that was interrupted, by
-            whatever, goes on when it is called again. Otherwise they are discarded.
+        resume: Whether rows in ``FILE.parts`` are kept, so that the same call continues a sweep
+            that Ctrl-C, a crash or a lost cluster has ended. Otherwise they are discarded.
         on_error: ``"raise"``: the first run that fails ends the sweep. ``"skip"``: it has no row,
             and :attr:`Sweep.errors` says why.
-        progress: Whether a line on stderr shows the progress; in a notebook, Dask's bar.
+        progress: Whether a line on stderr shows the progress; with Dask in a notebook, its bar too.
 
     Raises:
         ScenarioError: A value makes the scenario wrong. Nothing was played.
+        ValueError, KeyError: An argument is wrong. Nothing was played.
         CannotAnswerError: An engine has no answer to a point.
-        RunError: A run has failed, or Dask was lost; with ``to``, another call goes on.
+        RunError: A run has failed, or Dask was lost; with ``to``, another call goes on. Or another
+            sweep writes to the same file.
 
     >>> path = Scenario(link={"rate": "10Mbit", "delay": "20ms"}, flow={"bytes": "200kB"})
     >>> result = sweep(path, over={"link.1.rate": ["5Mbit", "10Mbit"]}, seeds=2)
     >>> result.means["link.1.rate"], result.table.height
     (array([ 5000000., 10000000.]), 4)
     """
-    if seeds < 1 or (until and seeds < 2):
-        raise ValueError("a point needs at least one seed, and an interval at least two")
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f'on_error is "raise" or "skip", not {on_error!r}')
+    if workers is not None and client is not None:
+        raise ValueError("workers are those of this machine: leave it out, the client has workers of its own")
+    _check_counts(seeds, max_seeds if until else seeds, tries, 1 if workers is None else workers)
+    _check_until(until or {})
     plan = Plan.of(scenario, over or {}, on, seed, tries)
     path = None if to is None else Path(to)
     if path is not None:
         check_name(path)
-    parts = None if path is None else Parts(path.with_name(path.name + ".parts"), plan, resume)
-    executor: Executor = Cores(workers, "lab" in plan.engines) if client is None else Dask(client)
-    playing = _Playing(plan, executor, parts, on_error, progress)
-    try:
+    executor: Executor = Cores(workers) if client is None else Dask(client, progress)
+    with contextlib.ExitStack() as at_the_end:
+        parts = None
+        if path is not None:
+            parts = Parts(path.with_name(path.name + ".parts"), plan, resume)
+            at_the_end.callback(parts.close)
+            at_the_end.callback(parts.flush)
+        # Ends first, and the rows are written even if another Ctrl-C comes meanwhile.
+        at_the_end.callback(executor.cancel)
+        playing = _Playing(plan, executor, parts, on_error, progress)
         playing.play(seeds, until or {}, max_seeds)
-    finally:
-        executor.cancel()
-        if parts is not None:
-            parts.flush()
-    result = Sweep(plan, playing.rows(), playing.error_texts())
-    if path is not None and parts is not None:
-        write_table(path, result._table)
-        parts.remove()
+        result = Sweep(plan, playing.rows(), playing.error_texts())
+        if path is not None and parts is not None:
+            write_table(path, result._table())
+            parts.remove()
+    for text in playing.without_interval():
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
     return result
+
+
+def _check_counts(seeds: int, max_seeds: int, tries: int, workers: int) -> None:
+    for name, count in {"seeds": seeds, "tries": tries, "workers": workers}.items():
+        if count < 1:
+            raise ValueError(f"{name} is {count}, and must be at least 1")
+    if max_seeds < seeds:
+        raise ValueError(f"max_seeds is {max_seeds}, and there are {seeds} seeds at first: give at least as many")
+
+
+def _check_until(until: Mapping[str, float]) -> None:
+    for name, share in until.items():
+        check_number(name)
+        if not 0 < share < math.inf:
+            raise ValueError(f"until: the share of {name} is {share}: give one above 0, such as 0.02 for 2 % of the mean")
 
 
 class _Playing:
@@ -176,6 +236,7 @@ class _Playing:
         self._errors: dict[str, list[str]] = {}
         self._failed: set[Run] = set()
         self._planned: set[Run] = set()
+        self._without: dict[str, set[tuple[int, int]]] = {}
         self._bar = _Bar(progress)
         for columns in parts.read() if parts is not None else []:
             self._add(columns)
@@ -202,29 +263,49 @@ class _Playing:
         """Each reason once, with its cases."""
         return [f"{', '.join(map(repr, dict.fromkeys(cases)))}: {text}" if any(cases) else text for text, cases in self._errors.items()]
 
+    def without_interval(self) -> list[str]:
+        """Which numbers of ``until`` have no interval, and at how many points."""
+        return [
+            f"until: {name} has no interval at {len(points)} points, because some of their runs lack it; they got no more seeds for it"
+            for name, points in self._without.items()
+        ]
+
     def _play_all(self, runs: list[Run]) -> None:
         self._planned.update(runs)
         left = [run for run in runs if run not in self._rows.done and run not in self._failed]
         self._bar.expect(len(left))
-        if left and not self._costs.knows(left):
-            first = pilots(left, PILOTS * self._executor.workers)
+        in_real_time = [engine for engine, real in enumerate(self._plan.in_real_time) if real]
+        alone = [] if self._executor.packs_real_time else in_real_time
+        packed = [run for run in left if run[0] not in alone]
+        if packed and not self._costs.knows(packed):
+            first = pilots(packed, PILOTS * self._executor.workers)
             self._play_batches([[run] for run in first])
-            left = sorted(set(left) - set(first))
-        self._play_batches(pack(left, self._costs, self._executor.batch_seconds, self._executor.workers))
+            packed = sorted(set(packed) - set(first))
+        self._play_batches(pack(packed, self._costs, self._executor.batch_seconds, self._executor.workers))
+        for engine in alone:
+            batch = [run for run in left if run[0] == engine]
+            self._play_batches([batch] if batch else [])
         self._bar.end()
 
     def _play_batches(self, batches: list[list[Run]]) -> None:
-        for batch, found in self._executor.play(self._plan, batches):
-            errors = found["errors"]
-            kept = np.array([index for index in range(len(batch)) if index not in errors], dtype=np.intp)
-            runs = [batch[index] for index in kept]
-            columns = columns_of(runs, found["valid"][kept], found["seconds"][kept], found["numbers"][kept])
-            self._add(columns)
-            if self._parts is not None and runs:
-                self._parts.add(columns)
-            for index, error in errors.items():
-                self._fail(batch[index], error)
-            self._bar.add(len(batch))
+        for answer in self._executor.play(self._plan, batches):
+            if answer is not None:
+                self._take(*answer)
+            if self._parts is not None:
+                self._parts.tick()
+
+    def _take(self, batch: Sequence[Run], found: dict[str, Any]) -> None:
+        """Keeps what was found about some runs."""
+        errors = found["errors"]
+        kept = np.array([index for index in range(len(batch)) if index not in errors], dtype=np.intp)
+        runs = [batch[index] for index in kept]
+        columns = columns_of(runs, found["valid"][kept], found["seconds"][kept], found["numbers"][kept])
+        self._add(columns)
+        if self._parts is not None and runs:
+            self._parts.add(columns)
+        for index, error in errors.items():
+            self._fail(batch[index], error)
+        self._bar.add(len(batch))
 
     def _add(self, columns: Columns) -> None:
         self._rows.add(columns)
@@ -235,7 +316,10 @@ class _Playing:
         self._failed.add(run)
         case = self._plan.points.describe(run[1])[0]
         if self._raises:
-            raise type(error)(f"case {case!r}: {error}" if case else str(error))
+            named = type(error)(f"case {case!r}: {error}" if case else str(error))
+            # The key, the reason …
+            named.__dict__.update(error.__dict__)
+            raise named
         self._errors.setdefault(str(error), []).append(case)
 
     def _missing(self, counts: Mapping[tuple[int, int], int], until: Mapping[str, float], max_seeds: int) -> dict[tuple[int, int], int]:
@@ -246,28 +330,25 @@ class _Playing:
         wanted = {}
         for index, key in enumerate(keys):
             count = counts[key]
-            ratio = max((_excess(means, name, index, share) for name, share in until.items()), default=0.0)
-            if ratio > 1 and count < max_seeds:
+            ratio = max(self._excess(means, name, index, key, share) for name, share in until.items())
+            if count < max_seeds and (ratio > 1 or count < LEAST_SEEDS):
                 # The width falls with the root of the number. An estimate from few seeds is rough:
                 # at most twice as many at once.
-                wanted[key] = min(max_seeds, 2 * count, max(count + 1, math.ceil(count * ratio**2)))
+                enough = min(2 * count, max(count + 1, math.ceil(count * min(ratio, 2.0) ** 2)))
+                wanted[key] = min(max_seeds, max(LEAST_SEEDS, enough))
         return wanted
 
-
-def _excess(means: Mapping[str, Any], name: str, index: int, share: float) -> float:
-    """The width of an interval over the one that is wanted; 0 if the number is missing.
-
-    Raises:
-        KeyError: There is no number of this name.
-    """
-    if name not in _tandem.NUMBERS:
-        raise KeyError(f"there is no number {name!r}: it can be {', '.join(_tandem.NUMBERS)}")
-    if name not in means:
-        return 0.0
-    mean, half = float(means[name][index]), float(means[f"{name}_ci95"][index])
-    if math.isnan(half) or half == 0:
-        return 0.0
-    return half / (share * abs(mean)) if mean else math.inf
+    def _excess(self, means: Mapping[str, Any], name: str, index: int, key: tuple[int, int], share: float) -> float:
+        """The width of an interval over the one that is wanted; 0 if a run lacks the number, so
+        that no seed can give it an interval.
+        """
+        mean, half = (float(means[column][index]) if column in means else math.nan for column in (name, f"{name}_ci95"))
+        if math.isnan(half):
+            self._without.setdefault(name, set()).add(key)
+            return 0.0
+        if half == 0:
+            return 0.0
+        return half / (share * abs(mean)) if mean else math.inf
 
 
 class _Bar:

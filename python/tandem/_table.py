@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,15 @@ LINE = 120
 """The most characters of a row on a terminal; columns that do not fit are counted."""
 
 
-class Table(Mapping[str, Column]):
+class Table:
     """Named columns of one length, each a NumPy array.
 
-    A table is a mapping from names to arrays: ``table["goodput_bps"]``. Numbers that are missing
-    are NaN, texts that are missing ``None``. ``len(table)`` and :attr:`height` are its number of
-    rows. :meth:`to_pandas`, :meth:`to_polars` and :meth:`to_arrow` make a frame of it, where
-    that package is installed; columns of numbers go there without a copy, where the package can.
+    ``table["goodput_bps"]`` is a column. Numbers that are missing are NaN, texts that are missing
+    ``None``. As for a data frame, ``for name in table`` goes over the names of the columns, ``name
+    in table`` looks for one, and ``len(table)`` is the number of rows. ``dict(table)`` has all
+    columns. Tables are equal if they have the same columns with the same values, in any order.
+    :meth:`to_pandas`, :meth:`to_polars` and :meth:`to_arrow` make a frame of it, where that package
+    is installed; columns of numbers go there without a copy, where the package can.
 
     >>> table = Table({"seed": np.array([1, 2]), "case": ["split", None]})
     >>> int(table["seed"].sum()), table.height, list(table)
@@ -38,8 +40,32 @@ class Table(Mapping[str, Column]):
     def __getitem__(self, name: str) -> Column:
         return self._columns[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Table):
+            return NotImplemented
+        return self._columns.keys() == other._columns.keys() and all(_equal(column, other[name]) for name, column in self.items())
+
+    def keys(self) -> KeysView[str]:
+        """The names of the columns."""
+        return self._columns.keys()
+
+    def values(self) -> ValuesView[Column]:
+        """The columns."""
+        return self._columns.values()
+
+    def items(self) -> ItemsView[str, Column]:
+        """The columns with their names."""
+        return self._columns.items()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A column; ``default`` if there is none of this name."""
+        return self._columns.get(name, default)
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -115,6 +141,11 @@ def _array(values: Any) -> Column:
         texts[:] = values
         return texts
     return np.asarray(values)
+
+
+def _equal(column: Column, other: Column) -> bool:
+    """Whether two columns have the same values; missing ones are equal."""
+    return bool(np.array_equal(column, other, equal_nan=column.dtype.kind == other.dtype.kind == "f"))
 
 
 def _series(column: Column) -> Any:

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
+import numpy as np
+
 from tandem import _tandem
 from tandem._table import Table
 
@@ -67,7 +69,7 @@ class Findings(Sequence[Finding]):
             {
                 "sender": [end[0] for end in ends],
                 "receiver": [end[1] for end in ends],
-                "bytes": [finding.bytes for finding in self],
+                "bytes": np.array([finding.bytes for finding in self], dtype=np.uint64),
                 "verdict": [finding.verdict for finding in self],
                 "reason": [finding.reason for finding in self],
             }

@@ -2,8 +2,8 @@
 
 Every argument may be a number or an array; arrays are broadcast as NumPy does, and the result has
 their common shape. Rates of the fluid models are in packets/s (packets of 1500 bytes: multiply by
-12 000 for bit/s), buffers in packets, times in s, unless a name says otherwise. A parameter without
-a meaning, such as a negative round trip, raises ``ValueError``.
+12 000 for bit/s), buffers in packets, times in s, unless a name or a docstring says otherwise. A
+parameter without a meaning, such as a negative round trip or NaN, raises ``ValueError``.
 
 Sources:
 
@@ -356,7 +356,8 @@ def score(queued: ArrayLike, throughput: ArrayLike, srtt: ArrayLike) -> Array:
 
     Args:
         queued: Bytes that wait before the path (Q).
-        throughput: Its estimated throughput, bytes/s (G).
+        throughput: Its estimated throughput, bytes/s (G). Below 1448 it counts as 1448, a segment a
+            second.
         srtt: Its smoothed round-trip time, s.
 
     >>> float(score(66_000, 660_000, 0.020))
@@ -366,12 +367,13 @@ def score(queued: ArrayLike, throughput: ArrayLike, srtt: ArrayLike) -> Array:
 
 
 def smoothed_throughput(last: ArrayLike, measured: ArrayLike, *, alpha: float = 0.4) -> Array:
-    """The next estimate of a path's throughput, bytes/s: α·last + (1 − α)·measured (Hoekstra (8)).
+    """The next estimate of a path's throughput, bytes/s: α·last + (1 − α)·measured (Hoekstra (8)),
+    at least 1448, a segment a second.
 
     Args:
         last: The estimate before, bytes/s; NaN: there is none.
         measured: The throughput of an interval, bytes/s.
-        alpha: Weight of the estimate before; the paper's value is 0.4 (§V-A).
+        alpha: Weight of the estimate before, below 1; the paper's value is 0.4 (§V-A).
 
     >>> smoothed_throughput([500e3, np.nan], 1000e3)
     array([ 800000., 1000000.])

@@ -7,9 +7,11 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tandem
+from tandem._advice import _buffers
 
 
 def test_advice_is_that_of_the_command_line(command: Callable[..., str], path: tandem.Scenario, tmp_path: Path) -> None:
@@ -24,6 +26,15 @@ def test_advice_is_that_of_the_command_line(command: Callable[..., str], path: t
 def test_a_path_of_one_link_has_no_place_for_a_proxy() -> None:
     with pytest.raises(ValueError, match="the path is one link"):
         tandem.advise([{"rate": "10Mbit", "delay": "20ms"}])
+
+
+def test_a_scenario_has_flows_of_its_own(path: tandem.Scenario) -> None:
+    with pytest.raises(ValueError, match="leave bytes and flows out"):
+        tandem.advise(path, bytes="1MB")
+    with pytest.raises(ValueError, match="workers is 0"):
+        tandem.advise(path, workers=0)
+    empty = _buffers([])
+    assert empty["buffer_bytes"].dtype == np.int64 and empty["ci95"].dtype == np.float64
 
 
 def segment(source: int, sequence: int, acknowledged: int, flags: int, payload: bytes = b"") -> bytes:

@@ -94,6 +94,14 @@ def test_an_exception_ends_the_run_and_reaches_the_caller() -> None:
         lossy("broken").run(controllers={"broken": Fractional})
 
 
+def test_fields_are_documented_and_exported() -> None:
+    for kind, count in ((tandem.Flow, 15), (tandem.Event, 15)):
+        fields = [name for name in vars(kind) if not name.startswith("_")]
+        assert len(fields) == count and kind.__module__ == "tandem"
+        assert all(getattr(kind, name).__doc__ for name in fields)
+        assert tandem.Controller.__doc__ is not None and all(f"``{name}``" in tandem.Controller.__doc__ for name in fields if name != "pacing_rate")
+
+
 def test_what_cannot_be_run_is_refused() -> None:
     with pytest.raises(ValueError, match='use on="sim"'):
         lossy("paced").run(on="theory", controllers={"paced": Paced})

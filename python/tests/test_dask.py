@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import tandem
+from tandem._executors import Dask, _check_version
 
 distributed = pytest.importorskip("distributed")
 
@@ -36,6 +37,32 @@ def test_the_table_is_that_of_this_machine(path: tandem.Scenario, client: Any, t
     tandem.sweep(path, OVER, seeds=5, to=files[0])
     tandem.sweep(path, OVER, seeds=5, to=files[1], client=client)
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_the_files_of_a_scenario_go_along(client: Any, tmp_path: Path) -> None:
+    (tmp_path / "steps.csv").write_text("time,rate\n100ms,2Mbit\n")
+    path = tandem.Scenario(
+        directory=tmp_path, link={"rate": "10Mbit", "delay": "5ms", "steps": "steps.csv"}, flow={"bytes": "200kB"}
+    )
+    here = tandem.sweep(path, {"link.1.rate": [1e6, 2e6]}, seeds=2)
+    (tmp_path / "steps.csv").unlink()
+    assert tandem.sweep(path, {"link.1.rate": [1e6, 2e6]}, seeds=2, client=client).table == here.table
+
+
+def test_a_worker_of_another_version_is_an_error() -> None:
+    _check_version(tandem.__version__)
+    for version in ("0.0.1", None):
+        with pytest.raises(tandem.RunError, match="install the same version"):
+            _check_version(version)
+
+
+def test_the_bar_is_shown_on_demand(path: tandem.Scenario, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[int] = []
+    monkeypatch.setattr(Dask, "_show_progress", lambda dask: shown.append(len(dask._futures)))
+    tandem.sweep(path, client=client)
+    assert not shown
+    tandem.sweep(path, client=client, progress=True)
+    assert shown and all(shown)
 
 
 def test_errors_of_workers_arrive(path: tandem.Scenario, client: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,23 @@ def test_a_parameter_without_a_meaning_is_refused() -> None:
         equations.mean_rate([0.1, -1], 0.01)
     with pytest.raises(ValueError, match='by "packet" or by "second"'):
         equations.mean_rate(0.1, 0.01, loss_per="minute")  # type: ignore[arg-type]
+    rtt = (0.03, 0.8)
+    functions: list[Callable[[float], object]] = [
+        lambda wrong: tandem.score(wrong, 1e6, 0.02),
+        lambda wrong: tandem.score(1e6, wrong, 0.02),
+        lambda wrong: tandem.score(1e6, 1e6, wrong),
+        lambda wrong: equations.smoothed_throughput(1e6, wrong),
+        lambda wrong: equations.smoothed_throughput(1e6, 1e6, alpha=wrong),
+        lambda wrong: equations.rate_density(wrong, 0.1, 0.01),
+        lambda wrong: equations.rate_survival(wrong, 0.1, 0.01),
+        lambda wrong: equations.transfer_time(wrong, rtt, 1e6, split=True),
+        lambda wrong: equations.splitting_gain(wrong, rtt, 1e6),
+        lambda wrong: equations.wlan_throughput(2, wrong),
+    ]
+    for of in functions:
+        for wrong in (-1.0, np.nan, np.inf):
+            with pytest.raises(ValueError, match="must be"):
+                of(wrong)
 
 
 def test_split_rates_lie_below_those_of_the_slower_leg() -> None:
@@ -70,6 +89,8 @@ def test_slow_start_is_that_of_the_paper() -> None:
 def test_the_score() -> None:
     np.testing.assert_allclose(tandem.score([66_000, 0], 660_000, 0.02), [0.11, 0.01])
     np.testing.assert_allclose(equations.smoothed_throughput([500e3, np.nan], 1e6), [800e3, 1e6])
+    # At least a segment a second.
+    np.testing.assert_allclose(tandem.score(2896, [0.0, 1448.0], 0.02), 2.01)
 
 
 def test_the_can_chain() -> None:

@@ -51,8 +51,21 @@ def test_parts_are_arrays(path: tandem.Scenario) -> None:
     assert everything.height == sum(len(series["t"]) for series in found["series"])
     with pytest.raises(KeyError, match="no series 'afct'"):
         outcome.series("afct")
+    assert outcome.distribution("proxy_delay_s") == outcome.distribution("delay_s")
+    with pytest.raises(KeyError, match="no distribution 'afct'"):
+        outcome.distribution("afct")
     with pytest.raises(AttributeError):
         outcome.afct  # noqa: B018
+
+
+def test_tables_are_equal_if_their_columns_are(path: tandem.Scenario) -> None:
+    legs, other = path.run().legs(), path.run(seed=2).legs()
+    assert legs == path.run().legs() != other and legs != dict(legs)
+    assert dict(legs).keys() == legs.keys() == set(legs) and "flow" in legs and "none" not in legs
+    assert len(legs) == legs.height == 4 and legs.get("none") is None
+    nan, texts = np.array([np.nan, 1.0]), ["a", None]
+    assert tandem.Table({"x": nan, "y": texts}) == tandem.Table({"y": texts, "x": nan.copy()})
+    assert tandem.Table({"x": nan}) != tandem.Table({"x": nan[:1]}) and tandem.Table({"x": nan}) != tandem.Table({"x": texts})
 
 
 def test_series_are_views_that_keep_the_outcome_alive(path: tandem.Scenario) -> None:
@@ -107,6 +120,10 @@ def test_engines_refuse_what_they_cannot_answer(path: tandem.Scenario) -> None:
         path.run(on="theory")
     with pytest.raises(ValueError, match="there is no engine"):
         path.run(on="ns-2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match='use on="lab"'):
+        path.run(pcap="capture")
+    with pytest.raises(ValueError, match="tries is 0"):
+        path.run(tries=0)
 
 
 def test_other_threads_go_on_during_a_run(path: tandem.Scenario) -> None:

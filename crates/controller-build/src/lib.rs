@@ -23,6 +23,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
+pub use trial::RandomConnection;
 
 /// A controller that was built.
 #[derive(Debug)]

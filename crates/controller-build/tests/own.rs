@@ -2,9 +2,7 @@
 //! natively. What is wrong with a header is said with its line and the cure.
 
 use control::{Controller, ControllerState, Event, EventKind, FlowState, LinkRecord};
-use controller_build::{BuildError, Built, Draft};
-use rand::{RngExt, SeedableRng};
-use rand_pcg::Pcg64Mcg;
+use controller_build::{BuildError, Built, Draft, RandomConnection};
 use std::{fs, path::Path};
 
 /// Whether a test must be skipped, because there is no clang.
@@ -45,83 +43,17 @@ fn renamed(controller: Controller, name: &str) -> String {
     format!("#include \"{of}.h\"\n{}#define td_{of}_TEXT \"{of}\"\n#define td_{name}_OWNS_WINDOW {owns}\n", aliases.concat())
 }
 
-/// A random connection.
-struct Connection {
-    random: Pcg64Mcg,
-    flow: FlowState,
-    link: LinkRecord,
-    now_us: u64,
-}
-
-impl Connection {
-    fn new() -> Self {
-        let flow = FlowState { mss: 1448, cwnd: 10, ssthresh: control::INFINITE, header: 52, ..FlowState::default() };
-        let link = LinkRecord { capacity: 1_250_000, overhead: 14, ..LinkRecord::default() };
-        Connection { random: Pcg64Mcg::seed_from_u64(11), flow, link, now_us: 1_000_000 }
-    }
-
-    /// The next event, and what TCP and the monitor report with it.
-    fn next(&mut self) -> Event {
-        let Connection { random, flow, link, now_us } = self;
-        *now_us += random.random_range(50..20_000);
-        let acked = random.random_range(0..64);
-        flow.srtt_us = random.random_range(5_000..900_000);
-        flow.min_rtt_us = flow.srtt_us / 2;
-        flow.in_flight = random.random_range(0..=flow.cwnd.min(1 << 20));
-        flow.una = flow.una.wrapping_add(acked * flow.mss);
-        flow.nxt = flow.una.wrapping_add(flow.in_flight.wrapping_mul(flow.mss));
-        flow.sent += u64::from(acked * flow.mss);
-        flow.unsent = random.random_range(0..1 << 20);
-        flow.snd_wnd = random.random_range(60_000..6_000_000);
-        flow.delivered = flow.delivered.wrapping_add(acked);
-        flow.ca_state = random.random_range(0..5);
-        flow.app_limited = random.random_range(0..2);
-        link.egress += u64::from(acked) * 1514;
-        link.backlog = random.random_range(0..100_000);
-        link.queue = link.backlog / 2;
-        link.measured_us = *now_us;
-        let kind = match random.random_range(0..100) {
-            0 => EventKind::Loss,
-            1 if random.random_bool(0.2) => EventKind::Timeout,
-            2 => EventKind::Recovered,
-            3 if random.random_bool(0.2) => EventKind::Undo,
-            4 => EventKind::Restart,
-            5..40 => EventKind::Sample,
-            _ => EventKind::Ack,
-        };
-        if kind == EventKind::Loss {
-            flow.prior_cwnd = flow.cwnd;
-        }
-        let sampled = random.random_range(0..400);
-        Event {
-            now_us: *now_us,
-            kind,
-            flags: random.random_range(0..64),
-            acked,
-            marked: acked / 3,
-            rtt_us: flow.srtt_us,
-            lost: random.random_range(0..2),
-            interval_us: flow.srtt_us,
-            sampled,
-            prior_delivered: flow.delivered.wrapping_sub(sampled),
-            prior_in_flight: flow.in_flight.wrapping_add(acked),
-            random: random.random(),
-            reserved: 0,
-        }
-    }
-}
-
 /// Asserts that two controllers decide alike on random events, with a link record or without.
 fn must_decide_alike(own: Controller, native: Controller, has_link: bool) {
-    let mut at = Connection::new();
+    let mut at = RandomConnection::new(11);
     let (mut flow, mut link) = (at.flow, at.link);
     let begin = |controller: Controller, flow: &mut FlowState, link: &mut LinkRecord| -> ControllerState {
         controller.begin(flow, has_link.then_some(link), 1_000_000)
     };
     let mut interpreted = begin(own, &mut flow, &mut link);
     let mut state = begin(native, &mut at.flow, &mut at.link);
-    for number in 0..3000 {
-        let event = at.next();
+    for number in 0..=3000 {
+        let event = if number < 3000 { at.next_event() } else { at.last_event() };
         (flow, link) = (at.flow, at.link);
         interpreted.step(&mut flow, has_link.then_some(&mut link), &event);
         state.step(&mut at.flow, has_link.then_some(&mut at.link), &event);
@@ -129,7 +61,7 @@ fn must_decide_alike(own: Controller, native: Controller, has_link: bool) {
         assert_eq!(flow, at.flow, "{place}");
         assert_eq!(link, at.link, "{place}");
         assert_eq!(interpreted.words(), state.words(), "{place}");
-        at.flow.cwnd = at.flow.cwnd.clamp(1, 1 << 20);
+        at.bound_window();
     }
 }
 
@@ -191,18 +123,18 @@ fn the_kernel_decides_as_the_interpreter() {
         Err(why @ (kernel::Error::Privilege | kernel::Error::NoBtf | kernel::Error::NoStructOps)) => return testing::skipped(TEST, &why),
         Err(why) => panic!("{why}"),
     };
-    let mut at = Connection::new();
+    let mut at = RandomConnection::new(11);
     let mut flow = at.flow;
     replay.step(&mut flow, None, &Event { now_us: 1_000_000, ..Event::default() }).unwrap();
     let mut state = tuned.begin(&mut at.flow, None, 1_000_000);
     for number in 0..2000 {
-        let event = at.next();
+        let event = at.next_event();
         flow = at.flow;
         replay.step(&mut flow, None, &event).unwrap();
         state.step(&mut at.flow, None, &event);
         assert_eq!(flow, at.flow, "at event {number}: {event:?}");
         assert_eq!(replay.words(), state.words(), "at event {number}: {event:?}");
-        at.flow.cwnd = at.flow.cwnd.clamp(1, 1 << 20);
+        at.bound_window();
     }
 }
 
@@ -243,6 +175,7 @@ fn wrong_headers_are_refused_with_the_line_and_the_cure() {
     refused(&body("f->cwnd = l->capacity / 1000;"), &["outside of its arguments and its stack, by a null pointer perhaps"]);
     let endless = body("while (1) __asm__ volatile(\"\" : : : \"memory\");");
     refused(&endless, &["does not end within a million instructions"]);
+    refused(&body("if (e->kind == TD_CLOSE) f->cwnd = l->capacity;"), &["by a null pointer perhaps"]);
 }
 
 #[test]

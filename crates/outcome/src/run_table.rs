@@ -20,7 +20,8 @@ pub enum RunColumn {
 
 /// A row for each outcome. The columns are `scenario`, `case`, `engine`, `seed`, `valid`, then a
 /// column for each key that was changed, by its name in the file and in base units ([`SetValue`]),
-/// then [`NUMBERS`].
+/// then [`NUMBERS`]. Names are unique: a changed key has no column if another column has its name,
+/// as that of the key `seed`, which says with which seed a run was played.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunTable {
     /// Name and values of each column.
@@ -79,7 +80,8 @@ impl RunTable {
             ("seed".to_owned(), RunColumn::Integers(rows.iter().map(|row| row.seed).collect())),
             ("valid".to_owned(), RunColumn::Truths(rows.iter().map(|row| row.valid).collect())),
         ];
-        let keys: BTreeSet<&String> = rows.iter().flat_map(|row| row.set.keys()).collect();
+        let mut keys: BTreeSet<&String> = rows.iter().flat_map(|row| row.set.keys()).collect();
+        keys.retain(|key| !NUMBERS.contains(&key.as_str()) && columns.iter().all(|(name, _)| name != *key));
         columns.extend(keys.into_iter().map(|key| (key.clone(), set_column(rows, key))));
         for (index, name) in NUMBERS.into_iter().enumerate() {
             let numbers: Vec<Option<f64>> = rows.iter().map(|row| row.numbers.get(index).copied().flatten()).collect();
@@ -133,5 +135,15 @@ mod tests {
         assert_eq!(table.column("jain"), None);
         let all = RunTable::new(&outcomes, true);
         assert_eq!((all.rows, all.columns.len()), (2, 7 + NUMBERS.len()));
+    }
+
+    #[test]
+    fn names_of_columns_are_unique() {
+        let set = ["seed", "goodput_bps", "duration"].map(|key| (key.to_owned(), SetValue::Number(3.0)));
+        let outcome = Outcome { seed: 4, set: set.into(), ..Outcome::default() };
+        let table = RunTable::new(&[outcome], true);
+        let names: BTreeSet<&String> = table.columns.iter().map(|(name, _)| name).collect();
+        assert_eq!((names.len(), table.columns.len()), (6 + NUMBERS.len(), 6 + NUMBERS.len()));
+        assert_eq!(table.column("seed"), Some(&RunColumn::Integers(vec![4])));
     }
 }

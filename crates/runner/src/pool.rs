@@ -44,9 +44,14 @@ struct WaitingRun<'a> {
 /// valid are tried again after all others, since what disturbs a machine often passes. After SIGINT
 /// or SIGTERM no run starts; those without an answer are [`EngineError::Cancelled`].
 pub fn run_all(runs: Vec<PlannedRun<'_>>, options: RunOptions) -> Vec<Result<Outcome, RunError>> {
+    run_all_until(runs, options, &interrupt_flag())
+}
+
+/// As [`run_all`], until `interrupted` is set in place of a signal.
+pub fn run_all_until(runs: Vec<PlannedRun<'_>>, options: RunOptions, interrupted: &Arc<AtomicBool>) -> Vec<Result<Outcome, RunError>> {
     let cases: Vec<String> = runs.iter().map(|run| run.variant.case.clone()).collect();
     let answers: Vec<Mutex<Option<Result<Outcome, RunError>>>> = runs.iter().map(|_| Mutex::new(None)).collect();
-    run_each(runs, options, &interrupt_flag(), &|index, answer| {
+    run_each(runs, options, interrupted, &|index, answer| {
         *answers[index].lock().expect("no thread panics while it stores an answer") = Some(answer);
     });
     let answers = answers.into_iter().map(|answer| answer.into_inner().ok().flatten());

@@ -9,7 +9,7 @@ use crate::{
 };
 use serde::Deserialize;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     io::{self, BufRead},
     sync::{Arc, Mutex, PoisonError},
@@ -19,6 +19,19 @@ use units::{Rate, Span};
 
 /// Opens a file by the name that a scenario gives it.
 pub type OpenFile = dyn Fn(&str) -> io::Result<Box<dyn BufRead>> + Send + Sync;
+
+impl Scenario {
+    /// The names of the files that its links and networks take their traces and changes from.
+    pub fn file_names(&self) -> BTreeSet<&str> {
+        let links = self.links.iter().chain(self.networks.iter().map(|network| &network.link));
+        let names = links.flat_map(|link| {
+            let steps = link.steps.iter().map(|steps| steps.name.as_str());
+            let traces = link.trace.iter().flat_map(|trace| [trace.down.name.as_str(), trace.up.name.as_str()]);
+            steps.chain(traces)
+        });
+        names.collect()
+    }
+}
 
 /// The files that a scenario names. Each is read once, for all of the scenario's cases.
 #[derive(Clone)]
@@ -171,6 +184,7 @@ mod tests {
         let scenario = parse(TRACE, "f", "1\n1\n4\n").unwrap().variants(&[]).unwrap().remove(0).scenario;
         assert_eq!(scenario.links[0].rate, Rate(9_000_000));
         assert_eq!(scenario.links[0].capacity_between(0.0, 0.008), 7500.0, "the opportunities at 1, 1, 4, 5, 5 ms");
+        assert_eq!(scenario.file_names().into_iter().collect::<Vec<_>>(), ["f", "good.trace"]);
     }
 
     #[test]
@@ -189,7 +203,9 @@ mod tests {
     fn steps_are_changes_in_a_file() {
         let file = "# a comment\ntime, rate, delay, loss\n0s, 10Mbit, 30ms, 0.1%\n15s,, 40ms,\n16s, 0bit,,\n16.5s, 20Mbit,, 0\n";
         let keys = format!("{STEPS}\nrepeat = \"30s\"");
-        let link = parse(&keys, "f", file).unwrap().variants(&[]).unwrap().remove(0).scenario.links.remove(0);
+        let mut scenario = parse(&keys, "f", file).unwrap().variants(&[]).unwrap().remove(0).scenario;
+        assert_eq!(scenario.file_names().into_iter().collect::<Vec<_>>(), ["f"]);
+        let link = scenario.links.remove(0);
         let change = |at: f64, rate: Option<u64>, delay: Option<u64>, loss: Option<f64>| LinkChange {
             at: Span::from_secs_f64(at),
             rate: rate.map(|mbit| Rate(mbit * 1_000_000)),

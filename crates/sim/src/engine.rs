@@ -79,7 +79,8 @@ impl Sim {
     /// # Errors
     /// - [`EngineError::CannotAnswer`] and [`EngineError::WrongScenario`]: the simulator has no
     ///   answer to the scenario, as [`Engine::can_answer`] tells.
-    /// - [`EngineError::Failed`]: too many connections were open at once.
+    /// - [`EngineError::Failed`]: too many connections were open at once, or the program of an own
+    ///   controller failed.
     /// - [`EngineError::Cancelled`]: `progress` asked for the end.
     pub fn play(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<(Outcome, RunCounters), EngineError> {
         self.can_answer(scenario)?;
@@ -129,13 +130,16 @@ fn run_series(
     let mut simulation = SeriesSimulation::new(scenario, seed, controls, settings);
     let mut sampler = RunSampler::new(&simulation, &settings);
     let until = scenario.duration.unwrap_or(TIME_LIMIT).0;
-    if simulation.run(until, &mut sampler, progress) == RunEnd::Cancelled {
+    let end = simulation.run(until, &mut sampler, progress);
+    simulation.net.check_controllers()?;
+    if end == RunEnd::Cancelled {
         return Err(EngineError::Cancelled);
     }
     progress.at(1.0, "measuring");
     let counters = simulation.counters();
     let mut outcome = series::outcome(&mut simulation, seed, sampler);
     simulation.run_until_confirmed(until);
+    simulation.net.check_controllers()?;
     for (outcome, flow) in outcome.flows.iter_mut().zip(&simulation.flows) {
         outcome.acked_s = flow.acked.map(|at| at as f64 / 1e9);
     }
@@ -156,6 +160,7 @@ fn run_parallel(
     let mean_s = parallel.foreground.map_or(0.0, |foreground| foreground.jobs as f64 / parallel.arrivals_per_s(0));
     let until = scenario.duration.unwrap_or(TIME_LIMIT + Span::from_secs_f64(10.0 * mean_s)).0;
     let end = simulation.run(until, progress);
+    simulation.check_controllers()?;
     if simulation.is_out_of_slots() {
         let why = "the simulation of the parallel networks was stopped: more than a million connections were open at once; lower the loads, or \
                    set windows and queues with which transfers complete";

@@ -36,6 +36,8 @@ pub(crate) enum RunEnd {
     TimeLimit,
     /// It was cancelled.
     Cancelled,
+    /// A controller failed ([`SimNetwork::check_controllers`]).
+    Failed,
 }
 
 /// Runs a simulation until it is over, or until `until` ns.
@@ -43,6 +45,9 @@ pub(crate) fn run(simulation: &mut impl Simulation, until: u64, progress: &dyn P
     let mut events_until_report = EVENTS_PER_REPORT;
     while !simulation.is_over() {
         let net = simulation.net();
+        if net.has_failed_controller() {
+            return RunEnd::Failed;
+        }
         let (channel, arrival) = net.next_delivery();
         let due = net.events.next_due();
         let next = arrival.min(due);

@@ -7,7 +7,9 @@ use crate::{
     packet::{PacketKind, SimPacket, wire_bytes_of},
     router::{self, LinkRouter},
 };
+use control::OwnError;
 use link::{DelayHistogram, DirectionSpec, LinkDirection, LinkStreams, Time};
+use outcome::EngineError;
 use scenario::{Link, LinkChange, Loss, Scenario};
 use units::{Bytes, QueueSize, Rate, Span};
 
@@ -63,6 +65,8 @@ pub(crate) struct SimNetwork {
     pub(crate) uses_share: Vec<bool>,
     /// Extra delay of each connection on the first link, ns; empty if there is none.
     pub(crate) access_delays: Vec<u64>,
+    /// Why the first own controller that failed did so. It ends the run.
+    controller_failure: Option<Box<OwnError>>,
 }
 
 /// The channel of a link in the direction of the data.
@@ -147,7 +151,27 @@ impl SimNetwork {
             next_deliveries,
             uses_share: Vec::new(),
             access_delays: Vec::new(),
+            controller_failure: None,
         }
+    }
+
+    /// Records that the program of a connection's own controller has failed, which ends the run.
+    pub(crate) fn controller_failed(&mut self, why: OwnError) {
+        self.controller_failure.get_or_insert_with(|| Box::new(why));
+    }
+
+    /// Whether the program of an own controller has failed.
+    #[inline]
+    pub(crate) fn has_failed_controller(&self) -> bool {
+        self.controller_failure.is_some()
+    }
+
+    /// Refuses the results of a run in which the program of an own controller has failed.
+    ///
+    /// # Errors
+    /// [`EngineError::Failed`].
+    pub(crate) fn check_controllers(&self) -> Result<(), EngineError> {
+        self.controller_failure.as_ref().map_or(Ok(()), |why| Err(EngineError::Failed(why.to_string())))
     }
 
     /// Attaches a monitor to what enters a link, for a configured capacity; returns the index of

@@ -18,7 +18,7 @@ use crate::{
     varying_links::VaryingLinks,
 };
 use control::TunedController;
-use outcome::Progress;
+use outcome::{EngineError, Progress};
 use scenario::{FlowSpec, Link, Opens, Parallel, PlannedTransfer, Scenario, TransferSchedule, TransferScheduler};
 use std::collections::VecDeque;
 
@@ -220,10 +220,15 @@ impl<'a> ParallelSimulation<'a> {
     /// Runs until everything that is measured has ended, or until `until` ns.
     pub(crate) fn run(&mut self, until: u64, progress: &dyn Progress) -> RunEnd {
         let end = event_loop::run(self, until, progress);
-        if end != RunEnd::Cancelled {
+        if !matches!(end, RunEnd::Cancelled | RunEnd::Failed) {
             self.finish();
         }
         end
+    }
+
+    /// As [`SimNetwork::check_controllers`].
+    pub(crate) fn check_controllers(&self) -> Result<(), EngineError> {
+        self.net.check_controllers()
     }
 
     /// Whether the run ended because more connections were open at once than there are slots.

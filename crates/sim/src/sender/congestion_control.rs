@@ -6,7 +6,7 @@ use crate::{
     external::{ExternalController, ExternalControllerState},
     packet::CongestionHeader,
 };
-use control::{Controller, Event, EventKind, FlowState, LinkRecord, TunedController};
+use control::{Controller, Event, EventKind, FlowState, LinkRecord, OwnError, TunedController};
 use scenario::{ControllerSetting, Explicit};
 use std::sync::Arc;
 
@@ -27,6 +27,8 @@ pub(super) enum ControlState {
     Native(control::ControllerState),
     RouterAssisted(RouterAssistedState),
     External(Box<dyn ExternalControllerState>),
+    /// The program of an own controller has failed: it decides nothing any more.
+    Failed,
 }
 
 impl CongestionControl {
@@ -100,27 +102,41 @@ impl CongestionControl {
     }
 
     /// Takes control of a flow at `now_us`.
-    pub(super) fn begin(&self, flow: &mut FlowState, link: Option<&mut LinkRecord>, now_us: u64) -> ControlState {
-        match self {
-            CongestionControl::Native(controller) => ControlState::Native(controller.begin(flow, link, now_us)),
+    ///
+    /// # Errors
+    /// The program of an own controller fails.
+    pub(super) fn begin(&self, flow: &mut FlowState, link: Option<&mut LinkRecord>, now_us: u64) -> Result<ControlState, OwnError> {
+        Ok(match self {
+            CongestionControl::Native(controller) => ControlState::Native(controller.try_begin(flow, link, now_us)?),
             CongestionControl::RouterAssisted(explicit) => ControlState::RouterAssisted(RouterAssistedState::begin(*explicit, flow)),
             CongestionControl::External(control) => {
                 let mut state = control.begin();
                 state.step(flow, &Event { now_us, kind: EventKind::Init, ..Event::default() });
                 ControlState::External(state)
             }
-        }
+        })
     }
 }
 
 impl ControlState {
     /// Notifies the controller of an event; it writes its decisions into `flow`.
-    pub(super) fn step(&mut self, flow: &mut FlowState, link: Option<&mut LinkRecord>, event: &Event) {
+    ///
+    /// # Errors
+    /// The program of an own controller fails. It is not called again.
+    pub(super) fn step(&mut self, flow: &mut FlowState, link: Option<&mut LinkRecord>, event: &Event) -> Result<(), OwnError> {
         match self {
-            ControlState::Native(state) => state.step(flow, link, event),
+            ControlState::Native(state) => {
+                let stepped = state.try_step(flow, link, event);
+                if stepped.is_err() {
+                    *self = ControlState::Failed;
+                }
+                return stepped;
+            }
             ControlState::RouterAssisted(state) => state.step(flow, event),
             ControlState::External(state) => state.step(flow, event),
+            ControlState::Failed => {}
         }
+        Ok(())
     }
 
     /// Passes the router feedback of an acknowledgement, before the event of this acknowledgement.
@@ -134,7 +150,7 @@ impl ControlState {
     /// tells that the sender would use a larger window.
     pub(super) fn next_header(&mut self, flow: &FlowState, rtt_us: u32, wants_more: bool) -> Option<(CongestionHeader, f32)> {
         match self {
-            ControlState::Native(_) | ControlState::External(_) => None,
+            ControlState::Native(_) | ControlState::External(_) | ControlState::Failed => None,
             ControlState::RouterAssisted(state) => Some(state.next_header(flow, rtt_us, wants_more)),
         }
     }

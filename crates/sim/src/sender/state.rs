@@ -314,7 +314,11 @@ impl TcpSender {
         self.cwnd_stamp_ns = net.now;
         self.refresh_flow(net.now);
         let link = self.config.monitor.map(|monitor| &mut net.monitors[monitor].link);
-        self.control_state = Some(self.control.begin(&mut self.flow, link, net.now / 1000));
+        let begun = self.control.begin(&mut self.flow, link, net.now / 1000);
+        self.control_state = Some(begun.unwrap_or_else(|why| {
+            net.controller_failed(why);
+            ControlState::Failed
+        }));
         self.flow.cwnd = self.flow.cwnd.max(1);
     }
 
@@ -470,8 +474,10 @@ impl TcpSender {
             event.flags |= if self.fin_written && self.write_end == self.snd_nxt { control::NO_MORE_DATA } else { 0 };
             link = self.config.monitor.map(|monitor| &mut net.monitors[monitor].link);
         }
-        if let Some(state) = &mut self.control_state {
-            state.step(&mut self.flow, link, &event);
+        if let Some(state) = &mut self.control_state
+            && let Err(why) = state.step(&mut self.flow, link, &event)
+        {
+            net.controller_failed(why);
         }
         // A controller that sets no pacing rate keeps the former one.
         if self.flow.pacing_rate == 0 {

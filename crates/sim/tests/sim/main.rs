@@ -9,6 +9,7 @@ mod fast_open;
 mod golden;
 mod networks;
 mod one_leg;
+mod own;
 mod parallel;
 mod properties;
 mod queues;
