@@ -176,7 +176,7 @@ fn home_directory() -> Option<PathBuf> {
     data.map(|data| data.join("tandem/controllers"))
 }
 
-/// What to do about a file of another user than root and the one who loads it.
+/// The cure if a file belongs neither to root nor to the user of this process.
 const OWNER_CURE: &str = "build it as the user who loads it (as root: sudo tandem control build NAME.h)";
 
 /// The controller in this file, which is read if it has not been read yet. `None`: there is no such

@@ -64,7 +64,7 @@ impl Distrust {
     pub fn with_cure(&self, owner_cure: &str) -> String {
         let path = self.path.display();
         match self.kind {
-            DistrustKind::Owner(owner) => format!("{path} belongs to user {owner}, who may change it: {owner_cure}"),
+            DistrustKind::Owner(owner) => format!("{path} belongs to user {owner}, which can change it: {owner_cure}"),
             DistrustKind::Mode(mode) => format!("other users may write to {path} (mode {mode:03o}): chmod go-w {path}"),
         }
     }
@@ -95,7 +95,7 @@ mod tests {
         set(&inner, 0o755);
         // Only root can give a file away.
         if std::os::unix::fs::chown(&file, Some(12345), None).is_ok() {
-            assert!(why().unwrap().contains("belongs to user 12345, who may change it: build it"), "{:?}", why());
+            assert!(why().unwrap().contains("belongs to user 12345, which can change it: build it"), "{:?}", why());
         }
     }
 }

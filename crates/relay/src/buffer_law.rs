@@ -2,8 +2,8 @@
 //! passes the time and the measurements, and applies the result.
 //!
 //! B is the window of the source's leg, and it bridges times in which one leg is slower than the
-//! other. The law has a rule for each purpose, one against the proxy's own latency, and one that
-//! takes back.
+//! other. Two rules increase B for these purposes, one is a minimum against the proxy's own
+//! latency, and one reduces B.
 //!
 //! - **The window of the source's leg** ([`WINDOWS`]). The source sends at most one window in each
 //!   of its round trips. So the window must be twice what the flow carries in a round trip, and
@@ -29,7 +29,7 @@ use std::{collections::VecDeque, time::Duration};
 /// B at which a direction starts: more than the first windows of a connection need.
 pub const START: u64 = 256 * 1024;
 /// The rate that the source's window permits from the start, bytes/s. On a long leg the first round
-/// trips of a slow start need more than [`START`] before the law has seen them.
+/// trips of a slow start need more than [`START`] before they are measured.
 const FIRST_RATE: u64 = 500_000;
 /// The share of an interval for which the destination may starve although the source was held back
 /// before. The rate is then 99 % of that with an unlimited buffer, or more.
@@ -44,7 +44,7 @@ pub const WINDOWS: [u64; 3] = [2, 3, 6];
 /// quarter of B is the unsent part of the destination's queue, which has to last until the proxy
 /// runs again.
 const LATENCY: [Duration; 2] = [Duration::from_millis(30), Duration::from_millis(120)];
-/// The most that this takes, bytes: more cannot be in the caches.
+/// Upper bound of that minimum, bytes: about what the processor's caches hold.
 const MOST_FOR_LATENCY: u64 = 4 << 20;
 /// The least limit of what the pipe and the unsent part hold each, bytes.
 const IN_PASSING: u64 = 128 * 1024;
@@ -200,16 +200,16 @@ impl Interval {
     }
 }
 
-/// The smallest B whose receive queue has a window of `window` bytes at the worst overhead. The pipe
-/// and the destination's queue have at most `in_passing` bytes each, and a quarter of B.
+/// The smallest B with a window of `window` bytes at the worst overhead. The pipe and the
+/// destination's queue have at most `in_passing` bytes each, and at most a quarter of B.
 fn buffer_for_window(window: u64, in_passing: u64) -> u64 {
     let receive = (window as f64 * OVERHEAD) as u64;
     (receive * 2).min(receive + 2 * in_passing)
 }
 
 impl BufferLaw {
-    /// For a direction whose B stays within `limits`, from this sample on. `spare` is how much B may
-    /// exceed [`START`] now, bytes.
+    /// The law of a direction, from this sample on. B stays within `limits`. `spare`: by how many
+    /// bytes B may exceed [`START`] now.
     pub fn new(limits: BufferLimits, first: BufferSample, spare: u64) -> Self {
         let window = FIRST_RATE as f64 * first.source_rtt.as_secs_f64();
         let most = limits.most.min(START.saturating_add(spare));
@@ -306,7 +306,7 @@ impl BufferLaw {
         if limits { buffer_for_window(per_round * windows, self.in_passing()) } else { 0 }
     }
 
-    /// How much of the content was of no use in the interval that ends, bytes.
+    /// The part of the content that was not needed in the interval that ends, bytes.
     fn excess(&self, sample: &BufferSample, span: Duration) -> u64 {
         let Interval { least, most, starved, .. } = self.interval;
         if starved > Duration::ZERO || sample.at < self.settled {

@@ -23,10 +23,10 @@ type Mac = CtOutput<Hmac<Sha256>>;
 
 /// A token, and the cookie that stands for it in a browser.
 ///
-/// A browser sends its cookies to every port of a host (RFC 6265, 8.5). So the cookie has neither
-/// the token, which other services of the host would get, nor a name that pages with other tokens
-/// have too, which would replace it. Both its name and its value are MACs whose key is the token.
-/// The page's port does not tell pages apart: through tunnels a browser knows it by another one.
+/// A browser sends its cookies to every port of a host (RFC 6265, 8.5). Other services of the host
+/// would get a token in a cookie, and pages with other tokens would replace a cookie of the same
+/// name. So name and value of the cookie are MACs with the token as their key. The port is not a
+/// part of the name, because a browser behind a tunnel uses another one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     /// MACs of the token and of the cookie's value: `CtOutput` compares in constant time.

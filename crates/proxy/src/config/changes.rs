@@ -91,14 +91,9 @@ pub struct ReloadReport {
     /// Why nothing of it has been applied; absent: all has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// The proxy is still at it, so that it is not known what has been applied. The log tells.
-    #[serde(default, skip_serializing_if = "is_false")]
+    /// The reload has not ended yet, so that it is not known what will be applied: see the log.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 /// A configuration as it applies and as it is shown.

@@ -62,8 +62,8 @@ impl Takeovers {
     }
 }
 
-/// Waits for the end of the next proxy while this one drains, so that the service manager sees it: a
-/// process that its parent does not wait for remains.
+/// Waits for the end of the next proxy while this one drains. Otherwise it would remain as a
+/// zombie, and the service manager would not notice its end.
 fn watch(mut next: Child) {
     let wait = move || match next.wait() {
         Ok(status) if !status.success() => tracing::error!("the process that has taken over has ended: {status}"),

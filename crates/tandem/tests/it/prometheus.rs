@@ -105,7 +105,7 @@ fn page(routed: &Routed) -> String {
 }
 
 /// Starts the far end of a bond on the server, and the proxy on the router: with the bond, a link
-/// whose capacity is in a file, an experiment, and flow records.
+/// with its capacity in a file, an experiment, and flow records.
 fn start_proxies(routed: &Routed) -> [Daemon; 2] {
     let key = routed.path("bond.key");
     fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();

@@ -1,4 +1,4 @@
-"""NewReno over losses and delays, end to end and split, by ns-3: `STUDY FIRST LAST LOSSES DELAYS ATTRIBUTE=VALUE…`."""
+"""NewReno over losses and delays by ns-3: `STUDY FIRST LAST LOSSES DELAYS ATTRIBUTE=VALUE…`."""
 
 import importlib.metadata
 import json
