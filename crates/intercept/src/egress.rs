@@ -8,28 +8,27 @@
 //! interface, it stays, and the monitor computes the queue that there would be at the configured
 //! capacity. An estimated capacity is not shaped to: the queue is where the bottleneck is.
 
+mod settings;
+mod shaper;
+
 use crate::{
     capacity::{CapacityFileError, CapacitySource},
-    leg::{self, LegProfile},
     link_view::LinkView,
-    policy::{Interface, NamedProfile},
-    routes::{Device, Routes},
+    policy::NamedProfile,
 };
 use kernel::{LinkId, LinkRecord, Monitor, MonitorSettings, WatchMode};
+use settings::{FoundLinks, LinkProfile, LinkSettings};
+use shaper::{shape_to, tc, unshape, wire_rate};
 use std::{
     collections::BTreeMap,
     io, mem,
-    net::Ipv4Addr,
-    process::{Command, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::{Duration, Instant, SystemTime},
 };
 use units::Rate;
 
-/// The handle of the shaper. The priority of the proxy's packets selects its class 1.
-const HANDLE: u32 = leg::SHAPED >> 16;
-/// How often files with capacities are read.
+/// How often files with capacities and the list of interfaces are read.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Why a link could not be set up as its profile says.
@@ -61,8 +60,8 @@ pub enum EgressError {
         /// The file, the reason and the cure.
         why: CapacityFileError,
     },
-    /// The thread that reads the files could not be started.
-    #[error("cannot start the thread that follows the files with capacities: {0}")]
+    /// The thread that reads the files and watches the interfaces could not be started.
+    #[error("cannot start the thread that follows links and the files with their capacities: {0}")]
     Follow(io::Error),
     /// There is no such interface.
     #[error("{leg}: there is no interface {link:?} in this network namespace: correct the name (`ip link`)")]
@@ -96,11 +95,10 @@ pub enum EgressError {
 #[derive(Debug)]
 pub struct Egress {
     links: Arc<Mutex<WatchedLinks>>,
-    /// Reads the files with capacities, once there are any.
-    follower: Option<Follower>,
+    _follower: Follower,
 }
 
-/// A thread that has the links follow their files until it is dropped.
+/// A thread that has the links follow their interfaces and files until it is dropped.
 #[derive(Debug)]
 struct Follower {
     stop: Option<mpsc::Sender<()>>,
@@ -110,7 +108,11 @@ struct Follower {
 #[derive(Debug)]
 struct WatchedLinks {
     monitor: Monitor,
+    /// What is configured, whether the interfaces are there or not.
+    profiles: Vec<LinkProfile>,
     links: BTreeMap<String, WatchedLink>,
+    /// Why the links could not follow their interfaces when these were last listed.
+    trouble: Option<String>,
 }
 
 #[derive(Debug)]
@@ -120,20 +122,14 @@ struct WatchedLink {
     mode: WatchMode,
     /// The present capacity; `None`: it is estimated.
     rate: Option<Rate>,
+    /// The shaper and the monitor are set up.
+    complete: bool,
     /// Why its file could not be used when it was last read.
     failure: Option<String>,
     /// When its file was last modified, as far as it could be used.
     modified: Option<SystemTime>,
     /// When `views` last read its record, and the bytes that had left by then.
     last: Option<(Instant, u64)>,
-}
-
-/// A link as profiles configure it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct LinkSettings {
-    device: Device,
-    capacity: CapacitySource,
-    shape: bool,
 }
 
 impl Egress {
@@ -143,7 +139,7 @@ impl Egress {
     /// # Errors
     /// The first link that could not be set up.
     pub fn try_out<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<String, EgressError> {
-        let configured = configured_links(profiles)?;
+        let configured = FoundLinks::of(&LinkProfile::of(profiles)?)?.allowing(LinkProfile::has_patterns)?;
         let links = configured.iter().map(|link| link.device.name.as_str()).collect::<Vec<_>>().join(", ");
         Monitor::new().map_err(|why| EgressError::Watch { link: links.clone(), why: why.into() })?;
         configured.iter().try_for_each(|link| {
@@ -151,43 +147,47 @@ impl Egress {
             link.capacity.rate().map(drop).map_err(file)
         })?;
         configured.iter().try_for_each(|link| tc(&link.device.name, &["qdisc", "show", "dev", &link.device.name, "root"]).map(drop))?;
-        Ok(links)
+        Ok(if links.is_empty() { "none is there yet".into() } else { links })
     }
 
     /// Shapes and monitors the links that profiles configure. `None` if no profile has a capacity.
+    /// An interface that is created again later, or that appears and matches a pattern, is set up
+    /// then.
     ///
     /// # Errors
     /// The first link that could not be set up. What was set up before is removed.
     pub fn of<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<Option<Self>, EgressError> {
-        let configured = configured_links(profiles)?;
-        if configured.is_empty() {
+        let profiles = LinkProfile::of(profiles)?;
+        if profiles.is_empty() {
             return Ok(None);
         }
+        let configured = FoundLinks::of(&profiles)?.allowing(LinkProfile::has_patterns)?;
         let links = configured.iter().map(|link| link.device.name.as_str()).collect::<Vec<_>>().join(", ");
         let monitor = Monitor::new().map_err(|why| EgressError::Watch { link: links, why: why.into() })?;
-        let links = Arc::new(Mutex::new(WatchedLinks { monitor, links: BTreeMap::new() }));
-        let mut egress = Egress { links, follower: None };
-        egress.lock().set(configured)?;
-        egress.follow()?;
-        Ok(Some(egress))
+        let mut links = WatchedLinks { monitor, profiles, links: BTreeMap::new(), trouble: None };
+        links.set(configured)?;
+        let links = Arc::new(Mutex::new(links));
+        Ok(Some(Egress { _follower: Follower::start(links.clone())?, links }))
     }
 
-    /// Replaces the configuration of the links. It applies to existing flows at once.
+    /// Replaces the configuration of the links. It applies to existing flows at once. A link that
+    /// was configured before may be without its interface now.
     ///
     /// # Errors
     /// The first link that could not be set up. All links then keep their previous configuration.
     pub fn change<'a>(&mut self, profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<(), EgressError> {
-        let configured = configured_links(profiles)?;
-        {
-            let mut links = self.lock();
-            let before = links.links.values().map(|watched| watched.settings.clone()).collect();
-            links.set(configured).inspect_err(|_| {
-                if let Err(why) = links.set(before) {
-                    tracing::error!("cannot restore the previous configuration of the links: {why}");
-                }
-            })?;
-        }
-        self.follow()
+        let profiles = LinkProfile::of(profiles)?;
+        let mut links = self.lock();
+        let was_configured = |profile: &LinkProfile| links.profiles.iter().any(|known| known.is_for_same_links(profile));
+        let configured = FoundLinks::of(&profiles)?.allowing(|profile| profile.has_patterns() || was_configured(profile))?;
+        let before = links.links.values().map(|watched| watched.settings.clone()).collect();
+        links.set(configured).inspect_err(|_| {
+            if let Err(why) = links.set(before) {
+                tracing::error!("cannot restore the previous configuration of the links: {why}");
+            }
+        })?;
+        links.profiles = profiles;
+        Ok(())
     }
 
     /// The present state of each link. Rates are means since the previous call.
@@ -204,23 +204,20 @@ impl Egress {
     fn lock(&self) -> MutexGuard<'_, WatchedLinks> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Starts the thread that follows files, if there are any and it does not run.
-    fn follow(&mut self) -> Result<(), EgressError> {
-        if self.follower.is_some() || self.lock().files().is_empty() {
-            return Ok(());
-        }
+impl Follower {
+    fn start(links: Arc<Mutex<WatchedLinks>>) -> Result<Self, EgressError> {
         let (stop, stopped) = mpsc::channel();
-        let links = self.links.clone();
         // The thread is in the network namespace of this one.
         let work = move || {
             while stopped.recv_timeout(FOLLOW_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+                follow_interfaces(&links);
                 follow_files(&links);
             }
         };
         let thread = thread::Builder::new().name("tandem-capacity".into()).spawn(work).map_err(EgressError::Follow)?;
-        self.follower = Some(Follower { stop: Some(stop), thread: Some(thread) });
-        Ok(())
+        Ok(Follower { stop: Some(stop), thread: Some(thread) })
     }
 }
 
@@ -231,6 +228,15 @@ impl Drop for Follower {
             let _ = thread.join();
         }
     }
+}
+
+/// Sets up the links whose interfaces have been created, again or for the first time, and ends those
+/// of interfaces that are gone.
+fn follow_interfaces(links: &Mutex<WatchedLinks>) {
+    let lock = || links.lock().unwrap_or_else(PoisonError::into_inner);
+    let profiles = lock().profiles.clone();
+    let found = FoundLinks::of(&profiles);
+    lock().take_interfaces(&profiles, found);
 }
 
 /// Reads the files with capacities, and applies what has changed. The files are read without the
@@ -246,22 +252,55 @@ fn follow_files(links: &Mutex<WatchedLinks>) {
 
 impl WatchedLinks {
     fn set(&mut self, configured: Vec<LinkSettings>) -> Result<(), EgressError> {
-        let stays = |link: &String| configured.iter().any(|settings| settings.device.name == *link);
-        let gone: Vec<String> = self.links.keys().filter(|link| !stays(link)).cloned().collect();
-        for link in gone {
+        for link in self.without(&configured) {
             self.release(&link);
         }
-        for settings in configured {
-            let known = self.links.get(&settings.device.name).filter(|known| known.settings.capacity == settings.capacity);
-            let rate = match (settings.capacity.rate(), known) {
-                (Ok(rate), _) => rate,
-                // A file that cannot be used now has been used before: `take_rate` warns of it.
-                (Err(_), Some(known)) => known.rate,
-                (Err(why), None) => return Err(EgressError::CapacityFile { leg: settings.device.name.clone(), why }),
-            };
-            self.apply(settings, rate)?;
+        configured.into_iter().try_for_each(|settings| self.set_up(settings))
+    }
+
+    /// The names of watched links that are not among these.
+    fn without(&self, configured: &[LinkSettings]) -> Vec<String> {
+        let stays = |link: &String| configured.iter().any(|settings| settings.device.name == *link);
+        self.links.keys().filter(|link| !stays(link)).cloned().collect()
+    }
+
+    fn set_up(&mut self, settings: LinkSettings) -> Result<(), EgressError> {
+        let known = self.links.get(&settings.device.name).filter(|known| known.settings.capacity == settings.capacity);
+        let rate = match (settings.capacity.rate(), known) {
+            (Ok(rate), _) => rate,
+            // A file that cannot be used now has been used before: `take_rate` warns of it.
+            (Err(_), Some(known)) => known.rate,
+            (Err(why), None) => return Err(EgressError::CapacityFile { leg: settings.device.name.clone(), why }),
+        };
+        self.apply(settings, rate)
+    }
+
+    /// Takes the present interfaces of these profiles.
+    fn take_interfaces(&mut self, profiles: &[LinkProfile], found: Result<FoundLinks, EgressError>) {
+        // The configuration may have changed meanwhile.
+        if self.profiles != *profiles {
+            return;
         }
-        Ok(())
+        let followed = found.and_then(|found| {
+            for link in self.without(&found.links) {
+                tracing::warn!("{link}: the interface is gone; its capacity applies again once it is back");
+                self.release(&link);
+            }
+            found.links.into_iter().try_for_each(|settings| match self.links.get(&settings.device.name) {
+                Some(known) if known.complete && known.settings == settings => Ok(()),
+                _ => {
+                    let link = settings.device.name.clone();
+                    self.set_up(settings)?;
+                    tracing::info!("{link}: the interface is there, or has changed, and has its capacity again");
+                    Ok(())
+                }
+            })
+        });
+        let trouble = followed.err().map(|why| why.to_string());
+        if let Some(why) = trouble.as_ref().filter(|_| trouble != self.trouble) {
+            tracing::error!("{why}; trying again");
+        }
+        self.trouble = trouble;
     }
 
     /// Shapes and monitors a link for this capacity; `None`: it is estimated.
@@ -274,11 +313,21 @@ impl WatchedLinks {
             Some(wire) if settings.shape => shape_to(&device, wire)?,
             _ => unshape(&device),
         };
-        let last = self.links.get(&device.name).and_then(|watched| watched.last);
+        let before = self.links.remove(&device.name);
+        // Another interface had the name. The kernel has detached the monitor from it.
+        if let Some(before) = before.as_ref().filter(|before| before.id != id) {
+            self.monitor.forget(before.id);
+        }
+        let last = before.filter(|before| before.id == id).and_then(|before| before.last);
         // Inserted before the monitor is attached, so that `release` removes both on an error.
         let modified = settings.capacity.modified();
-        self.links.insert(device.name.clone(), WatchedLink { settings, id, mode, rate, failure: None, modified, last });
-        self.monitor.watch(id, MonitorSettings { capacity, overhead: device.overhead, watch: mode }).map_err(failed)
+        let watched = WatchedLink { settings, id, mode, rate, complete: false, failure: None, modified, last };
+        self.links.insert(device.name.clone(), watched);
+        self.monitor.watch(id, MonitorSettings { capacity, overhead: device.overhead, watch: mode }).map_err(failed)?;
+        if let Some(watched) = self.links.get_mut(&device.name) {
+            watched.complete = true;
+        }
+        Ok(())
     }
 
     /// Links that take their capacity from a file, each with its file.
@@ -298,10 +347,16 @@ impl WatchedLinks {
         match read {
             Ok(rate) if rate == watched.rate => (watched.failure, watched.modified) = (None, source.modified()),
             Ok(rate) => {
-                let settings = watched.settings.clone();
+                let (settings, failure) = (watched.settings.clone(), watched.failure.take());
                 tracing::debug!("{link}: capacity {}", rate.map_or_else(String::new, |rate| rate.to_string()));
                 if let Err(why) = self.apply(settings, rate) {
-                    tracing::error!("{link}: cannot change the capacity: {why}");
+                    let why = format!("cannot change the capacity: {why}");
+                    if failure.as_ref() != Some(&why) {
+                        tracing::error!("{link}: {why}");
+                    }
+                    if let Some(watched) = self.links.get_mut(link) {
+                        watched.failure = Some(why);
+                    }
                 }
             }
             Err(why) => {
@@ -325,6 +380,8 @@ impl WatchedLinks {
     }
 
     fn leave(&mut self) {
+        // Interfaces are not followed any more.
+        self.profiles.clear();
         for (_, watched) in mem::take(&mut self.links) {
             self.monitor.forget(watched.id);
         }
@@ -376,101 +433,4 @@ fn view(link: &str, watched: &WatchedLink, record: &LinkRecord, egress: f64) -> 
         share_flows: record.share.flows,
         share_scale: f64::from(record.share.scale) / 65536.0,
     }
-}
-
-/// The links for which profiles have a capacity.
-fn configured_links<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<Vec<LinkSettings>, EgressError> {
-    let mut configured: Vec<LinkSettings> = Vec::new();
-    for (leg, profile, chosen_by) in profiles {
-        let Some(capacity) = &profile.capacity else { continue };
-        for device in devices_of(&leg, profile, chosen_by, capacity)? {
-            let shape = profile.shape.unwrap_or(*capacity != CapacitySource::Auto);
-            let link = LinkSettings { device, capacity: capacity.clone(), shape };
-            match configured.iter().find(|known| known.device == link.device) {
-                None => configured.push(link),
-                Some(known) if *known == link => {}
-                Some(_) => return Err(EgressError::Contradiction { leg, link: link.device.name }),
-            }
-        }
-    }
-    Ok(configured)
-}
-
-/// The interfaces that have a profile's capacity: the one that it names, those it is chosen by, or
-/// that of the default route.
-fn devices_of(leg: &str, profile: &LegProfile, chosen_by: &[Interface], capacity: &CapacitySource) -> Result<Vec<Device>, EgressError> {
-    let which = |why: &str| EgressError::WhichLink { leg: leg.to_owned(), capacity: capacity.clone(), why: why.to_owned() };
-    let routes = Routes::open().map_err(|why| which(&format!("the kernel does not list its interfaces: {why}")))?;
-    let mut devices = routes.devices().map_err(|why| which(&format!("the kernel does not list its interfaces: {why}")))?;
-    if let Some(link) = &profile.link {
-        devices.retain(|device| device.name == *link);
-        return if devices.is_empty() { Err(EgressError::NoLink { leg: leg.to_owned(), link: link.clone() }) } else { Ok(devices) };
-    }
-    if !chosen_by.is_empty() {
-        devices.retain(|device| chosen_by.iter().any(|interface| interface.matches(&device.name)));
-        return if devices.is_empty() { Err(which("none of the interfaces that the profile is for exists")) } else { Ok(devices) };
-    }
-    // Any address that is not one of this host. No packet is sent to it.
-    let anywhere = Ipv4Addr::new(192, 88, 99, 1);
-    let default = routes.interface_to(anywhere.into());
-    devices.retain(|device| Some(&device.name) == default.as_ref());
-    if devices.is_empty() { Err(which("the profile names no interface, and there is no default route")) } else { Ok(devices) }
-}
-
-/// Converts a rate of IP to bytes/s on the wire, for full-sized packets.
-fn wire_rate(rate: Rate, device: &Device) -> u64 {
-    let wire = u128::from(rate.bits_per_s()) * u128::from(device.mtu + device.overhead) / u128::from(device.mtu.max(1)) / 8;
-    u64::try_from(wire).unwrap_or(u64::MAX)
-}
-
-/// Shapes the proxy's packets on an interface to `wire` bytes/s, unless the operator has configured
-/// a queueing discipline there.
-fn shape_to(device: &Device, wire: u64) -> Result<WatchMode, EgressError> {
-    let link = device.name.as_str();
-    let handle = format!("{HANDLE:x}:");
-    let root = tc(link, &["qdisc", "show", "dev", link, "root"])?;
-    let mut words = root.split_whitespace().skip(1);
-    let (kind, there) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    // Handle 0: marks the kernel's default. No handle means noqueue.
-    if there == handle {
-        tracing::debug!("{link}: takes over the existing shaper");
-    } else if there == "0:" || there.is_empty() {
-        tc(link, &["qdisc", "replace", "dev", link, "root", "handle", &handle, "htb", "default", "0"])?;
-    } else {
-        tracing::info!("{link} has a queueing discipline already ({kind}), which stays: the proxy does not shape its packets there");
-        return Ok(WatchMode::Virtual);
-    }
-    let (class, rate) = (format!("{handle}1"), format!("{}bit", wire * 8));
-    // At least two full packets, but not much more: a burst would fill the queue of the next hop.
-    let burst = (wire / 1000).max(u64::from(device.mtu) * 2).to_string();
-    let arguments = ["class", "replace", "dev", link, "parent", &handle, "classid", &class, "htb", "rate", &rate, "burst", &burst];
-    tc(link, &[&arguments[..], &["cburst", &burst]].concat())?;
-    // TCP bounds the queue itself: it lets at most two packets of a flow, or those of a
-    // millisecond, into the queues of its own host (TCP small queues). A drop here would only cause
-    // a retransmission. So the limit has room for a thousand flows that start together.
-    let (queue, limit) = (format!("{:x}:", HANDLE + 1), (wire / 2).max(4 << 20).to_string());
-    tc(link, &["qdisc", "replace", "dev", link, "parent", &class, "handle", &queue, "bfifo", "limit", &limit])?;
-    Ok(WatchMode::Qdisc)
-}
-
-/// Removes the shaper, which may be that of a killed proxy.
-fn unshape(device: &Device) -> WatchMode {
-    let link = device.name.as_str();
-    let root = tc(link, &["qdisc", "show", "dev", link, "root"]).unwrap_or_default();
-    if root.split_whitespace().nth(2) == Some(&format!("{HANDLE:x}:")) {
-        let _ = tc(link, &["qdisc", "del", "dev", link, "root"]);
-    }
-    WatchMode::Virtual
-}
-
-fn tc(link: &str, arguments: &[&str]) -> Result<String, EgressError> {
-    let failed = |why: String| EgressError::Shape { link: link.to_owned(), arguments: arguments.join(" "), why };
-    let output = Command::new("tc").args(arguments).stdin(Stdio::null()).output().map_err(|why| {
-        let cure = if why.kind() == io::ErrorKind::NotFound { "; install it (Debian package iproute2)" } else { "" };
-        failed(format!("{why}{cure}"))
-    })?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    Err(failed(String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("it gave no reason").to_owned()))
 }

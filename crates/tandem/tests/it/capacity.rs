@@ -154,6 +154,41 @@ fn a_capacity_in_a_file_is_followed_and_the_last_one_stays() {
     wait_until("the proxy has read the file again", || capacity() == 4_000_000);
 }
 
+/// What a modem does that connects again.
+#[test]
+fn an_interface_that_is_created_again_has_its_capacity_again() {
+    let test = "an_interface_that_is_created_again_has_its_capacity_again";
+    if skip(test, &["nft", "ip", "tc"]) || no_controllers(test) {
+        return;
+    }
+    let routed = Routed::new();
+    let create = |name: &str| {
+        let line = format!("link add {name} type veth peer name peer-{name}");
+        routed.router.ip(&[line, format!("link set {name} up"), format!("link set peer-{name} up")]).unwrap();
+    };
+    let shaped = || {
+        let links = routed.status().links.into_iter().filter(|link| link.shaped);
+        links.map(|link| (link.link, link.capacity_bps)).collect::<Vec<_>>()
+    };
+    create("ppp0");
+    let text = "threads = 1\n[[leg]]\ninterface = \"ppp*\"\ncontrol = \"share\"\ncapacity = \"5Mbit\"\n";
+    let mut proxy = routed.configured(text);
+    let first = vec![("ppp0".to_owned(), 5_000_000)];
+    assert_eq!(shaped(), first);
+    for _ in 0..2 {
+        routed.router.ip(&["link del ppp0".into()]).unwrap();
+        wait_until("the link has gone with its interface", || routed.status().links.is_empty());
+        create("ppp0");
+        wait_until("the link is back", || shaped() == first);
+    }
+    create("ppp1");
+    wait_until("the second interface of the pattern has its capacity", || shaped().len() == 2);
+    proxy.signal("TERM");
+    assert!(proxy.0.wait().unwrap().success());
+    let left = routed.router.command("tc").args(["qdisc", "show"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&left.stdout).contains("7a6d:"), "{left:?}");
+}
+
 #[test]
 fn an_unknown_capacity_is_estimated() {
     let test = "an_unknown_capacity_is_estimated";
