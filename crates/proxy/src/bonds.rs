@@ -12,7 +12,7 @@ use crate::{
 };
 use intercept::{
     Routes,
-    leg::{LegProfile, Shares},
+    leg::{self, LegProfile, Shares},
 };
 use multipath::{BondConfig, BondHost, Bonds, ClientReply, Preface, StreamStart, Target};
 use relay::{Ending, FlowRecord, FlowStats, Readiness, Scratch};
@@ -22,7 +22,7 @@ use std::{
     net::SocketAddr,
     rc::Rc,
     sync::{Arc, LazyLock, mpsc},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Opens the bond of a configuration; none: the configuration has no bond.
@@ -88,8 +88,9 @@ impl BondHost for ProxyHost {
     }
 
     fn look_up(&self, name: String, port: u16, stream: usize, serial: u64) {
+        let (worker, origin, until) = (self.worker, LookupOrigin::Stream(stream), Instant::now() + self.config.connect_timeout);
         // The resolver ends only with the proxy.
-        let _ = self.lookups.send(NameLookup { name, port, worker: self.worker, origin: LookupOrigin::Stream(stream), serial });
+        let _ = self.lookups.send(NameLookup { name, port, worker, origin, serial, until });
     }
 }
 
@@ -140,6 +141,10 @@ impl StreamCarrier for BondCarrier {
 
     fn begin(&mut self, start: ConnectionStart, to: RequestedServer) -> Result<(), Ending> {
         let ConnectionStart { near, client, preface, already_read, socks, .. } = start;
+        // The listener has prepared it for a B that follows the flow; that of a bond's legs is fixed.
+        if let Some(shares) = self.host.shares().filter(|_| self.host.config.auto_buffer) {
+            leg::bound_receive(&near, shares.receive).map_err(|why| Ending::NearFailed(why.kind()))?;
+        }
         let to = match to {
             RequestedServer::Address(address) => Target::Address(address),
             RequestedServer::Name(name, port) => Target::Name(name, port),

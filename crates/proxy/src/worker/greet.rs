@@ -163,6 +163,7 @@ impl Worker {
                 worker: self.context.number,
                 origin: LookupOrigin::Client(slot),
                 serial: pending.serial,
+                until: self.scratch.now + self.config.connect_timeout,
             });
             return;
         }
