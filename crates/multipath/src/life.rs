@@ -25,6 +25,7 @@ use crate::{
 };
 use bond::{Frame, NoMemory, OpenReply, OpenRequest, ResetReason, StreamError, Target};
 use intercept::{
+    canonical,
     leg::{self, Shares},
     sys,
 };
@@ -344,7 +345,7 @@ impl BondedConnection {
             return Ok(None);
         };
         self.stream.inbound.consume(now, len as u64);
-        (self.client, self.state) = (client, BondedState::Dialling);
+        (self.client, self.state) = (canonical(client), BondedState::Dialling);
         Ok(Some(to))
     }
 

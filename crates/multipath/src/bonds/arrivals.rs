@@ -199,7 +199,7 @@ impl Bonds {
         let slot = match self.by_id.get(&id) {
             Some(slot) => *slot,
             None if known && self.host.took_over() && !self.past.contains(&id) => {
-                self.entries.release(index);
+                self.entries.remove(index);
                 return;
             }
             None if known || self.draining || self.past.contains(&id) => {
