@@ -1,11 +1,8 @@
 //! A leg: one of the two TCP connections of a split connection. How it is tuned by its profile, and
 //! how it is dialled.
 
-use crate::{
-    capacity::CapacitySource,
-    receive_bound::{bound_receive, bound_receive_at_first},
-    sys,
-};
+pub use crate::receive_bound::bound_receive;
+use crate::{capacity::CapacitySource, receive_bound::bound_receive_at_first, sys};
 use rustix::fd::AsFd;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
@@ -314,7 +311,11 @@ pub fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -> io::R
         bound_receive(socket, bytes.0 as usize)?;
     }
     if let Some(bytes) = profile.not_sent {
-        socket.set_tcp_notsent_lowat(u32::try_from(bytes.0).unwrap_or(u32::MAX))?;
+        let limit = u32::try_from(bytes.0).unwrap_or(u32::MAX);
+        // `prepare` has set the share of a small B, which holds if it is less: otherwise the kernel
+        // would report room that the relay may not use. Zero: not set.
+        let share = Some(socket.tcp_notsent_lowat()?).filter(|share| *share > 0);
+        socket.set_tcp_notsent_lowat(share.map_or(limit, |share| share.min(limit)))?;
     }
     if let Some(idle) = profile.keepalive {
         let (idle, probe) = (idle.duration().max(Duration::from_secs(1)), idle.duration() / 4);

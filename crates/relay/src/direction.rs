@@ -44,7 +44,7 @@ pub enum RelayFault {
     Source(io::Error),
     /// The socket that is written to.
     Destination(io::Error),
-    /// Neither: the process could not open a pipe.
+    /// Neither: bytes in a pipe could not be read.
     Own,
 }
 
@@ -165,7 +165,7 @@ impl Direction {
     /// Moves bytes from `source` to `destination` until one of them blocks or the turn is used up.
     ///
     /// # Errors
-    /// [`RelayFault`]: an error of either socket, or no descriptor was left for a pipe.
+    /// [`RelayFault`]: an error of either socket, or of a pipe.
     pub fn pump(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<Pumped, RelayFault> {
         if !destination.writable || (self.in_hand() == 0 && (self.ended || !source.readable)) {
             self.leave(source, destination)?;
@@ -274,7 +274,14 @@ impl Direction {
         scratch.lent -= usize::from(kept.is_some());
         let pipe = match kept {
             Some(pipe) => pipe,
-            None => scratch.take_pipe().map_err(|_| RelayFault::Own)?,
+            None => match scratch.take_pipe() {
+                Ok(pipe) => pipe,
+                // No descriptor or memory is left for one: this read is copied.
+                Err(_) => {
+                    self.mode = RelayMode::Messages;
+                    return Ok(());
+                }
+            },
         };
         if self.in_pipe == 0 {
             source.resume_receive().map_err(RelayFault::Source)?;

@@ -217,7 +217,10 @@ mod tests {
 
     /// A leg of this profile, for B of 4 MiB, its shares, and its peer.
     fn leg_of(profile: &LegProfile) -> (PlainLeg, Shares, TcpStream) {
-        let shares = Shares::of(4 << 20);
+        leg_with(profile, Shares::of(4 << 20))
+    }
+
+    fn leg_with(profile: &LegProfile, shares: Shares) -> (PlainLeg, Shares, TcpStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let socket = Socket::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
         leg::prepare(&socket, Some(shares)).unwrap();
@@ -242,5 +245,15 @@ mod tests {
         assert_eq!(unsent, 4 << 10);
         let higher = LegProfile { receive_buffer: Some(Bytes(16 << 20)), not_sent: Some(Bytes(16 << 20)), ..LegProfile::default() };
         assert_eq!(bounds_of(&higher), (by_share, shares.unsent, shares));
+    }
+
+    #[test]
+    fn a_profile_does_not_raise_the_unsent_share_of_a_small_buffer() {
+        let small = Shares::of(128 << 10);
+        for (limit, expected) in [(256 << 10, small.unsent), (4 << 10, 4 << 10)] {
+            let profile = LegProfile { not_sent: Some(Bytes(limit)), ..LegProfile::default() };
+            let (leg, ..) = leg_with(&profile, small);
+            assert_eq!(leg.socket.tcp_notsent_lowat().unwrap() as usize, expected);
+        }
     }
 }
