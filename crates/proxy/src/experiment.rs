@@ -4,6 +4,7 @@
 //! The firewall chooses and reports packets (`intercept::rules`). A thread reads them and follows
 //! the `connections`; `results` adds their times up, `estimate` compares the groups.
 
+mod clock;
 mod connections;
 mod estimate;
 mod results;
@@ -14,6 +15,7 @@ pub(crate) use results::Results;
 pub use results::{ExperimentRow, GroupCounts, GroupView, destination_prefix};
 
 use crate::worker::sys;
+use clock::ClockSteps;
 use connections::Connections;
 use intercept::{ExperimentShare, PacketLog, Reading};
 use rustix::{
@@ -175,9 +177,14 @@ fn measure(state: &Mutex<State>, is_over: &AtomicBool, waker: &OwnedFd) -> io::R
         }
     };
     lock(state).failure = None;
-    let mut swept = Instant::now();
+    let (mut swept, mut clock) = (Instant::now(), ClockSteps::new());
     while !is_over.load(Relaxed) {
         log.wait(waker.as_fd(), SWEEP)?;
+        if clock.has_stepped() {
+            let mut state = lock(state);
+            let State { connections, results, .. } = &mut *state;
+            connections.abandon(|group, event| results.add(group, event));
+        }
         loop {
             let mut state = lock(state);
             let State { connections, results, .. } = &mut *state;

@@ -14,6 +14,7 @@ use super::{RulesError, TABLE, nft};
 use crate::runtime_dir::{Access, ClaimError, ClaimedSocket, RuntimeDirs};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 use std::{
@@ -293,8 +294,11 @@ impl Owner {
         let (begun, mut said) = (Instant::now(), String::new());
         while !said.contains(&format!("\n{end}\n")) {
             let left = ANSWER_TIMEOUT.saturating_sub(begun.elapsed());
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: 0 };
-            let ready = poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], Some(&timeout)).map_err(|why| lost(&why))?;
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let ready = match poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], Some(&timeout)) {
+                Err(Errno::INTR) => continue,
+                ready => ready.map_err(|why| lost(&why))?,
+            };
             let mut part = [0; 4096];
             match if ready == 0 { Ok(0) } else { self.answers.read(&mut part) } {
                 Ok(0) => return Err(lost(&if ready == 0 { "it has not answered in time" } else { "it has ended" })),

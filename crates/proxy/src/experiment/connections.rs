@@ -275,6 +275,14 @@ impl Connections {
         }
     }
 
+    /// Stops following all connections, since the clock was set: the times of their next packets
+    /// would not fit the earlier ones.
+    pub(super) fn abandon(&mut self, mut tell: impl FnMut(Group, Event)) {
+        for (_, connection) in self.open.drain() {
+            tell(connection.group, Event::Ended(Ended::Unfinished));
+        }
+    }
+
     /// Stops following connections of which nothing was seen for long. Call it from time to time.
     pub(super) fn sweep(&mut self, now: Duration, mut tell: impl FnMut(Group, Event)) {
         self.open.retain(|_, connection| {

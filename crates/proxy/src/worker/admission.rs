@@ -82,7 +82,9 @@ impl Worker {
     pub(super) fn after_end(&mut self) {
         if self.full {
             self.update_full();
-        } else if self.listeners_paused {
+        }
+        // With a gate, a full worker goes on accepting what the firewall has let through.
+        if self.listeners_paused && (!self.full || self.context.gate.is_some()) {
             self.pause_listeners(false);
         }
     }
