@@ -176,7 +176,7 @@ impl SetupCommand {
             nat: ask.one(self.nat, nat, |terminal| terminal.nat(&found.nat, nat))?,
             clients: ask.one(self.clients.clone(), clients.clone(), |terminal| terminal.clients(&clients))?.0,
             metrics: ask.one(self.metrics, Metrics(Some(detect::METRICS)), Terminal::metrics)?.0,
-            controller: intercept::available_controllers().into_iter().find(|name| name == "bbr"),
+            controller: kernel::has_congestion_control("bbr").then(|| "bbr".into()),
             local: found.suggested_clients(&long_link.0),
             addresses: found.addresses(&long_link.0),
             long_link,

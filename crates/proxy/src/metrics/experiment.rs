@@ -1,7 +1,10 @@
 //! The metrics of an experiment. Their labels are groups and size classes; destinations are in
 //! `tandem experiment` alone.
 
-use crate::experiment::{ExperimentRow, ExperimentView, Gain, GroupCounts, GroupView};
+use crate::{
+    experiment::{ExperimentRow, ExperimentView, Gain, GroupCounts, GroupView},
+    measure::SIZES,
+};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
@@ -74,7 +77,7 @@ pub(super) fn example() -> ExperimentView {
     ExperimentView {
         one_in: 50,
         groups: ["unsplit", "split"].map(group).into(),
-        rows: vec![row(None), row(Some("<10kB"))],
+        rows: [None].into_iter().chain(SIZES.map(|(size, _)| Some(size))).map(row).collect(),
         ..ExperimentView::default()
     }
 }
