@@ -34,7 +34,7 @@ demo: ## builds Tandem, and compares transfers over an emulated satellite link w
 	@$(MAKE) --no-print-directory build
 	@$(AS_ROOT) $(TANDEM) demo --page out/demo.html
 
-build:
+build: ## builds the program, in target/release
 	$(CARGO) build --release --locked
 
 check: ## runs what every commit must pass, without root: format, lints, docs and their links, unit and property tests, import cycles
@@ -64,7 +64,7 @@ three-kernels:
 	@tools/kernels/run --short --program $(TESTED)/tandem
 
 python: ## builds the wheel of the Python package into out/python, and tests it on each CPython from 3.10 on
-	@scripts/setup demo
+	@scripts/setup python
 	@scripts/python
 
 deny: ## checks licences, duplicate crates and known vulnerabilities of the dependencies (deny.toml), where cargo-deny is installed
@@ -119,13 +119,17 @@ book: ## builds the documentation as a site, in out/book
 	@scripts/setup book
 	@scripts/book
 
-install: build ## installs program, manual pages, completions and the services below PREFIX (default /usr/local)
+install: ## installs program, manual pages, documentation, completions and services below PREFIX (default /usr/local); after `make build`
+	@[ -x $(TANDEM) ] || { echo "$(TANDEM) is missing: build it first, as yourself: scripts/setup demo && make build" >&2; exit 1; }
 	install -Dm755 $(TANDEM) $(DESTDIR)$(PREFIX)/bin/tandem
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	$(TANDEM) man $(DESTDIR)$(PREFIX)/share/man/man1
-	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	$(TANDEM) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tandem
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem docs/operation.md docs/link-capacity.md docs/bond.md docs/cache.md
+	for completion in bash:bash-completion/completions/tandem zsh:zsh/site-functions/_tandem fish:fish/vendor_completions.d/tandem.fish; do \
+	file=$(DESTDIR)$(PREFIX)/share/$${completion#*:}; \
+	install -d $$(dirname $$file) && $(TANDEM) completions $${completion%%:*} > $$file || exit 1; done
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem docs/*.md
+	for part in how-to reference explanations tutorials; do \
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem/$$part docs/$$part/*.md || exit 1; done
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem/examples packaging/capacity.conf
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/tandem docs/reference/proxy.schema.json
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/tandem/grafana packaging/grafana/tandem.json
