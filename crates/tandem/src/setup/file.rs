@@ -47,7 +47,7 @@ impl Answers {
         };
         let control = match &self.controller {
             Some(name) => format!("control     = \"{name}\"          # tandem advise compares controllers\n"),
-            None => "#control    = \"bbr\"          # not loaded, and setup could not load it: modprobe tcp_bbr\n".into(),
+            None => "#control    = \"bbr\"          # cannot be loaded here: modprobe tcp_bbr\n".into(),
         };
         let nat = match self.nat {
             NatPlace::Here => "This host translates the clients' addresses there, those of the legs too.",
