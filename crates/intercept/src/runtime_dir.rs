@@ -281,9 +281,14 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// The owner of a directory. An error if other users can write to it.
+/// The owner of a directory. An error if other users can write to it. It may be a symbolic link of
+/// root's: systemd makes one where it keeps the directory of a service over a restart (`DynamicUser=`
+/// with `RuntimeDirectoryPreserve=`), to `/run/private`.
 fn owner_of(path: &Path) -> io::Result<Uid> {
-    let found = fs::symlink_metadata(path)?;
+    let mut found = fs::symlink_metadata(path)?;
+    if found.is_symlink() && found.uid() == Uid::ROOT.as_raw() {
+        found = fs::metadata(path)?;
+    }
     if !found.is_dir() {
         return Err(ErrorKind::NotADirectory.into());
     }
@@ -453,6 +458,14 @@ mod tests {
         drop(claim);
         fs::remove_dir(&own).unwrap();
         std::os::unix::fs::symlink("/tmp", &own).unwrap();
+        assert!(matches!(dirs.claim("b", Access::Owner), Err(ClaimError::NoDirectory(..))));
+        // As systemd does; a link of another user is not trusted.
+        let private = directory.path().join("private");
+        DirBuilder::new().mode(0o700).create(&private).unwrap();
+        fs::remove_file(&own).unwrap();
+        std::os::unix::fs::symlink(&private, &own).unwrap();
+        assert_eq!(dirs.claim("b", Access::Owner).is_ok(), geteuid().is_root());
+        std::os::unix::fs::lchown(&own, Some(4711), None).ok();
         assert!(matches!(dirs.claim("b", Access::Owner), Err(ClaimError::NoDirectory(..))));
     }
 

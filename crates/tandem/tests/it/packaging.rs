@@ -26,6 +26,20 @@ fn the_example_configuration_is_valid() {
     proxy::Service::read(&packaged("proxy.toml")).unwrap();
 }
 
+/// Debian's tools take the version of a package from the first entry.
+#[test]
+fn the_changelog_of_the_package_begins_with_its_version() {
+    if skip("the_changelog_of_the_package_begins_with_its_version", &["python3"]) {
+        return;
+    }
+    let root = packaged("..");
+    let program = root.join("tools/packages/debian-changelog");
+    let output = Command::new(program).arg("Somebody <a@example.net>").current_dir(root).output().unwrap();
+    let (changes, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{errors}");
+    assert!(changes.starts_with(concat!("tandem (", env!("CARGO_PKG_VERSION"), "-1) unstable;")), "{changes:.200}");
+}
+
 #[test]
 fn the_capabilities_of_the_unit_suffice() {
     if skip("the_capabilities_of_the_unit_suffice", &["nft", "ip", "setpriv"]) {
