@@ -31,7 +31,7 @@ fn bulk_data_is_copied_without_a_pipe() {
         receiver.read_to_end(&mut got).map(|_| got)
     });
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..limit.clone() }).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..limit }).unwrap();
     assert!(std::io::pipe().is_err(), "a descriptor is left");
     let (mut direction, mut scratch) = (Direction::new(Some(Shares::of(4 << 20)), Vec::new(), Vec::new()), Scratch::new());
     while !direction.finished() {

@@ -32,7 +32,7 @@ pub(crate) struct PythonStudy {
     /// Losses, and round trips
     #[arg(long, default_value_t = 12)]
     points: usize,
-    /// Seeds of the lab, and of ns-3 with corrections
+    /// Seeds of the lab, and of ns-3 beside it
     #[arg(long, default_value_t = 5)]
     lab_seeds: u64,
 }
@@ -86,7 +86,7 @@ impl PythonStudy {
         for (way, name) in ["end to end", "split"].into_iter().enumerate() {
             record.tables.push(self.goodput(name, &ours.goodput_mbps[way], &theirs.goodput_mbps[way]));
         }
-        let beside_kernel = self.beside_kernel(&ours, &theirs, record)?;
+        let beside_kernel = self.beside_kernel(&ours, record)?;
         record.tables.push(beside_kernel);
         Ok(())
     }
@@ -137,7 +137,7 @@ impl PythonStudy {
 
     /// Both programs beside the kernel's TCP on the lab, from end to end, with the shortest delay
     /// and the larger losses.
-    fn beside_kernel(&self, ours: &StudyOutput, theirs: &StudyOutput, record: &mut MeasurementRecord) -> Result<SampleTable> {
+    fn beside_kernel(&self, ours: &StudyOutput, record: &mut MeasurementRecord) -> Result<SampleTable> {
         let columns = [
             SampleColumn::new(KERNEL, "Mbit/s", 2),
             SampleColumn::new(TANDEM, "Mbit/s", 2).with(SampleStatistic::Mean),
@@ -146,7 +146,10 @@ impl PythonStudy {
             SampleColumn::new(LAW, "Mbit/s", 2),
         ];
         let mut table = SampleTable::new("beside the kernel", "loss, %", columns.to_vec());
-        let corrected = self.ns3_corrected().context("cannot play the study by ns-3 with corrections")?;
+        let shortest_delay = |program, attributes: &[&str]| self.run_with(program, &[1, self.lab_seeds], 1, attributes);
+        let theirs = shortest_delay(NS3_PROGRAM, &[]).context("cannot play the shortest delay by ns-3")?;
+        let corrected = shortest_delay(NS3_CORRECTED_PROGRAM, &NS3_CORRECTED_ATTRIBUTES)
+            .context("cannot play the shortest delay by ns-3 with corrections")?;
         let larger = self.points / 2..self.points;
         let variants = larger.clone().map(|index| kernel_variant(self.loss(index))).collect::<Result<Vec<_>>>()?;
         let lab = ScenarioRuns::of(self.lab_seeds).lab(&variants)?;
@@ -164,11 +167,6 @@ impl PythonStudy {
         }
         note_invalid(record, &lab);
         Ok(table)
-    }
-
-    /// The shortest delay by ns-3 with corrections.
-    fn ns3_corrected(&self) -> Result<StudyOutput> {
-        self.run_with(NS3_CORRECTED_PROGRAM, &[1, self.lab_seeds], 1, &NS3_CORRECTED_ATTRIBUTES)
     }
 
     /// Runs a program to its end, with these seeds.
