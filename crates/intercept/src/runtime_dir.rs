@@ -128,11 +128,14 @@ impl Drop for ClaimedSocket {
     }
 }
 
-/// A directory of sockets, and the only user that can write to it.
+/// A directory of sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RuntimeDir {
     path: PathBuf,
-    owner: Uid,
+    /// The only user that can write to it, besides root. None: it is the private directory of a
+    /// service, where root has made a link to it. Since systemd 257 such a directory is mounted with
+    /// mapped users, so that it has another owner outside of the service. Only root can go there.
+    owner: Option<Uid>,
 }
 
 /// The directories in which this process finds sockets and creates its own.
@@ -202,7 +205,7 @@ impl RuntimeDirs {
             let path = dir.path.join(self.file_name(name));
             match connect(&path) {
                 Ok(stream) => match socket_peercred(&stream) {
-                    Ok(peer) if peer.uid == dir.owner || peer.uid.is_root() => return Ok(stream),
+                    Ok(peer) if dir.owner.is_none_or(|owner| peer.uid == owner) || peer.uid.is_root() => return Ok(stream),
                     Ok(peer) => error = FindError::Impostor(path, peer.uid),
                     Err(_) => {}
                 },
@@ -257,8 +260,12 @@ impl RuntimeDirs {
 
     /// All directories in which sockets are looked for, this user's own first.
     fn directories(&self) -> Vec<RuntimeDir> {
-        let dir = |path: PathBuf| owner_of(&path).ok().map(|owner| RuntimeDir { path, owner });
-        let mut dirs: Vec<RuntimeDir> = self.own.iter().filter_map(|path| dir(path.clone())).filter(|it| it.owner == geteuid()).collect();
+        let dir = |path: PathBuf| {
+            let owner = owner_of(&path).ok()?;
+            Some(RuntimeDir { owner: (!path.is_symlink()).then_some(owner), path })
+        };
+        let is_own = |path: &&PathBuf| owner_of(path).is_ok_and(|owner| owner == geteuid());
+        let mut dirs: Vec<RuntimeDir> = self.own.iter().filter(is_own).filter_map(|path| dir(path.clone())).collect();
         // Root creates the directories below the system-wide one, and decides their owners.
         if owner_of(&self.system).is_ok_and(|owner| owner.is_root() || owner == geteuid())
             && let Ok(entries) = fs::read_dir(&self.system)
@@ -502,5 +509,10 @@ mod tests {
         // A user that may not connect gets an error that says so.
         let _own = dirs.claim("c", Access::Owner).unwrap();
         as_user(65534, &|| assert!(matches!(of_service.connect("c"), Err(FindError::Denied))));
+        // Where root has made a link, the directory may have any owner.
+        let private = directory.path().join("private");
+        fs::rename(&service, &private).unwrap();
+        std::os::unix::fs::symlink(&private, &service).unwrap();
+        dirs.connect("b").unwrap();
     }
 }
