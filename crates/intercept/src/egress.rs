@@ -230,8 +230,8 @@ impl Drop for Follower {
     }
 }
 
-/// Sets up the links whose interfaces have been created, again or for the first time, and ends those
-/// of interfaces that are gone.
+/// Sets up a link when its interface has been created, again or for the first time, and ends it
+/// when the interface is gone.
 fn follow_interfaces(links: &Mutex<WatchedLinks>) {
     let lock = || links.lock().unwrap_or_else(PoisonError::into_inner);
     let profiles = lock().profiles.clone();

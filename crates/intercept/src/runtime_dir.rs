@@ -133,7 +133,7 @@ impl Drop for ClaimedSocket {
 struct RuntimeDir {
     path: PathBuf,
     /// The only user that can write to it, besides root. None: it is the private directory of a
-    /// service, where root has made a link to it. Since systemd 257 such a directory is mounted with
+    /// service, to which root has made a link. Since systemd 257 such a directory is mounted with
     /// mapped users, so that it has another owner outside of the service. Only root can go there.
     owner: Option<Uid>,
 }
@@ -289,8 +289,8 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// The owner of a directory. An error if other users can write to it. It may be a symbolic link of
-/// root's: systemd makes one where it keeps the directory of a service over a restart (`DynamicUser=`
-/// with `RuntimeDirectoryPreserve=`), to `/run/private`.
+/// root's: systemd makes one, to `/run/private`, where it keeps the directory of a service over a
+/// restart (`DynamicUser=` with `RuntimeDirectoryPreserve=`).
 fn owner_of(path: &Path) -> io::Result<Uid> {
     let mut found = fs::symlink_metadata(path)?;
     if found.is_symlink() && found.uid() == Uid::ROOT.as_raw() {

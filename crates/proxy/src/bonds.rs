@@ -141,7 +141,8 @@ impl StreamCarrier for BondCarrier {
 
     fn begin(&mut self, start: ConnectionStart, to: RequestedServer) -> Result<(), Ending> {
         let ConnectionStart { near, client, preface, already_read, socks, .. } = start;
-        // The listener has prepared it for a B that follows the flow; that of a bond's legs is fixed.
+        // The listener has prepared it for a B that follows the flow. That of a bond's legs is
+        // fixed.
         if let Some(shares) = self.host.shares().filter(|_| self.host.config.auto_buffer) {
             leg::bound_receive(&near, shares.receive).map_err(|why| Ending::NearFailed(why.kind()))?;
         }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// A smaller difference between the clocks is no step: NTP changes the rate of the system clock, and
-/// it takes a moment to read both.
+/// A smaller difference between the clocks is no step: NTP changes the rate of the system clock,
+/// and it takes a moment to read both.
 const STEP: Duration = Duration::from_millis(500);
 
 /// Compares the system clock with a clock that has no steps.
