@@ -119,7 +119,7 @@ book: ## builds the documentation as a site, in out/book
 	@scripts/setup book
 	@scripts/book
 
-install: ## installs program, manual pages, documentation, completions and services below PREFIX (default /usr/local); after `make build`
+install: ## installs what `make build` has built, documentation and services, below PREFIX (default /usr/local)
 	@[ -x $(TANDEM) ] || { echo "$(TANDEM) is missing: build it first, as yourself: scripts/setup demo && make build" >&2; exit 1; }
 	install -Dm755 $(TANDEM) $(DESTDIR)$(PREFIX)/bin/tandem
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
