@@ -120,7 +120,7 @@ pub(super) fn declarations() -> Vec<String> {
             MEASURED_LIFETIME.as_secs()
         ));
     }
-    lines.extend(["choose", "pass", "measure"].map(|chain| format!("add chain inet {TABLE} {chain}")));
+    lines.extend(["choose", "let_pass", "pass", "measure"].map(|chain| format!("add chain inet {TABLE} {chain}")));
     lines
 }
 
@@ -176,19 +176,15 @@ impl Rules {
         let mut lines =
             vec![format!("add chain inet {TABLE} measured {{ type filter hook postrouting priority {PRIORITY}; policy accept; }}")];
         let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
-        // A leg with the same addresses and ports exists, or existed a moment ago: the packets of
-        // an unsplit connection would be taken for its own.
-        rule("choose", "socket transparent 1 return".into());
         let log = format!("log group {LOG_GROUP} snaplen {CAPTURED}");
         // Without waiting for a batch: a connection is shown as soon as it begins or ends.
         let log_at_once = |group: &str| format!("log prefix \"{group}\" group {LOG_GROUP} snaplen {CAPTURED} queue-threshold 1");
         for family in self.families() {
             let (n, key) = (family.number(), family.client_key());
             // `update` ends the rule if the set is full: the connection is split, and not measured.
-            for group in Group::ALL {
+            for (group, chain, then) in [(Group::Split, "choose", "return"), (Group::Unsplit, "let_pass", "goto pass")] {
                 let chosen = experiment.client_packets(*family, &(group as u32).to_string());
-                let then = if group == Group::Unsplit { "goto pass" } else { "return" };
-                rule("choose", format!("{chosen} update @measured{n} {{ {key} }} {} {then}", log_at_once(group.name())));
+                rule(chain, format!("{chosen} update @measured{n} {{ {key} }} {} {then}", log_at_once(group.name())));
             }
             rule("measure", format!("{key} @measured{n} update @measured{n} {{ {key} }} {log}"));
             let back = family.server_key();
@@ -206,6 +202,11 @@ impl Rules {
                 ),
             );
         }
+        rule("choose", format!("{} goto let_pass", self.finds_listener()));
+        // A leg with the same addresses and ports exists, or existed a moment ago: the packets of
+        // an unsplit connection would be taken for its own.
+        rule("choose", "socket transparent 1 return".into());
+        rule("choose", "goto let_pass".into());
         rule("pass", "jump recall".into());
         rule("pass", "counter name experiment goto direct".into());
         lines

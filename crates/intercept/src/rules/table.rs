@@ -48,7 +48,7 @@ impl Rules {
                 ));
             }
         }
-        for chain in ["direct", "open", "split", "intercept", "answers", "completes", "ours", "of_tcp", "of_udp", "of_icmp"] {
+        for chain in ["direct", "open", "split", "intercept", "answers", "completes", "leg", "ours", "of_tcp", "of_udp", "of_icmp"] {
             lines.push(format!("add chain inet {TABLE} {chain}"));
         }
         lines.push(format!("add chain inet {TABLE} prerouting {{ type filter hook prerouting priority {PRIORITY}; policy accept; }}"));
@@ -59,8 +59,11 @@ impl Rules {
         for family in [Family::V4, Family::V6] {
             let (n, connection) = (family.number(), family.client_key());
             rule("direct", format!("delete @handshakes{n} {{ {connection} }} update @opened{n} {{ {connection} }}"));
+        }
+        rule("direct", format!("{} accept", self.finds_listener()));
+        for family in [Family::V4, Family::V6] {
             // A near leg with the same addresses and ports exists, or existed a moment ago.
-            rule("direct", format!("socket transparent 1 update @direct{n} {{ {connection} }}"));
+            rule("direct", format!("socket transparent 1 update @direct{} {{ {} }}", family.number(), family.client_key()));
         }
         rule("direct", "accept".into());
         rule("split", "jump open".into());
@@ -71,7 +74,9 @@ impl Rules {
         rule("of_tcp", "jump unsplit_answers".into());
         // Packets of the proxy's legs are delivered to this host though it does not have their
         // address.
-        rule("of_tcp", "socket transparent 1 goto ours".into());
+        rule("of_tcp", "jump leg".into());
+        rule("leg", format!("{} return", self.finds_listener()));
+        rule("leg", "socket transparent 1 goto ours".into());
         rule("of_tcp", "tcp flags & (syn | rst | ack) == ack goto completes".into());
         for family in self.families() {
             let handshake = format!("{} @handshakes{}", family.client_key(), family.number());
@@ -89,6 +94,7 @@ impl Rules {
         rule("of_udp", "udp sport 443 counter name quic".into());
         rule("of_udp", quic::entry());
         // ICMP errors about a leg's packets, which are sent to the client's address.
+        rule("of_icmp", "socket wildcard 1 accept".into());
         rule("of_icmp", format!("socket transparent 1 meta mark set {MARK:#x} accept"));
         // Not a verdict map: nft 1.0.6 (Debian 12) crashes when it lists one that nft 1.1 has
         // created, as when a host lists the table of a container.
@@ -97,7 +103,8 @@ impl Rules {
         }
         rule("translated", format!("meta mark {MARK:#x} accept"));
         rule("translated", "jump unsplit_answers".into());
-        rule("translated", format!("meta l4proto {TCP} socket transparent 1 goto ours"));
+        rule("translated", format!("meta l4proto {TCP} jump leg"));
+        rule("translated", format!("meta l4proto {{ {ICMP}, {ICMPV6} }} socket wildcard 1 accept"));
         rule("translated", format!("meta l4proto {{ {ICMP}, {ICMPV6} }} socket transparent 1 meta mark set {MARK:#x}"));
         lines.extend(Self::ours(false));
         lines.extend(self.open());
@@ -107,6 +114,13 @@ impl Rules {
         lines.extend(self.intercept());
         lines.extend(self.quic());
         lines
+    }
+
+    /// The condition that the socket match finds the listener, not a leg, as for any packet to its
+    /// port: also for packets of unsplit connections to that port of a server. The port comes
+    /// first, so that the sockets of other packets are looked up once.
+    pub(super) fn finds_listener(&self) -> String {
+        format!("tcp dport {} socket wildcard 1", self.listener.port())
     }
 
     /// The rules that deliver packets of the proxy's connections. If `careful`, they skip packets

@@ -144,6 +144,28 @@ fn groups_are_measured_behind_nat_and_a_stateful_firewall() {
     assert!(rows.iter().any(|row| row.prefix.as_deref() == Some("10.99.2.0/24") && row.unsplit + row.split == 20), "{rows:?}");
 }
 
+#[test]
+fn connections_of_reused_client_ports_to_the_listeners_own_port_are_measured() {
+    if skip("connections_of_reused_client_ports_to_the_listeners_own_port_are_measured", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    serve(&routed.server, 5000);
+    let _proxy = routed.proxy(&["--experiment", "1 in 2"]);
+    // The second time, legs of the first time are in TIME_WAIT.
+    for port in (20_001..20_021).chain(20_001..20_021) {
+        let address = SocketAddr::new("10.99.1.1".parse().unwrap(), port);
+        let bind = |socket: &Socket| {
+            socket.set_reuse_address(true)?;
+            socket.bind(&address.into())
+        };
+        download(dial(&routed.client, SERVER[0], 5000, bind).unwrap());
+    }
+    wait_until("all connections have a time", || counts(&routed.router).iter().map(|counts| counts.complete).sum::<u64>() == 40);
+    // 20 ports of one group would be a chance of 2⁻¹⁹.
+    assert!(counts(&routed.router).iter().all(|counts| counts.complete > 0), "{:?}", view(&routed.router));
+}
+
 /// The source ports of which connections pass unsplit, by the firewall's count.
 fn unsplit_ports(routed: &Routed) -> Vec<u16> {
     let passed = || routed.status().counted.unwrap().experiment;

@@ -39,6 +39,22 @@ fn prefixes_bypass_by_rule_and_by_command() {
 }
 
 #[test]
+fn unsplit_connections_to_the_listeners_own_port_go_on() {
+    if skip("unsplit_connections_to_the_listeners_own_port_go_on", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.echo(5000);
+    let mut before = SERVER.map(|address| routed.connect(address, 5000).unwrap());
+    assert!(before.iter_mut().all(echoes));
+    let _proxy = routed.proxy(&["--bypass", "fd99:2::/64"]);
+    assert!(before.iter_mut().all(echoes), "connections from before the proxy go on");
+    let mut later = SERVER.map(|address| routed.connect(address, 5000).unwrap());
+    assert_eq!(routed.verdicts(), (1, 1, 0), "IPv4 is split, IPv6 bypasses");
+    assert!(later.iter_mut().chain(&mut before).all(echoes));
+}
+
+#[test]
 fn connections_over_the_limit_pass_unsplit() {
     if skip("connections_over_the_limit_pass_unsplit", &["nft", "ip"]) {
         return;
