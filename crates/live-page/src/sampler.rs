@@ -224,7 +224,7 @@ impl Sampler {
         }
         let is_old = |listed: Instant| now - listed > FRESH;
         if is_tick || self.table.listed_at().is_none_or(is_old) {
-            self.table.list(&proxy.brief_flows(), now);
+            self.table.list(proxy.brief_flows().iter().flatten(), now);
         }
         let selections: Vec<Option<Selection>> =
             self.viewers.iter().map(|viewer| (is_tick || viewer.is_new).then(|| self.table.select(&viewer.view))).collect();

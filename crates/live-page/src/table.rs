@@ -8,7 +8,7 @@ use crate::view::{ROWS, View};
 use monitor::WatchedFlow;
 use proxy::{FlowBrief, FlowId, FlowStats, FlowView, Limiter};
 use serde::Serialize;
-use std::{cmp::Ordering, collections::HashMap, time::Instant};
+use std::{cmp::Ordering, iter, time::Instant};
 
 /// Flows whose full statistics are read each second in turn, so that every one has them at some
 /// time.
@@ -24,19 +24,31 @@ const STALE_S: f64 = 120.0;
 /// The flows.
 #[derive(Debug, Default)]
 pub(crate) struct FlowTable {
-    flows: HashMap<FlowId, Entry, foldhash::fast::RandomState>,
-    /// The flows in the order of the last list.
-    listed: Vec<FlowId>,
+    groups: Vec<Group>,
+    /// Number of flows of the last list.
+    count: usize,
     listed_at: Option<Instant>,
     /// Serial number of the flow that was listed last.
     serial: u64,
-    /// Index in `listed` of the flow that is next in the rotation.
+    /// How many of [`Self::entries`] come before the one that is next in the rotation.
     turn: usize,
+}
+
+/// The flows of a worker, or of its bond, by their slots. Thousands of flows are updated every
+/// second: by slots, whose order is that of a list, they are found in the order in which they are
+/// in memory.
+#[derive(Debug)]
+struct Group {
+    /// [`FlowId::group`].
+    name: (usize, bool),
+    /// A flow that has ended stays until another one has its slot; it is not listed any more.
+    slots: Vec<Option<Entry>>,
 }
 
 /// A flow of the table.
 #[derive(Debug)]
 struct Entry {
+    id: FlowId,
     /// Its number in the browser.
     serial: u64,
     /// Its addresses, bytes and rates are those of the last list; everything else is as of
@@ -88,7 +100,7 @@ pub(crate) struct Selection {
 impl FlowTable {
     /// Number of flows.
     pub(crate) fn len(&self) -> usize {
-        self.flows.len()
+        self.count
     }
 
     /// When all flows were listed last.
@@ -97,25 +109,42 @@ impl FlowTable {
     }
 
     /// Takes a list of all flows as of `now`.
-    pub(crate) fn list(&mut self, briefs: &[FlowBrief], now: Instant) {
-        self.listed.clear();
-        self.listed.extend(briefs.iter().map(|brief| brief.id));
+    pub(crate) fn list<'a>(&mut self, briefs: impl IntoIterator<Item = &'a FlowBrief>, now: Instant) {
+        self.count = 0;
         for brief in briefs {
-            let serial = &mut self.serial;
-            let entry = self.flows.entry(brief.id).or_insert_with(|| {
-                *serial += 1;
-                Entry::new(*serial, brief, now)
-            });
+            let slot = slot_of(&mut self.groups, brief.id);
+            let entry = match slot {
+                Some(entry) if entry.id == brief.id => entry,
+                _ => {
+                    self.serial += 1;
+                    slot.insert(Entry::new(self.serial, brief, now))
+                }
+            };
             entry.update(brief, now);
+            self.count += 1;
         }
-        self.flows.retain(|_, entry| entry.listed == now);
+        for group in &mut self.groups {
+            while group.slots.pop_if(|slot| slot.as_ref().is_none_or(|entry| entry.listed != now)).is_some() {}
+        }
         self.listed_at = Some(now);
+    }
+
+    /// The flows of the last list.
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        let entries = self.groups.iter().flat_map(|group| group.slots.iter().flatten());
+        entries.filter(|entry| Some(entry.listed) == self.listed_at)
+    }
+
+    /// A flow; none: it has ended.
+    fn entry(&self, id: &FlowId) -> Option<&Entry> {
+        let group = self.groups.iter().find(|group| group.name == id.group())?;
+        group.slots.get(id.slot())?.as_ref().filter(|entry| entry.id == *id && Some(entry.listed) == self.listed_at)
     }
 
     /// Takes the full statistics of some flows as of `now`.
     pub(crate) fn sample(&mut self, stats: &[(FlowId, FlowStats)], now: Instant) {
         for (id, stats) in stats {
-            if let Some(entry) = self.flows.get_mut(id) {
+            if let Some(entry) = slot_of(&mut self.groups, *id).as_mut().filter(|entry| entry.id == *id) {
                 entry.watched.flow = FlowView::of(stats);
                 entry.sampled = Some(now);
             }
@@ -124,9 +153,9 @@ impl FlowTable {
 
     /// The next flows of the rotation: their full statistics are to be read.
     pub(crate) fn in_turn(&mut self) -> Vec<FlowId> {
-        let count = IN_TURN.min(self.listed.len());
-        let chosen = (0..count).map(|offset| self.listed[(self.turn + offset) % self.listed.len()]).collect();
-        self.turn = (self.turn + count).checked_rem(self.listed.len()).unwrap_or(0);
+        let chosen: Vec<FlowId> =
+            self.entries().skip(self.turn).chain(self.entries()).take(IN_TURN.min(self.count)).map(|entry| entry.id).collect();
+        self.turn = (self.turn.min(self.count) + chosen.len()).checked_rem(self.count).unwrap_or(0);
         chosen
     }
 
@@ -135,10 +164,11 @@ impl FlowTable {
         let filter = &view.filter;
         let is_known = |entry: &Entry| entry.sampled.is_some() || !filter.asks_for_state();
         let accepts = |entry: &Entry| filter.is_empty() || (is_known(entry) && filter.accepts(&entry.watched.flow));
-        let mut matching: Vec<(&FlowId, &Entry)> = self.flows.iter().filter(|(_, entry)| accepts(entry)).collect();
-        let order = |one: &(&FlowId, &Entry), other: &(&FlowId, &Entry)| -> Ordering {
-            let compared = view.order.compare(&one.1.watched, &other.1.watched);
-            (if view.reversed { compared.reverse() } else { compared }).then(one.1.serial.cmp(&other.1.serial))
+        let mut matching = Vec::with_capacity(self.count);
+        matching.extend(self.entries().filter(|entry| accepts(entry)));
+        let order = |one: &&Entry, other: &&Entry| -> Ordering {
+            let compared = view.order.compare(&one.watched, &other.watched);
+            (if view.reversed { compared.reverse() } else { compared }).then(one.serial.cmp(&other.serial))
         };
         let page = view.page.min(matching.len().saturating_sub(1) / ROWS);
         let (first, end) = (page * ROWS, matching.len().min((page + 1) * ROWS));
@@ -150,15 +180,14 @@ impl FlowTable {
             matching[..end].select_nth_unstable_by(first, order);
         }
         matching[first..end].sort_unstable_by(order);
-        let rows = matching[first..end].iter().map(|(id, _)| **id).collect();
-        let is_open = |(_, entry): &(&FlowId, &Entry)| Some(entry.serial) == view.open;
-        let open = view.open.and_then(|_| self.flows.iter().find(is_open)).map(|(id, _)| *id);
+        let rows = matching[first..end].iter().map(|entry| entry.id).collect();
+        let open = view.open.and_then(|open| self.entries().find(|entry| entry.serial == open)).map(|entry| entry.id);
         Selection { matching: matching.len(), page, rows, open }
     }
 
     /// A flow as a row; none: it has ended.
     pub(crate) fn row(&self, id: &FlowId) -> Option<Row<'_>> {
-        let entry = self.flows.get(id)?;
+        let entry = self.entry(id)?;
         let watched = &entry.watched;
         Some(Row { id: entry.serial, sampled: entry.sampled.is_some(), limited_by: watched.limited_by(), flow: watched })
     }
@@ -167,7 +196,7 @@ impl FlowTable {
     pub(crate) fn limiters(&self, now: Instant) -> LimiterShares {
         let mut shares = LimiterShares::default();
         let is_fresh = |entry: &&Entry| entry.sampled.is_some_and(|at| (now - at).as_secs_f64() < STALE_S);
-        for entry in self.flows.values().filter(is_fresh) {
+        for entry in self.entries().filter(is_fresh) {
             let limiter = entry.watched.limited_by();
             let Some(kind) = Limiter::ALL.iter().position(|known| Some(*known) == limiter) else { continue };
             shares.flows[kind] += 1;
@@ -177,6 +206,20 @@ impl FlowTable {
     }
 }
 
+/// The slot of a flow, which is added if the table does not have it.
+fn slot_of(groups: &mut Vec<Group>, id: FlowId) -> &mut Option<Entry> {
+    let known = groups.iter().position(|group| group.name == id.group());
+    let group = known.unwrap_or_else(|| {
+        groups.push(Group { name: id.group(), slots: Vec::new() });
+        groups.len() - 1
+    });
+    let slots = &mut groups[group].slots;
+    if slots.len() <= id.slot() {
+        slots.extend(iter::repeat_with(|| None).take(id.slot() + 1 - slots.len()));
+    }
+    &mut slots[id.slot()]
+}
+
 impl Entry {
     /// A flow that was not listed before, without rates.
     fn new(serial: u64, brief: &FlowBrief, now: Instant) -> Self {
@@ -184,7 +227,7 @@ impl Entry {
         let watched = WatchedFlow { flow, up_bps: None, down_bps: None, networks_bps: Vec::new() };
         let is_young = (now - brief.id.born()).as_secs_f64() < YOUNG_S;
         let (listed, carried) = if is_young { (brief.id.born(), [0, 0]) } else { (now, [brief.up, brief.down]) };
-        Entry { serial, watched, sampled: None, listed, carried }
+        Entry { id: brief.id, serial, watched, sampled: None, listed, carried }
     }
 
     fn update(&mut self, brief: &FlowBrief, now: Instant) {

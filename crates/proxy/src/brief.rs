@@ -25,6 +25,17 @@ impl FlowId {
     pub fn born(&self) -> Instant {
         self.born
     }
+
+    /// Number of its worker, and whether it is carried by that worker's bond.
+    pub fn group(&self) -> (usize, bool) {
+        (self.worker, self.is_carried)
+    }
+
+    /// Its slot, which no other flow of its group has at the same time. Slots of flows that have
+    /// ended are taken before new ones.
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
 }
 
 /// A flow, in brief.

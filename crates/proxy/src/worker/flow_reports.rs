@@ -89,7 +89,9 @@ impl Worker {
     fn briefs(&self, from: usize, to: usize) -> Vec<FlowBrief> {
         let worker = self.context.number;
         let connections = (from..to).filter_map(|slot| Some((slot, self.flows.get(slot)?.split()?)));
-        connections.map(|(slot, connection)| connection.brief(worker, slot)).collect()
+        let mut briefs = Vec::with_capacity(to - from);
+        briefs.extend(connections.map(|(slot, connection)| connection.brief(worker, slot)));
+        briefs
     }
 
     /// The statistics of a flow of this worker; none: it has ended, or is another worker's.
