@@ -96,7 +96,8 @@ impl RunningExperiment {
     /// they were measured with the same settings.
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// The thread cannot be started. If the packet log cannot be opened, the experiment's view says
+    /// so.
     pub(crate) fn start(share: ExperimentShare, settings: u64, results: Results) -> io::Result<Self> {
         if !results.is_empty() && results.settings() != settings {
             tracing::info!("the experiment begins anew: what was measured before was measured with other settings");
@@ -106,8 +107,10 @@ impl RunningExperiment {
         let (state, is_over) = (Arc::new(Mutex::new(state)), Arc::new(AtomicBool::new(false)));
         let waker = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         let (shared, over, woken) = (state.clone(), is_over.clone(), waker.clone());
+        // Before the thread starts, so that no connection of a proxy that is ready is missed.
+        let log = PacketLog::open();
         let work = move || {
-            let measured = panic::catch_unwind(panic::AssertUnwindSafe(|| measure(&shared, &over, &woken)));
+            let measured = panic::catch_unwind(panic::AssertUnwindSafe(|| measure(log, &shared, &over, &woken)));
             let failure = measured.unwrap_or_else(|_| Err(io::Error::other("its thread panicked"))).err();
             if let Some(why) = failure {
                 // Connections are chosen, split and forwarded as before.
@@ -160,18 +163,19 @@ impl Drop for RunningExperiment {
     }
 }
 
-/// Reads the packet log until the experiment is over.
+/// Reads the packet log until the experiment is over. `opened` is the first attempt to open it.
 ///
 /// # Errors
 /// The log cannot be opened or read.
-fn measure(state: &Mutex<State>, is_over: &AtomicBool, waker: &OwnedFd) -> io::Result<()> {
+fn measure(mut opened: io::Result<PacketLog>, state: &Mutex<State>, is_over: &AtomicBool, waker: &OwnedFd) -> io::Result<()> {
     let mut log = loop {
-        match PacketLog::open() {
+        match opened {
             Ok(log) => break log,
             // The process from which this one takes over still reads it.
             Err(why) if why.kind() == io::ErrorKind::PermissionDenied && !is_over.load(Relaxed) => {
                 lock(state).failure = Some("another process reads the packet log, or CAP_NET_ADMIN is missing; tries again".into());
                 thread::sleep(RETRY);
+                opened = PacketLog::open();
             }
             Err(why) => return Err(why),
         }
