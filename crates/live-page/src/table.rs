@@ -34,9 +34,9 @@ pub(crate) struct FlowTable {
     turn: usize,
 }
 
-/// The flows of a worker, or of its bond, by their slots. Thousands of flows are updated every
-/// second: by slots, whose order is that of a list, they are found in the order in which they are
-/// in memory.
+/// The flows of a worker, or of its bond, by their slots. A list has them in the order of their
+/// slots, so that the update of thousands of flows every second reads memory sequentially, without
+/// a hash for each.
 #[derive(Debug)]
 struct Group {
     /// [`FlowId::group`].

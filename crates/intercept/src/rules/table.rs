@@ -116,9 +116,9 @@ impl Rules {
         lines
     }
 
-    /// The condition that the socket match finds the listener, not a leg, as for any packet to its
-    /// port: also for packets of unsplit connections to that port of a server. The port comes
-    /// first, so that the sockets of other packets are looked up once.
+    /// The condition that the socket match finds the listener, and no leg. It finds the listener for
+    /// any packet to its port, also for those of unsplit connections to that port of a server. The
+    /// port is compared first, so that other packets do not cost another socket lookup.
     pub(super) fn finds_listener(&self) -> String {
         format!("tcp dport {} socket wildcard 1", self.listener.port())
     }
