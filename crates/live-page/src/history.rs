@@ -20,9 +20,9 @@ const OF_A_MINUTE: usize = 60;
 pub(crate) struct Point {
     /// Seconds since 1970.
     pub(crate) at: f64,
-    /// Payload from clients to servers, bit/s.
+    /// Payload from clients that servers have acknowledged, bit/s.
     pub(crate) up: f64,
-    /// Payload from servers to clients, bit/s.
+    /// Payload from servers that clients have acknowledged, bit/s.
     pub(crate) down: f64,
     /// Open flows.
     pub(crate) flows: f64,
@@ -62,8 +62,8 @@ impl History {
         let link = |link: &LinkView| (link.link.clone(), [link.egress_bps.round(), link.capacity_bps as f64, link.queue_bytes as f64]);
         let point = Point {
             at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_millis() as f64 / 1000.0),
-            up: rate(totals.up, old.up),
-            down: rate(totals.down, old.down),
+            up: rate(totals.acknowledged[0], old.acknowledged[0]),
+            down: rate(totals.acknowledged[1], old.acknowledged[1]),
             flows: totals.flows as f64,
             links: links.iter().map(link).collect(),
             networks: totals.networks.iter().map(network).collect(),
@@ -124,7 +124,7 @@ mod tests {
 
     fn totals(up: u64, down: u64, sent: u64) -> Totals {
         let network = NetworkTotals { connections: 1, sent, received: 0, waited_s: sent as f64 / 1000.0, up: None };
-        Totals { flows: 3, up, down, networks: [("wlan0".to_owned(), network)].into(), ..Totals::default() }
+        Totals { flows: 3, up, down, acknowledged: [up, down], networks: [("wlan0".to_owned(), network)].into(), ..Totals::default() }
     }
 
     #[test]

@@ -13,8 +13,10 @@ use std::{cmp::Ordering, iter, time::Instant};
 /// Flows whose full statistics are read each second in turn, so that every one has them at some
 /// time.
 const IN_TURN: usize = 128;
-/// The shortest time over which a rate is computed, seconds.
+/// The shortest time over which the first rate of a flow is computed, seconds.
 const SHORTEST_S: f64 = 0.05;
+/// The shortest time over which others are, seconds: what is acknowledged is asked once a second.
+const RATE_S: f64 = 0.9;
 /// A flow that is younger when it is listed first carried all its bytes since its beginning,
 /// seconds.
 const YOUNG_S: f64 = 5.0;
@@ -56,10 +58,12 @@ struct Entry {
     watched: WatchedFlow,
     /// When its full statistics were read; none: not yet.
     sampled: Option<Instant>,
-    /// When it was in a list, or when it began.
+    /// When it was in a list.
     listed: Instant,
-    /// What it had carried by then, up and down, bytes.
-    carried: [u64; 2],
+    /// Since when its next rates are computed.
+    rated: Instant,
+    /// What was acknowledged by then, up and down, bytes.
+    acknowledged: [u64; 2],
 }
 
 /// A row of the table in a browser.
@@ -226,20 +230,22 @@ impl Entry {
         let flow = FlowView::of(&FlowStats::unbegun(brief.client, brief.server));
         let watched = WatchedFlow { flow, up_bps: None, down_bps: None, networks_bps: Vec::new() };
         let is_young = (now - brief.id.born()).as_secs_f64() < YOUNG_S;
-        let (listed, carried) = if is_young { (brief.id.born(), [0, 0]) } else { (now, [brief.up, brief.down]) };
-        Entry { id: brief.id, serial, watched, sampled: None, listed, carried }
+        let (rated, acknowledged) = if is_young { (brief.id.born(), [0, 0]) } else { (now, brief.acknowledged) };
+        Entry { id: brief.id, serial, watched, sampled: None, listed: now, rated, acknowledged }
     }
 
     fn update(&mut self, brief: &FlowBrief, now: Instant) {
-        let elapsed = (now - self.listed).as_secs_f64();
+        let elapsed = (now - self.rated).as_secs_f64();
         let watched = &mut self.watched;
-        if elapsed > 0.0 {
+        if elapsed >= RATE_S || (watched.down_bps.is_none() && elapsed > 0.0) {
             let rate = |new: u64, old: u64| Some((new.saturating_sub(old) as f64 * 8.0 / elapsed.max(SHORTEST_S)).round());
-            (watched.up_bps, watched.down_bps) = (rate(brief.up, self.carried[0]), rate(brief.down, self.carried[1]));
+            watched.up_bps = rate(brief.acknowledged[0], self.acknowledged[0]);
+            watched.down_bps = rate(brief.acknowledged[1], self.acknowledged[1]);
+            (self.rated, self.acknowledged) = (now, brief.acknowledged);
         }
         (watched.flow.up.bytes, watched.flow.down.bytes) = (brief.up, brief.down);
         watched.flow.age_s = (now - brief.id.born()).as_secs_f64();
-        (self.listed, self.carried) = (now, [brief.up, brief.down]);
+        self.listed = now;
     }
 }
 
@@ -251,7 +257,14 @@ mod tests {
     /// A flow in brief, the `number`th, that has carried `down` bytes.
     fn brief(number: u8, born: Instant, down: u64) -> FlowBrief {
         let client = ([192, 0, 2, number], 1000).into();
-        FlowBrief { id: FlowId::new(0, false, number.into(), born), client, server: ([198, 51, 100, 1], 443).into(), up: 0, down }
+        FlowBrief {
+            id: FlowId::new(0, false, number.into(), born),
+            client,
+            server: ([198, 51, 100, 1], 443).into(),
+            up: 0,
+            down,
+            acknowledged: [0, down],
+        }
     }
 
     fn stats(brief: &FlowBrief) -> (FlowId, FlowStats) {
@@ -298,6 +311,20 @@ mod tests {
         table.list(&[brief(1, old, 7000)], start + 2 * second);
         assert_eq!(table.row(&brief(1, old, 0).id).unwrap().flow.down_bps, Some(8000.0));
         assert!(table.row(&brief(2, start, 0).id).is_none());
+    }
+
+    #[test]
+    fn a_rate_is_of_what_is_acknowledged_and_not_computed_over_less_than_a_second() {
+        let (mut table, start) = (FlowTable::default(), Instant::now());
+        let mut flow = brief(1, start, 0);
+        let mut rate_after = |ms: u64, written: u64, acknowledged: u64| {
+            (flow.down, flow.acknowledged[1]) = (written, acknowledged);
+            table.list(&[flow], start + Duration::from_millis(ms));
+            table.row(&flow.id).unwrap().flow.down_bps
+        };
+        assert_eq!(rate_after(1000, 900_000, 1000), Some(8000.0));
+        assert_eq!(rate_after(1400, 910_000, 9000), Some(8000.0), "a view was changed between two samples");
+        assert_eq!(rate_after(2000, 910_000, 3000), Some(16000.0));
     }
 
     #[test]

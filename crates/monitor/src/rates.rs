@@ -1,4 +1,4 @@
-//! Present rates of flows, from the bytes that the proxy has counted at two times.
+//! Present rates of flows, from the bytes that had arrived by two times.
 
 use proxy::{DirectionView, FlowView, Limiter};
 use serde::Serialize;
@@ -75,7 +75,7 @@ struct Sample {
     flows: HashMap<[SocketAddr; 2], ByteCounts>,
 }
 
-/// What one flow has carried.
+/// What of one flow has arrived.
 #[derive(Debug, Default)]
 struct ByteCounts {
     up: u64,
@@ -88,8 +88,8 @@ impl ByteCounts {
     fn of(flow: &FlowView) -> Self {
         let paths = flow.multipath.iter().flat_map(|bond| &bond.paths);
         ByteCounts {
-            up: flow.up.bytes,
-            down: flow.down.bytes,
+            up: flow.up.arrived_bytes(),
+            down: flow.down.arrived_bytes(),
             networks: paths.map(|path| (path.network.clone(), [path.sent_bytes, path.received_bytes])).collect(),
         }
     }
@@ -117,7 +117,7 @@ fn with_rates(flow: FlowView, before: Option<&Sample>, at: Instant) -> WatchedFl
         NetworkRates { sent_bps: rate(path.sent_bytes, sent), received_bps: rate(path.received_bytes, received) }
     });
     let networks_bps = networks_bps.collect();
-    let (up_bps, down_bps) = (Some(rate(flow.up.bytes, counts.up)), Some(rate(flow.down.bytes, counts.down)));
+    let (up_bps, down_bps) = (Some(rate(flow.up.arrived_bytes(), counts.up)), Some(rate(flow.down.arrived_bytes(), counts.down)));
     WatchedFlow { flow, up_bps, down_bps, networks_bps }
 }
 
@@ -149,6 +149,17 @@ mod tests {
         (flow.age_s, flow.up.bytes, flow.down.bytes) = (102.0, 1_000_000, 9_500_000);
         let second = tracker.take(vec![flow], start + Duration::from_secs(2));
         assert_eq!((second[0].up_bps, second[0].down_bps), (Some(0.0), Some(2e6)));
+    }
+
+    #[test]
+    fn a_rate_counts_what_has_arrived() {
+        let (mut tracker, start) = (RateTracker::default(), Instant::now());
+        let mut flow = example_flow("192.0.2.1:1000", "198.51.100.1:80");
+        (flow.age_s, flow.down.bytes, flow.down.acknowledged_bytes) = (100.0, 2_000_000, Some(1_000_000));
+        tracker.take(vec![flow.clone()], start);
+        (flow.age_s, flow.down.bytes, flow.down.acknowledged_bytes) = (101.0, 4_000_000, Some(1_250_000));
+        let watched = tracker.take(vec![flow], start + Duration::from_secs(1));
+        assert_eq!(watched[0].down_bps, Some(2e6));
     }
 
     #[test]

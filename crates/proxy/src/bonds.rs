@@ -192,6 +192,8 @@ impl StreamCarrier for BondCarrier {
             server: stream.server,
             up: stream.up,
             down: stream.down,
+            // What the other end of the bond has acknowledged is not known.
+            acknowledged: [stream.up, stream.down],
         });
         briefs.collect()
     }
@@ -204,6 +206,7 @@ impl StreamCarrier for BondCarrier {
         let (up, down) = self.bonds.carried();
         totals.up += up;
         totals.down += down;
+        totals.add_acknowledged([up, down]);
         totals.refused += self.bonds.refused();
         self.bonds.views().for_each(|view| totals.add_paths(&view, true));
         for (network, up) in self.bonds.networks() {

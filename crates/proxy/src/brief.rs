@@ -51,4 +51,7 @@ pub struct FlowBrief {
     pub up: u64,
     /// Payload carried from server to client, bytes.
     pub down: u64,
+    /// What of both is acknowledged by its destination, bytes, as of the proxy's last totals; what
+    /// was carried since is included.
+    pub acknowledged: [u64; 2],
 }

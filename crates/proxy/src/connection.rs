@@ -132,6 +132,8 @@ pub(crate) struct Connection {
     owes_ack: bool,
     /// Time of the last check that found progress, and the bytes carried by then.
     moved: (Instant, u64),
+    /// What was not acknowledged by the destinations when that was last asked, up and down, bytes.
+    unacknowledged: [u32; 2],
     /// Whether epoll watches the near socket: once the far leg is established or takes long.
     pub(crate) watches_near: bool,
     /// Whether it is queued for another turn.
@@ -208,6 +210,7 @@ impl Connection {
             syn_unanswered: fast_open,
             owes_ack: !fast_open,
             moved: (now, 0),
+            unacknowledged: [0; 2],
             watches_near: false,
             in_again: false,
             in_ticking: false,
@@ -464,8 +467,8 @@ impl Connection {
     /// The flow in brief. `worker` and `slot` are where it is.
     pub(crate) fn brief(&self, worker: usize, slot: usize) -> FlowBrief {
         let id = FlowId::new(worker, false, slot, self.born);
-        let (up, down) = self.carried();
-        FlowBrief { id, client: self.client, server: self.server, up, down }
+        let [up, down] = self.carried();
+        FlowBrief { id, client: self.client, server: self.server, up, down, acknowledged: self.acknowledged_bytes() }
     }
 
     /// When it was accepted.

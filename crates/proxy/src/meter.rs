@@ -105,6 +105,9 @@ impl LegView {
 pub struct DirectionView {
     /// Payload written to the destination's socket, bytes.
     pub bytes: u64,
+    /// What of it the destination's host has acknowledged, bytes; absent for a bond.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged_bytes: Option<u64>,
     /// Payload that the proxy holds, bytes: Q, which B bounds.
     pub held_bytes: u64,
     /// B, bytes, if it follows the flow (`buffer = "auto"`).
@@ -114,6 +117,14 @@ pub struct DirectionView {
     pub phase: Phase,
     /// What limits its throughput.
     pub limited_by: Limiter,
+}
+
+impl DirectionView {
+    /// Payload that has arrived, bytes, as far as it is known: a rate counts it. What is written to
+    /// a socket comes in bursts as large as the send buffer.
+    pub fn arrived_bytes(&self) -> u64 {
+        self.acknowledged_bytes.unwrap_or(self.bytes)
+    }
 }
 
 /// A flow, for display; `tandem flows --json` prints it.
@@ -144,6 +155,7 @@ impl FlowView {
     pub fn of(flow: &FlowStats) -> Self {
         let direction = |stats: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs| DirectionView {
             bytes: stats.moved,
+            acknowledged_bytes: stats.acknowledged(),
             held_bytes: stats.held().0,
             buffer_bytes: stats.buffer,
             phase: stats.phase(source),
@@ -174,6 +186,9 @@ pub struct Totals {
     pub up: u64,
     /// Bytes carried from servers to clients.
     pub down: u64,
+    /// What of both is acknowledged by its destination, as far as it is known, bytes.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub acknowledged: [u64; 2],
     /// Segments retransmitted on near legs of flows that have ended.
     pub near_retransmits: u64,
     /// Segments retransmitted on far legs of flows that have ended.
@@ -188,6 +203,10 @@ pub struct Totals {
     /// Measurements of legs.
     #[serde(default, skip_serializing_if = "Measurements::is_empty")]
     pub measured: Measurements,
+}
+
+fn is_nothing(bytes: &[u64; 2]) -> bool {
+    *bytes == [0; 2]
 }
 
 /// Totals of a network of a bond.
@@ -219,11 +238,16 @@ impl Totals {
         self.ended[record.ending.index()] += 1;
         self.up += record.last.up.moved;
         self.down += record.last.down.moved;
+        self.add_acknowledged([record.last.up, record.last.down].map(|last| last.acknowledged().unwrap_or(last.moved)));
         self.near_retransmits += u64::from(record.last.near.total_retrans);
         self.far_retransmits += u64::from(record.last.far.total_retrans);
         if let Some(paths) = &record.last.multipath {
             self.add_paths(paths, false);
         }
+    }
+
+    pub(crate) fn add_acknowledged(&mut self, bytes: [u64; 2]) {
+        self.acknowledged.iter_mut().zip(bytes).for_each(|(sum, more)| *sum += more);
     }
 
     /// The same when their process has ended, and with it its open flows.
@@ -267,6 +291,7 @@ impl std::ops::AddAssign for Totals {
         }
         self.up += other.up;
         self.down += other.down;
+        self.add_acknowledged(other.acknowledged);
         self.near_retransmits += other.near_retransmits;
         self.far_retransmits += other.far_retransmits;
         self.refused += other.refused;

@@ -202,6 +202,7 @@ mod tests {
             flows: 3,
             ended: [5, 0, 1, 0, 0, 0, 0, 0, 0],
             up: 7,
+            acknowledged: [0; 2],
             down: 11,
             near_retransmits: 0,
             far_retransmits: 2,

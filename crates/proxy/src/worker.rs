@@ -118,6 +118,8 @@ pub(crate) struct Worker {
     /// Time of the next samples, and the slot that is sampled first.
     next_samples: Instant,
     next_sampled: usize,
+    /// The slot from which flows are asked next for what is acknowledged.
+    next_asked: usize,
     scratch: Scratch,
     draining: bool,
     /// Time at which a draining worker closes its listeners.
@@ -179,6 +181,7 @@ impl Worker {
             measurements: WorkerMeasurements::new(context.number, config.policy.profiles().map(|(name, ..)| name)),
             next_samples: now,
             next_sampled: 0,
+            next_asked: 0,
             soft_limit: config.soft_limit_of_a_worker(),
             config,
             context,

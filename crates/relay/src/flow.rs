@@ -133,11 +133,18 @@ pub struct DirectionStats {
     pub in_hand: usize,
     /// Unsent payload in the send queue of the destination, bytes.
     pub unsent: usize,
+    /// Payload of that queue that is not acknowledged, bytes; absent: not known.
+    pub unacknowledged: Option<usize>,
     /// B, bytes, if it follows the flow (`buffer = "auto"`).
     pub buffer: Option<u64>,
 }
 
 impl DirectionStats {
+    /// Payload that the destination's host has acknowledged, bytes; absent: not known.
+    pub fn acknowledged(&self) -> Option<u64> {
+        self.unacknowledged.map(|bytes| self.moved.saturating_sub(bytes as u64))
+    }
+
     /// Payload that the proxy holds: Q, which B bounds.
     pub fn held(&self) -> Bytes {
         Bytes((self.received + self.in_hand + self.unsent) as u64)

@@ -30,8 +30,8 @@ fn interval(text: &str) -> Result<Span, String> {
 
 /// List the flows of the running proxy or bond, with both legs of each
 ///
-/// Rates are those of the payload that the proxy carried since the sample before: since half a
-/// second, or since the list before.
+/// Rates are those of the payload that the receiver's host has acknowledged (for a bond: that the
+/// proxy has carried) since the sample before: since half a second, or since the list before.
 #[derive(Debug, Args)]
 pub(crate) struct FlowsCommand {
     /// Repeat the list at this interval, at least 100ms, also while the proxy restarts; every 2s if

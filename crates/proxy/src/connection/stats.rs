@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 impl Connection {
     /// Statistics of the flow without the lengths of its queues, for its end.
     pub(crate) fn last_stats(&self, now: Instant) -> FlowStats {
-        let direction = |direction: &Direction| DirectionStats {
+        let direction = |direction: &Direction, destination: BorrowedFd<'_>| DirectionStats {
             moved: direction.carried(),
             in_hand: direction.in_hand(),
+            unacknowledged: Some(unacknowledged(direction, destination)),
             buffer: direction.adapted_buffer(),
             ..DirectionStats::default()
         };
@@ -22,8 +23,8 @@ impl Connection {
             age: now - self.born,
             near: sys::tcp_info(&self.near).unwrap_or_default(),
             far: sys::tcp_info(&self.far).unwrap_or_default(),
-            up: direction(&self.up),
-            down: direction(&self.down),
+            up: direction(&self.up, self.far.as_fd()),
+            down: direction(&self.down, self.near.as_fd()),
             control: Default::default(),
             drops: [0; 2],
             multipath: None,
@@ -76,7 +77,30 @@ impl Connection {
     }
 
     /// Bytes carried so far, up and down.
-    pub(crate) fn carried(&self) -> (u64, u64) {
-        (self.up.carried(), self.down.carried())
+    pub(crate) fn carried(&self) -> [u64; 2] {
+        [self.up.carried(), self.down.carried()]
     }
+
+    /// Bytes acknowledged as of the last [`Self::ask_acknowledged`], up and down; those carried
+    /// since are included.
+    pub(crate) fn acknowledged_bytes(&self) -> [u64; 2] {
+        let of = |carried: u64, queued: u32| carried.saturating_sub(queued.into());
+        [of(self.up.carried(), self.unacknowledged[0]), of(self.down.carried(), self.unacknowledged[1])]
+    }
+
+    /// Asks the kernel what is acknowledged. Returns the number of system calls.
+    pub(crate) fn ask_acknowledged(&mut self) -> usize {
+        self.unacknowledged =
+            [(&self.up, self.far.as_fd()), (&self.down, self.near.as_fd())].map(|(direction, leg)| unacknowledged(direction, leg) as u32);
+        [&self.up, &self.down].into_iter().filter(|direction| direction.carried() >= BULK).count()
+    }
+}
+
+/// A direction that has carried less is not asked for what is acknowledged, so that short flows
+/// cost no system call: it counts as acknowledged.
+const BULK: u64 = 64 * 1024;
+
+/// Payload of a direction in the send queue of its destination that is not acknowledged, bytes.
+fn unacknowledged(direction: &Direction, destination: BorrowedFd<'_>) -> usize {
+    if direction.carried() < BULK { 0 } else { sys::unacknowledged(destination).unwrap_or(0) }
 }

@@ -125,6 +125,30 @@ fn the_page_follows_flows_in_a_browser() {
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
+#[test]
+fn what_a_client_does_not_read_is_not_acknowledged() {
+    if skip("what_a_client_does_not_read_is_not_acknowledged", &[]) {
+        return;
+    }
+    let watched = Watched::new();
+    let mut writer = dial(&watched.host, "127.0.0.1", 7000, |_| Ok(())).unwrap();
+    let reader = writer.try_clone().unwrap();
+    // More than all buffers of the way hold, so that the proxy's stay full.
+    writer.set_nonblocking(true).unwrap();
+    let direction = || {
+        let flows = watched.host.command(TANDEM).args(["flows", "--json"]).output().unwrap().stdout;
+        let flows: serde_json::Value = serde_json::from_slice(&flows).unwrap();
+        let down = &flows[0]["down"];
+        [&down["acknowledged_bytes"], &down["bytes"]].map(|bytes| bytes.as_u64().unwrap_or(0))
+    };
+    wait_until("the server's data fills the way to the client", || {
+        while writer.write(&[7; 1 << 16]).is_ok() {}
+        let [acknowledged, written] = direction();
+        let received = rustix::io::ioctl_fionread(&reader).unwrap();
+        acknowledged == received && written > acknowledged + (1 << 16)
+    });
+}
+
 /// An expression: the page takes an event with this minute, and adds it to the history once.
 const TAKE_MINUTE: &str = "(async () => {
     const { connect, state } = await import('/state.js');
