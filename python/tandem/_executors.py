@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tandem import _tandem
+from tandem._outcome import in_notebook
 from tandem._plan import Plan, Run, arguments, play_batch
 from tandem._scenario import Scenario
 
@@ -145,8 +146,6 @@ class Dask(Executor):
 
     def _show_progress(self) -> None:
         """Shows Dask's own bar in a notebook. On a terminal it would block."""
-        from tandem._outcome import in_notebook
-
         if in_notebook():
             from IPython.display import display
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem import _tandem
+from tandem._plots import plot_series
 from tandem._table import Table
 
 
@@ -222,10 +223,15 @@ class Outcome:
         return self._data.to_json(series)
 
     def plot(self, *, figure: Any = None) -> Any:
-        """Goodput, windows, round trips and queues over time, as a ``matplotlib`` figure."""
-        from tandem._plots import plot_outcome
+        """Goodput, windows, round trips and queues over time, as a ``matplotlib`` figure.
 
-        return plot_outcome(self, figure)
+        Raises:
+            ValueError: The engine does not compute any of them for the scenario.
+        """
+        case = f", {self.case}" if self.case else ""
+        title = f"{self.scenario}{case} ({self.engine}, seed {self.seed})"
+        names = [(what, whose) for what, whose, _ in self._data.series_names()]
+        return plot_series(title, names, self.series, figure)
 
     def page(self) -> str:
         """A web page (HTML) with plots and tables, which loads nothing."""

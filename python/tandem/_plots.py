@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from tandem._outcome import Outcome
-    from tandem._sweep import Sweep
+from tandem._table import Table
+
+Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Times, s, and values."""
 
 PANELS = [
     ("goodput", "goodput, Mbit/s", 1e-6),
@@ -24,18 +27,18 @@ MOST_CURVES = 10
 """Most curves of a panel that the legend names."""
 
 
-def plot_outcome(outcome: Outcome, figure: Any) -> Any:
-    """A panel for each quantity over time."""
-    names = list(zip(*outcome.series_names().values())) if outcome.series_names().height else []
-    panels = [panel for panel in PANELS if any(name == panel[0] for name, _, _ in names)]
+def plot_series(title: str, names: Sequence[tuple[str, str]], curve: Callable[[str, str], Curve], figure: Any) -> Any:
+    """A panel for each quantity over time. ``names`` are what there is, and of what: ``curve``
+    returns each of them."""
+    panels = [panel for panel in PANELS if any(name == panel[0] for name, _ in names)]
     if not panels:
-        raise ValueError(f"the outcome has no series: {outcome.engine} does not compute any for this scenario")
+        raise ValueError(f"cannot plot {title}: it has no series, because its engine does not compute any for this scenario")
     figure = figure or _figure(2.2 * len(panels))
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axis, (what, label, factor) in zip(axes, panels):
-        owners = [owner for name, owner, _ in names if name == what]
+        owners = [owner for name, owner in names if name == what]
         for owner in owners:
-            t, v = outcome.series(what, owner)
+            t, v = curve(what, owner)
             axis.plot(t, v * factor, label=owner, linewidth=1)
         axis.set_ylabel(label)
         axis.set_ylim(bottom=0)
@@ -43,22 +46,21 @@ def plot_outcome(outcome: Outcome, figure: Any) -> Any:
         if 1 < len(owners) <= MOST_CURVES:
             axis.legend(fontsize="small", ncols=min(len(owners), 4))
     axes[-1].set_xlabel("time, s")
-    case = f", {outcome.case}" if outcome.case else ""
-    figure.suptitle(f"{outcome.scenario}{case} ({outcome.engine}, seed {outcome.seed})", fontsize="medium")
+    figure.suptitle(title, fontsize="medium")
     return figure
 
 
-def plot_sweep(sweep: Sweep, y: str, x: str | None, figure: Any) -> Any:
-    """A number against a key, a curve for each combination of the others, with intervals."""
-    means = sweep.means
-    keys = [key for key in sweep.keys if key in means]
+def plot_means(means: Table, cases: Sequence[str], keys: Sequence[str], y: str, x: str | None, figure: Any) -> Any:
+    """A number against a key, a curve for each combination of the others, with intervals. ``cases``
+    are those of the rows."""
+    keys = [key for key in keys if key in means]
     x = x or next((key for key in keys if means[key].dtype.kind == "f"), None)
     if x is None:
         raise ValueError("no key that was swept has numbers: give x")
     if y not in means:
         raise ValueError(f"the sweep has no number {y!r}")
     others = [key for key in ["engine", *keys] if key != x and len(set(means[key].tolist())) > 1]
-    names = [_curve_name(row, others, sweep.base_case(index)) for index, row in enumerate(zip(*(means[key] for key in others)) if others else [()] * means.height)]
+    names = [_curve_name(row, others, case) for case, row in zip(cases, zip(*(means[key] for key in others)) if others else [()] * means.height)]
     figure = figure or _figure(4.5)
     axis = figure.subplots()
     for name in dict.fromkeys(names):

@@ -19,6 +19,7 @@ from tandem import _tandem
 from tandem._executors import Cores, Dask, Executor
 from tandem._outcome import check_number
 from tandem._plan import Costs, Plan, Run, pack, pilots
+from tandem._plots import plot_means
 from tandem._rows import Columns, Parts, Rows, check_name, columns_of, write_table
 from tandem._scenario import EngineName, Scenario
 from tandem._table import Table
@@ -66,14 +67,10 @@ class Sweep:
     def _table(self) -> _tandem.TableData:
         return self._plan.points.table(list(self._plan.engines), self._rows)
 
-    @functools.cached_property
     def _cases(self) -> list[str]:
+        """The case of each row of :attr:`means`, without the swept values; empty if it has none."""
         points = sorted(set(zip(self._rows["engine"].tolist(), self._rows["point"].tolist())))
         return [self._plan.case_of(point) or "" for _, point in points]
-
-    def base_case(self, index: int) -> str:
-        """The case of a row of :attr:`means` without the swept values; empty if there are none."""
-        return self._cases[index]
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Writes :attr:`table` to a Parquet file.
@@ -105,9 +102,7 @@ class Sweep:
                 combination of the others.
             figure: A figure to draw on.
         """
-        from tandem._plots import plot_sweep
-
-        return plot_sweep(self, y, x, figure)
+        return plot_means(self.means, self._cases(), self.keys, y, x, figure)
 
     def _repr_html_(self) -> str:
         return self.means._repr_html_()
