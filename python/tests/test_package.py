@@ -11,7 +11,7 @@ import tandem
 
 def imported(source: Path) -> set[str]:
     """The modules of the package that a file imports, anywhere in it and for type checkers too."""
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "tandem":
             found.update(alias.name for alias in node.names)
