@@ -139,7 +139,10 @@ def test_other_threads_go_on_during_a_run(path: tandem.Scenario) -> None:
 
 
 INTERRUPTED = """
+import signal
 import tandem
+# A shell starts its background jobs with SIGINT ignored, and their children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 endless = tandem.Scenario(link={"rate": "1Gbit", "delay": "20ms"}, flow={}, duration="100000s")
 print("begun", flush=True)
 try:
