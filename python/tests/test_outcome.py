@@ -157,5 +157,8 @@ def test_an_interrupt_ends_a_run() -> None:
     assert process.stdout is not None and process.stdout.readline() == "begun\n"
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    try:
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert (out, process.returncode) == ("interrupted\n", 0)
