@@ -10,7 +10,7 @@
 //! over two networks (`scenario_runs`). `advice`: what `tandem advise` says of three paths, and the
 //! lab (`advised_paths`). `bbr`: BBR beside the kernel's own and in the simulator (`bbr_versions`).
 //! `pepsal`: PEPsal beside the proxy over a satellite link. `python-study`: a study in Python
-//! beside the same by ns-3. `python-sweeps`: one sweep from Python on cores and on a cluster.
+//! beside the same by ns-3. `python-calls`: what a call from Python costs. `python-sweeps`: one sweep from Python on cores and on a cluster.
 //! `quic`: page loads of a browser with QUIC and without (`quic_pages`). `traces`: controllers over
 //! recorded links (`varying_links`). `equations`: how fast the models are evaluated. `experiment`:
 //! how often the interval of the proxy's experiment covers the true gain. `simulator`: how fast it
@@ -35,6 +35,7 @@ mod ns2;
 mod other_program;
 mod path_sweep;
 mod pepsal;
+mod python_calls;
 mod python_study;
 mod python_sweeps;
 mod quic_pages;
@@ -87,6 +88,7 @@ enum BenchCommand {
     Paths(path_sweep::PathSweep),
     Pepsal(pepsal::PepsalComparison),
     Proxy(comparison::ProxyComparison),
+    PythonCalls(python_calls::PythonCalls),
     PythonStudy(python_study::PythonStudy),
     PythonSweeps(python_sweeps::PythonSweeps),
     Quic(quic_pages::QuicPages),
@@ -148,6 +150,7 @@ fn main() -> Result<ExitCode> {
         }
         BenchCommand::Pepsal(pepsal) => measure("pepsal", to, |record| pepsal.measure(record)),
         BenchCommand::Proxy(proxy) => measure("proxy", to, |record| proxy.measure(record)),
+        BenchCommand::PythonCalls(calls) => measure("python-calls", to, |record| calls.measure(record)),
         BenchCommand::PythonStudy(study) => measure("python-study", to, |record| study.measure(record)),
         BenchCommand::PythonSweeps(sweeps) => measure("python-sweeps", to, |record| sweeps.measure(record)),
         BenchCommand::Quic(pages) => measure("quic", to, |record| pages.measure(record)),

@@ -2,6 +2,7 @@
 //! split. `python_study/` has the two programs.
 
 use crate::{
+    other_program::python_output,
     resume_file::ResumeFile,
     scenario_runs::{ScenarioRuns, goodput, note_invalid},
 };
@@ -9,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
 use scenario::{ScenarioFile, Variant};
 use serde::{Deserialize, Serialize};
-use std::{process::Command, slice, thread};
+use std::{slice, thread};
 
 /// Compares a study in Python with the same study by ns-3: lines of code, time, results; and both
 /// with the kernel's TCP on the lab
@@ -178,17 +179,8 @@ impl PythonStudy {
     fn run_with(&self, program: &str, seeds: &[u64], delays: usize, others: &[&str]) -> Result<StudyOutput> {
         let (python, points) = (&self.python, self.points);
         let numbers = [seeds, &[points as u64, delays as u64]].concat();
-        let output = Command::new(python)
-            .args(["-c", program])
-            .args(numbers.iter().map(u64::to_string))
-            .args(others)
-            .output()
-            .with_context(|| format!("cannot run {python}"))?;
-        if !output.status.success() {
-            bail!("{python} failed: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        let text = String::from_utf8_lossy(&output.stdout);
-        let found: StudyOutput = serde_json::from_str(&text).with_context(|| format!("{python} printed {text:?}"))?;
+        let arguments = numbers.iter().map(u64::to_string).chain(others.iter().map(ToString::to_string));
+        let found: StudyOutput = python_output(python, program, arguments)?;
         let is_whole = found.goodput_mbps.len() == 2
             && found.goodput_mbps.iter().all(|way| way.len() == points && way.iter().all(|row| row.len() == delays));
         if !is_whole {
