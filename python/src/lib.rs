@@ -28,7 +28,7 @@ use mimalloc::MiMalloc;
 use pyo3::prelude::*;
 
 /// Keeps the memory of an outcome that Python has freed for the next run. The allocator of glibc
-/// returns it to the kernel, and the page faults of the next run take a tenth of a short run's time.
+/// returns it to the kernel, and the page faults of the next run take a tenth of its time.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -53,8 +53,8 @@ struct Entry {
     id: FlowId,
     /// Its number in the browser.
     serial: u64,
-    /// Its addresses, bytes and rates are those of the last list; everything else is as of
-    /// `sampled`.
+    /// Its addresses and bytes are those of the last list, its rates those before `rated`;
+    /// everything else is as of `sampled`.
     watched: WatchedFlow,
     /// When its full statistics were read; none: not yet.
     sampled: Option<Instant>,

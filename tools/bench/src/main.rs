@@ -10,12 +10,12 @@
 //! over two networks (`scenario_runs`). `advice`: what `tandem advise` says of three paths, and the
 //! lab (`advised_paths`). `bbr`: BBR beside the kernel's own and in the simulator (`bbr_versions`).
 //! `pepsal`: PEPsal beside the proxy over a satellite link. `python-study`: a study in Python
-//! beside the same by ns-3. `python-calls`: what a call from Python costs. `python-sweeps`: one sweep from Python on cores and on a cluster.
-//! `quic`: page loads of a browser with QUIC and without (`quic_pages`). `traces`: controllers over
-//! recorded links (`varying_links`). `equations`: how fast the models are evaluated. `experiment`:
-//! how often the interval of the proxy's experiment covers the true gain. `simulator`: how fast it
-//! is (`simulator_speed`). `ns2`: the simulator beside ns-2. `large-trace`: how fast the detector
-//! reads a trace.
+//! beside the same by ns-3. `python-calls`: what a call from Python costs. `python-sweeps`: one
+//! sweep from Python on cores and on a cluster. `quic`: page loads of a browser with QUIC and
+//! without (`quic_pages`). `traces`: controllers over recorded links (`varying_links`).
+//! `equations`: how fast the models are evaluated. `experiment`: how often the interval of the
+//! proxy's experiment covers the true gain. `simulator`: how fast it is (`simulator_speed`). `ns2`:
+//! the simulator beside ns-2. `large-trace`: how fast the detector reads a trace.
 
 mod advised_paths;
 mod bbr_versions;
@@ -36,6 +36,7 @@ mod other_program;
 mod path_sweep;
 mod pepsal;
 mod python_calls;
+mod python_program;
 mod python_study;
 mod python_sweeps;
 mod quic_pages;

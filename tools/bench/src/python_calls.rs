@@ -1,7 +1,7 @@
-//! What calls from Python cost: runs of the simulator in a loop beside `tandem run`, and an equation
-//! over an array beside one call for each point.
+//! What calls from Python cost: runs of the simulator in a loop beside `tandem run`, and an
+//! equation over an array beside one call for each point.
 
-use crate::other_program::python_output;
+use crate::python_program::python_output;
 use anyhow::{Context as _, Result, ensure};
 use measurements::{MeasurementRecord, SampleColumn, SampleTable};
 use serde::Deserialize;

@@ -2,7 +2,7 @@
 //! split. `python_study/` has the two programs.
 
 use crate::{
-    other_program::python_output,
+    python_program::python_output,
     resume_file::ResumeFile,
     scenario_runs::{ScenarioRuns, goodput, note_invalid},
 };

@@ -116,7 +116,7 @@ impl Rules {
         lines
     }
 
-    /// The condition that the socket match finds the listener, and no leg. It finds the listener for
+    /// The condition that the socket match finds the listener, and no leg. It finds the former for
     /// any packet to its port, also for those of unsplit connections to that port of a server. The
     /// port is compared first, so that other packets do not cost another socket lookup.
     pub(super) fn finds_listener(&self) -> String {

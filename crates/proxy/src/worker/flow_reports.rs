@@ -14,8 +14,8 @@ use std::{
 /// Number of flows whose statistics a report reads in a turn of the event loop, so that traffic is
 /// not delayed: each takes a dozen system calls.
 const FLOWS_PER_TURN: usize = 128;
-/// The most flows that are asked for what is acknowledged at a time, some tenths of a millisecond of
-/// system calls. With more flows, each is asked less often.
+/// About the most system calls at a time that ask what is acknowledged, some tenths of a
+/// millisecond. With more flows, each is asked less often.
 const ASKED_AT_ONCE: usize = 1024;
 /// Number of slots that a list in brief covers in a turn.
 const SLOTS_PER_TURN: usize = 1024;
