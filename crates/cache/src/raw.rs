@@ -8,7 +8,8 @@
 //! worked without the cache.
 //!
 //! Connections end as in the proxy (`proxy/src/connection.rs`): a clean close means that everything
-//! was delivered, and the failure of one leg resets the other.
+//! was delivered. The failure of one leg resets the other, once the peer of that has acknowledged
+//! what was received before.
 
 use crate::{
     blob::{BlobPiece, BlobReader, BlobWriter},
@@ -20,6 +21,7 @@ use crate::{
     shared::Shared,
 };
 use bytes::Bytes;
+use intercept::{LastDelivery, sys};
 use socket2::SockRef;
 use std::{
     io,
@@ -27,12 +29,12 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    time::{interval, sleep, timeout},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
+    time::{sleep, timeout},
 };
 
 /// Stored messages that may wait to be forwarded. Their bytes count towards the store's limits.
@@ -57,6 +59,59 @@ enum ForwardItem {
     Finish,
 }
 
+/// A leg, and whether its connection is over.
+#[derive(Debug)]
+struct Leg {
+    stream: TcpStream,
+    /// Set at its first error, which the kernel reports only once: a later read of the rest of the
+    /// receive queue returns an end of file, as after a FIN.
+    has_failed: AtomicBool,
+    failure: Notify,
+}
+
+impl Leg {
+    fn new(stream: TcpStream) -> Self {
+        Leg { stream, has_failed: AtomicBool::new(false), failure: Notify::new() }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// Notes an error of the leg.
+    fn fail(&self, why: io::Error) -> io::Error {
+        self.has_failed.store(true, Ordering::Release);
+        self.failure.notify_waiters();
+        why
+    }
+
+    /// Asks the socket whether the connection is over. One that both ends have closed is not.
+    fn check(&self) -> io::Result<()> {
+        match self.stream.take_error() {
+            Ok(None) if self.has_failed() => Err(io::ErrorKind::ConnectionReset.into()),
+            Ok(None) => Ok(()),
+            Ok(Some(why)) | Err(why) => Err(self.fail(why)),
+        }
+    }
+
+    /// Returns the error of a leg that has failed, when it has.
+    async fn failed(&self) -> io::Error {
+        let failure = self.failure.notified();
+        tokio::pin!(failure);
+        failure.as_mut().enable();
+        if !self.has_failed() {
+            failure.await;
+        }
+        io::ErrorKind::ConnectionReset.into()
+    }
+
+    /// Bytes that the peer has not acknowledged; a FIN counts as one.
+    fn unacknowledged(&self) -> io::Result<usize> {
+        self.check()?;
+        sys::unacknowledged(&self.stream).map_err(|why| self.fail(why))
+    }
+}
+
 /// The state of one direction.
 #[derive(Debug, Default)]
 struct DirectionState {
@@ -71,8 +126,8 @@ struct DirectionState {
 /// A direction as its two halves see it.
 #[derive(Clone, Copy)]
 struct Direction<'a> {
-    source: &'a TcpStream,
-    sink: &'a TcpStream,
+    source: &'a Leg,
+    sink: &'a Leg,
     state: &'a DirectionState,
     /// The state of the opposite direction.
     opposite: &'a DirectionState,
@@ -84,7 +139,8 @@ type ItemSender = mpsc::Sender<ForwardItem>;
 /// first.
 ///
 /// # Errors
-/// When a leg fails. Both legs are then reset.
+/// When a leg fails. Both legs are then reset, the other one after its peer has received what was
+/// read from the failed one.
 pub(crate) async fn relay(
     client: &Arc<Client>,
     (near, near_bytes): (TcpStream, Bytes),
@@ -93,16 +149,21 @@ pub(crate) async fn relay(
 ) -> Result<(), Error> {
     let shared = &client.shared;
     shared.counters.raw_connections.add(1);
-    let up = DirectionState::default();
-    let down = DirectionState::default();
+    let (near, far) = (Leg::new(near), Leg::new(far));
+    let (up, down) = (DirectionState::default(), DirectionState::default());
     let both = async {
         let upward = carry(client, Direction { source: &near, sink: &far, state: &up, opposite: &down }, near_bytes, mode);
         let downward = carry(client, Direction { source: &far, sink: &near, state: &down, opposite: &up }, far_bytes, mode);
-        tokio::try_join!(upward, downward).map(drop)
+        let (upward, downward) = tokio::join!(upward, downward);
+        let outcome = upward.and(downward);
+        while outcome.is_err() && [&near, &far].into_iter().any(|leg| leg.unacknowledged().is_ok_and(|bytes| bytes > 0)) {
+            sleep(ACK_POLL_INTERVAL).await;
+        }
+        outcome
     };
     let outcome = tokio::select! {
         outcome = both => outcome,
-        failure = watch_for_failure(&near, &far) => Err(failure),
+        failure = watch_for_failure((&near, &down), (&far, &up)) => Err(failure),
     };
     let sent = up.bytes.load(Ordering::Relaxed);
     let received = down.bytes.load(Ordering::Relaxed);
@@ -110,41 +171,62 @@ pub(crate) async fn relay(
     tracing::info!(up = sent, down = received, ending = if outcome.is_ok() { "finished" } else { "failed" }, "connection");
     if outcome.is_err() {
         for leg in [&near, &far] {
-            let _ = SockRef::from(leg).set_linger(Some(Duration::ZERO));
+            let _ = SockRef::from(&leg.stream).set_linger(Some(Duration::ZERO));
         }
     }
     Ok(outcome?)
 }
 
-/// Returns when a leg has failed, even if it is neither read nor written.
-async fn watch_for_failure(near: &TcpStream, far: &TcpStream) -> io::Error {
-    let mut ticks = interval(FAILURE_POLL_INTERVAL);
-    loop {
-        ticks.tick().await;
-        if has_failed(near) || has_failed(far) {
-            return io::ErrorKind::ConnectionReset.into();
+/// Detects failures of legs that are neither read nor written. Returns when nothing is left to wait
+/// for: both legs have failed, or the peer of one takes nothing more of what the failed one has
+/// sent. The directions are those that end at the legs.
+async fn watch_for_failure(near: (&Leg, &DirectionState), far: (&Leg, &DirectionState)) -> io::Error {
+    let delivery = loop {
+        if near.0.check().is_err() || far.0.check().is_err() {
+            break LastDelivery::new(Instant::now());
         }
+        tokio::select! {
+            () = sleep(FAILURE_POLL_INTERVAL) => {}
+            _ = near.0.failed() => {}
+            _ = far.0.failed() => {}
+        }
+    };
+    let (leg, direction) = if near.0.has_failed() { far } else { near };
+    let mut delivery = delivery;
+    while let Ok(unacknowledged) = leg.unacknowledged() {
+        let acknowledged = direction.bytes.load(Ordering::Relaxed).saturating_sub(unacknowledged as u64);
+        if !delivery.goes_on(acknowledged, || sys::is_blocked(&leg.stream), Instant::now()) {
+            break;
+        }
+        sleep(delivery.check_at().saturating_duration_since(Instant::now())).await;
     }
+    io::ErrorKind::ConnectionReset.into()
 }
 
-/// Whether a leg has failed. One that both ends have closed has not.
-fn has_failed(leg: &TcpStream) -> bool {
-    !matches!(leg.take_error(), Ok(None))
-}
-
-/// Relays one direction. `first` was read from its source before.
+/// Relays one direction. `first` was read from its source before. When the source fails, what was
+/// received is forwarded before the error is returned.
 async fn carry(client: &Arc<Client>, direction: Direction<'_>, first: Bytes, mode: RawMode) -> io::Result<()> {
+    let Direction { source, sink, state, .. } = direction;
     let (sender, items) = mpsc::channel(MAX_QUEUED);
-    let receive = async {
-        match mode {
-            RawMode::StoreAndForward(lull) => store(&client.shared, &client.share, direction.source, first, lull, &sender).await,
-            RawMode::Stream => stream(&client.share, direction.source, first, None, &sender).await.map(drop),
-        }?;
-        direction.state.source_finished.store(true, Ordering::Release);
+    let receive = async move {
+        let received = match mode {
+            RawMode::StoreAndForward(lull) => store(&client.shared, &client.share, source, first, lull, &sender).await,
+            RawMode::Stream => stream(&client.share, source, first, None, &sender).await.map(drop),
+        };
+        // Without this item the forwarding half ends when it has forwarded all others.
+        received?;
+        state.source_finished.store(true, Ordering::Release);
         drop(sender.send(ForwardItem::Finish).await);
         Ok(())
     };
-    tokio::try_join!(receive, forward(items, direction)).map(drop)
+    let both = async {
+        let (received, forwarded) = tokio::join!(receive, forward(items, direction));
+        received.and(forwarded)
+    };
+    tokio::select! {
+        outcome = both => outcome,
+        why = sink.failed() => Err(why),
+    }
 }
 
 /// Receives until the source has finished, and hands on each message when it is complete: after a
@@ -152,7 +234,7 @@ async fn carry(client: &Arc<Client>, direction: Direction<'_>, first: Bytes, mod
 async fn store(
     shared: &Arc<Shared>,
     share: &ClientShare,
-    source: &TcpStream,
+    source: &Leg,
     first: Bytes,
     lull: Option<Duration>,
     sender: &ItemSender,
@@ -172,18 +254,19 @@ async fn store(
         }
         let next = read(source);
         let next = match lull.filter(|_| writer.is_some()) {
-            Some(lull) => timeout(lull, next).await.ok().transpose()?,
-            None => Some(next.await?),
+            Some(lull) => timeout(lull, next).await.ok().transpose(),
+            None => next.await.map(Some),
         };
-        // The message ends with a pause (none), or with the end of the stream (empty).
-        let is_complete = next.as_ref().is_none_or(Bytes::is_empty);
+        // The message ends with a pause (none), with the end of the stream (empty), or with a
+        // failure.
+        let is_complete = next.as_ref().map_or(true, |next| next.as_ref().is_none_or(Bytes::is_empty));
         if is_complete && let Some(complete) = writer.take() {
             let reader = complete.blob().reader();
             // Bytes that the disk did not take are still readable.
             let _ = complete.finish(None).await;
             hand_on(sender, ForwardItem::Stored(reader)).await?;
         }
-        match next {
+        match next? {
             Some(next) if next.is_empty() => return Ok(()),
             next => bytes = next.unwrap_or_default(),
         }
@@ -204,7 +287,7 @@ async fn append(writer: &mut Option<BlobWriter>, shared: &Arc<Shared>, bytes: &[
 
 /// Hands bytes on as they are received. Returns true when the source has finished, false after a
 /// pause of `lull`.
-async fn stream(share: &ClientShare, source: &TcpStream, first: Bytes, lull: Option<Duration>, sender: &ItemSender) -> io::Result<bool> {
+async fn stream(share: &ClientShare, source: &Leg, first: Bytes, lull: Option<Duration>, sender: &ItemSender) -> io::Result<bool> {
     let permits = Arc::new(Semaphore::new(1));
     let mut bytes = first;
     let mut reservation = None;
@@ -232,9 +315,9 @@ async fn hand_on(sender: &ItemSender, item: ForwardItem) -> io::Result<()> {
 }
 
 /// Reads what has been received; nothing at the end of the stream.
-async fn read(source: &TcpStream) -> io::Result<Bytes> {
+async fn read(source: &Leg) -> io::Result<Bytes> {
     loop {
-        source.readable().await?;
+        source.stream.readable().await?;
         if let Some(bytes) = try_read(source, READ_BYTES)? {
             return Ok(bytes);
         }
@@ -243,9 +326,9 @@ async fn read(source: &TcpStream) -> io::Result<Bytes> {
 
 /// As [`read`], with a reservation for the bytes. Without one only a few bytes are read, so that
 /// the connection still makes progress.
-async fn read_reserved(share: &ClientShare, source: &TcpStream) -> io::Result<(Bytes, Option<Reservation>)> {
+async fn read_reserved(share: &ClientShare, source: &Leg) -> io::Result<(Bytes, Option<Reservation>)> {
     loop {
-        source.readable().await?;
+        source.stream.readable().await?;
         let reservation = share.try_reserve_spare(READ_BYTES as u64);
         let limit = if reservation.is_some() { READ_BYTES } else { MIN_READ_BYTES };
         if let Some(bytes) = try_read(source, limit)? {
@@ -255,16 +338,17 @@ async fn read_reserved(share: &ClientShare, source: &TcpStream) -> io::Result<(B
 }
 
 /// Reads at most `limit` bytes. None when there is nothing to read yet.
-fn try_read(source: &TcpStream, limit: usize) -> io::Result<Option<Bytes>> {
+fn try_read(source: &Leg, limit: usize) -> io::Result<Option<Bytes>> {
     let mut bytes = vec![0; limit];
-    match source.try_read(&mut bytes) {
+    match source.stream.try_read(&mut bytes) {
+        Ok(0) if source.has_failed() => Err(io::ErrorKind::ConnectionReset.into()),
         Ok(length) => {
             bytes.truncate(length);
             bytes.shrink_to_fit();
             Ok(Some(bytes.into()))
         }
         Err(why) if why.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(why) => Err(why),
+        Err(why) => Err(source.fail(why)),
     }
 }
 
@@ -290,32 +374,27 @@ async fn forward(mut items: mpsc::Receiver<ForwardItem>, direction: Direction<'_
 async fn finish(direction: Direction<'_>) -> io::Result<()> {
     let Direction { source, sink, state, opposite } = direction;
     state.all_written.store(true, Ordering::Release);
-    while opposite.source_finished.load(Ordering::Acquire) && !(opposite.all_written.load(Ordering::Acquire) && has_acknowledged(source)?) {
+    while opposite.source_finished.load(Ordering::Acquire) {
+        let unacknowledged = source.unacknowledged()?;
+        if opposite.all_written.load(Ordering::Acquire) && unacknowledged == 0 {
+            break;
+        }
         sleep(ACK_POLL_INTERVAL).await;
     }
-    disable_reset_on_close(sink)?;
-    SockRef::from(sink).shutdown(std::net::Shutdown::Write)
+    disable_reset_on_close(&sink.stream)?;
+    SockRef::from(&sink.stream).shutdown(std::net::Shutdown::Write)
 }
 
-/// Whether the peer of a leg has acknowledged everything that was written to it.
-fn has_acknowledged(leg: &TcpStream) -> io::Result<bool> {
-    if has_failed(leg) {
-        return Err(io::ErrorKind::ConnectionReset.into());
-    }
-    let info = intercept::tcp_info(leg)?;
-    Ok(info.unacked == 0 && info.notsent_bytes == 0)
-}
-
-async fn write(sink: &TcpStream, mut bytes: &[u8], state: &DirectionState) -> io::Result<()> {
+async fn write(sink: &Leg, mut bytes: &[u8], state: &DirectionState) -> io::Result<()> {
     while !bytes.is_empty() {
-        sink.writable().await?;
-        match sink.try_write(bytes) {
+        sink.stream.writable().await?;
+        match sink.stream.try_write(bytes) {
             Ok(length) => {
                 state.bytes.fetch_add(length as u64, Ordering::Relaxed);
                 bytes = &bytes[length..];
             }
             Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
-            Err(why) => return Err(why),
+            Err(why) => return Err(sink.fail(why)),
         }
     }
     Ok(())

@@ -422,3 +422,10 @@ pub fn unsent(socket: impl AsFd) -> io::Result<usize> {
     check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCOUTQNSD, &raw mut bytes) })?;
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
+
+/// Whether the peer's window is closed while bytes that it has sent are not read: it may wait to
+/// write before it reads again.
+pub fn is_blocked(socket: impl AsFd) -> bool {
+    let nothing_in_flight = || tcp_info(&socket).is_ok_and(|info| info.unacked == 0);
+    received(&socket) > 0 && unsent(&socket).is_ok_and(|bytes| bytes > 0) && nothing_in_flight()
+}

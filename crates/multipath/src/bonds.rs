@@ -222,7 +222,7 @@ impl Bonds {
             Some(BondSocket::Plain(slot)) => {
                 let slot = *slot;
                 if let Some(bonded) = self.streams.get_mut(slot) {
-                    match bonded.on_events(events) {
+                    match bonded.on_events(events, self.now) {
                         Ok(()) => self.proceed(slot, scratch),
                         Err(ending) => self.end(slot, ending),
                     }

@@ -14,7 +14,7 @@
 //! | the plain leg has acknowledged everything, the FIN too | sends *delivered* |
 //! | both have ended, and no FIN was passed on | *connect* sends *delivered* for the bytes alone; *serve* passes the FIN and sends *delivered*; *connect* passes its FIN |
 //! | *delivered* sent and received, FINs acknowledged | ends `Finished` |
-//! | RST or timeout of the plain leg, server not reached | resets the stream, with the reason; the other end resets its plain leg |
+//! | RST or timeout of the plain leg, server not reached | resets the stream, with the reason, once the other end has received what was read before; the other end resets its plain leg once its peer has acknowledged that |
 //! | a connection of the bond is lost or silent | reinjects its data over the others; *connect* dials another |
 //! | all connections are lost | waits for `outage`, then resets the plain leg |
 
@@ -25,7 +25,7 @@ use crate::{
 };
 use bond::{Frame, NoMemory, OpenReply, OpenRequest, ResetReason, StreamError, Target};
 use intercept::{
-    canonical,
+    LastDelivery, canonical,
     leg::{self, Shares},
     sys,
 };
@@ -71,6 +71,24 @@ enum BondedState {
     Relaying,
 }
 
+/// The failure of the plain leg or of the stream, while the other one still gets what was received
+/// before.
+#[derive(Debug)]
+struct Failure {
+    of: Failed,
+    ending: Ending,
+    delivery: LastDelivery,
+}
+
+/// What has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failed {
+    /// The plain leg; whether its peer had sent a FIN before.
+    Plain { after_fin: bool },
+    /// The stream: the other end has reset it.
+    Stream,
+}
+
 /// What the caller has to do after a turn.
 #[derive(Debug, Default)]
 pub(crate) struct Wants {
@@ -84,6 +102,7 @@ pub(crate) struct Wants {
 pub(crate) struct BondedConnection {
     pub(crate) role: Role,
     state: BondedState,
+    failure: Option<Box<Failure>>,
     pub(crate) plain: Option<PlainLeg>,
     /// Index of the plain leg among the bond's sockets.
     pub(crate) entry: usize,
@@ -129,11 +148,15 @@ fn plain_failed(role: Role, state: BondedState, why: &io::Error) -> Ending {
     match role {
         _ if why.kind() == io::ErrorKind::OutOfMemory => Ending::NoRoom,
         Role::Connect { .. } => Ending::NearFailed(why.kind()),
-        Role::Serve { .. } if state == BondedState::Dialling && why.kind() != io::ErrorKind::ConnectionReset => {
-            Ending::FarNotReached(why.kind())
-        }
+        Role::Serve { .. } if state == BondedState::Dialling && !is_reset(why) => Ending::FarNotReached(why.kind()),
         Role::Serve { .. } => Ending::FarFailed(why.kind()),
     }
+}
+
+/// Whether an established connection was reset. The kernel reports a reset that follows a FIN as
+/// EPIPE.
+fn is_reset(why: &io::Error) -> bool {
+    matches!(why.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
 /// The reason for an ending that is sent to the other end.
@@ -200,6 +223,7 @@ impl BondedConnection {
         BondedConnection {
             role,
             state,
+            failure: None,
             plain: None,
             entry: usize::MAX,
             stream,
@@ -260,12 +284,11 @@ impl BondedConnection {
     }
 
     /// Applies an event of the plain leg.
-    pub(crate) fn on_events(&mut self, events: Readiness) -> Result<(), Ending> {
+    pub(crate) fn on_events(&mut self, events: Readiness, now: Instant) -> Result<(), Ending> {
         let Some(plain) = &mut self.plain else { return Ok(()) };
-        if let Some(why) = plain.take_in(events) {
-            return Err(self.failed(&why));
-        }
-        if self.state == BondedState::Dialling && events.writable {
+        let error = plain.take_in(events);
+        let was_reached = error.as_ref().map_or(events.writable, is_reset);
+        if self.state == BondedState::Dialling && was_reached {
             self.state = BondedState::Relaying;
             plain.readable = true;
             self.stream.write(&OpenReply(self.server).encode()).map_err(|NoMemory| Ending::NoRoom)?;
@@ -273,7 +296,40 @@ impl BondedConnection {
                 leg::acknowledge(plain.socket());
             }
         }
+        match error {
+            Some(why) => self.fail(self.failed(&why), &why, now),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes the failure of the plain leg or of the stream, whichever this is the ending for.
+    ///
+    /// # Errors
+    /// The ending of the connection, if nothing is left to deliver to the other one.
+    pub(crate) fn fail(&mut self, ending: Ending, why: &io::Error, now: Instant) -> Result<(), Ending> {
+        if let Some(first) = self.failure.as_ref().filter(|_| !matches!(ending, Ending::FarNotReached(_))) {
+            return Err(first.ending);
+        }
+        let relays = self.state == BondedState::Relaying;
+        let of = match (self.role, ending) {
+            // Before the answer the call and the client's first bytes are on their way.
+            (Role::Connect { .. }, Ending::NearFailed(_)) | (Role::Serve { .. }, Ending::FarFailed(_)) if relays || self.taken > 0 => {
+                Failed::Plain { after_fin: self.ended || why.kind() == io::ErrorKind::BrokenPipe }
+            }
+            (Role::Connect { .. }, Ending::FarFailed(_)) if relays => Failed::Stream,
+            (Role::Serve { .. }, Ending::NearFailed(_)) if relays || self.stream.inbound.readable_bytes() > 0 => Failed::Stream,
+            _ => return Err(ending),
+        };
+        if let (Failed::Plain { .. }, Some(plain)) = (of, &mut self.plain) {
+            plain.fail();
+        }
+        self.failure = Some(Box::new(Failure { of, ending, delivery: LastDelivery::new(now) }));
         Ok(())
+    }
+
+    /// Whether the other end has reset the stream.
+    pub(crate) fn is_reset(&self) -> bool {
+        self.failure.as_ref().is_some_and(|failure| failure.of == Failed::Stream)
     }
 
     /// The ending for an error of the plain leg or a lack of memory.
@@ -305,14 +361,25 @@ impl BondedConnection {
             }
         })?;
         self.known |= self.stream.inbound.next_offset() > 0 || self.stream.outbound.acked() > 0;
-        if let Some(why) = self.stream.reset {
-            return Err(self.bond_failed(kind(why.into())));
-        }
         match self.state {
             BondedState::Calling => self.hear_answer(now)?,
             BondedState::Called => wants.dial = self.hear_call(now)?,
             BondedState::Dialling | BondedState::Relaying => {}
         }
+        if let Some(why) = self.stream.reset.filter(|_| !self.is_reset()) {
+            let why = kind(why.into());
+            self.fail(self.bond_failed(why), &why.into(), scratch.now)?;
+        }
+        if self.failure.is_none() {
+            match self.relay(now, wants) {
+                Err(ending @ (Ending::NearFailed(why) | Ending::FarFailed(why))) => self.fail(ending, &why.into(), scratch.now)?,
+                relayed => return relayed,
+            }
+        }
+        self.deliver_rest(now, scratch.now, wants)
+    }
+
+    fn relay(&mut self, now: Span, wants: &mut Wants) -> Result<(), Ending> {
         let (took, gave) = (self.take()?, self.give(now)?);
         wants.turn.again |= took || gave;
         self.pass_end()?;
@@ -323,6 +390,41 @@ impl BondedConnection {
         if self.is_over()? {
             return Err(Ending::Finished);
         }
+        Ok(())
+    }
+
+    /// After the failure of the plain leg or of the stream: passes on what was received before.
+    fn deliver_rest(&mut self, now: Span, instant: Instant, wants: &mut Wants) -> Result<(), Ending> {
+        let Some(Failure { of, ending, .. }) = self.failure.as_deref() else { return Ok(()) };
+        let (of, ending) = (*of, *ending);
+        wants.turn.again |= match of {
+            Failed::Plain { .. } => self.take()?,
+            Failed::Stream => self.give(now).map_err(|_| ending)?,
+        };
+        self.stream.say(now, &mut wants.turn).map_err(|why| self.failed(&why.into()))?;
+        let (is_delivered, acknowledged, is_blocked) = match of {
+            Failed::Plain { .. } => {
+                wants.turn.again |= self.is_to_take();
+                let is_delivered = self.ended && self.stream.unacknowledged() == 0;
+                (is_delivered, self.stream.outbound.acked(), self.stream.inbound.readable_bytes() > 0)
+            }
+            Failed::Stream => {
+                let Some(plain) = self.plain.as_ref().filter(|_| self.state == BondedState::Relaying) else { return Ok(()) };
+                let is_read = self.preface.is_empty() && self.stream.inbound.readable_bytes() == 0;
+                if is_read && self.stream.inbound.is_fully_read() && !self.passed && !plain.has_hung_up().map_err(|_| ending)? {
+                    plain.shut_down().map_err(|_| ending)?;
+                    self.passed = true;
+                }
+                let unacknowledged = plain.unacknowledged().map_err(|_| ending)?;
+                let acknowledged = (self.given + u64::from(self.passed)).saturating_sub(unacknowledged as u64);
+                (is_read && unacknowledged == 0, acknowledged, sys::is_blocked(plain))
+            }
+        };
+        let Some(failure) = &mut self.failure else { return Ok(()) };
+        if is_delivered || !failure.delivery.goes_on(acknowledged, || is_blocked, instant) {
+            return Err(ending);
+        }
+        self.tick = Some(Span(failure.delivery.check_at().saturating_duration_since(instant).as_nanos() as u64));
         Ok(())
     }
 
@@ -365,6 +467,10 @@ impl BondedConnection {
         let (role, state) = (self.role, self.state);
         let failed = |why: &io::Error| plain_failed(role, state, why);
         let Some(plain) = &mut self.plain else { return Ok(false) };
+        let ends = match self.failure.as_deref() {
+            Some(Failure { of: Failed::Plain { after_fin }, .. }) => *after_fin,
+            _ => true,
+        };
         if state == BondedState::Dialling || !self.stream.wants() {
             plain.pause_receive().map_err(|why| failed(&why))?;
             return Ok(false);
@@ -382,13 +488,14 @@ impl BondedConnection {
                 Ok(Taken::Ended) => self.ended = true,
                 Ok(Taken::Bytes { count, more }) => {
                     taken += count;
-                    plain.readable = more || hung_up || plain.urgent;
+                    plain.readable = more || hung_up || plain.urgent || plain.has_failed();
                 }
-                Err(Errno::AGAIN) => (plain.readable, plain.urgent) = (false, false),
                 Err(Errno::INTR) => {}
+                Err(errno) if plain.has_failed() && errno != Errno::NOMEM => self.ended = true,
+                Err(Errno::AGAIN) => (plain.readable, plain.urgent) = (false, false),
                 Err(errno) => return Err(failed(&errno.into())),
             }
-            if self.ended {
+            if self.ended && ends {
                 self.stream.outbound.close();
             }
         }
@@ -518,10 +625,9 @@ impl BondedConnection {
         }
     }
 
-    /// The ending, if the plain leg's peer has been silent for too long.
-    pub(crate) fn ended_in_silence(&mut self, now: Instant) -> Option<Ending> {
-        let is_silent = self.plain.as_mut().is_some_and(|plain| plain.is_silent(now));
-        is_silent.then(|| self.failed(&io::ErrorKind::TimedOut.into()))
+    /// Whether the plain leg's peer has been silent for too long.
+    pub(crate) fn has_silent_peer(&mut self, now: Instant) -> bool {
+        self.plain.as_mut().is_some_and(|plain| !plain.has_failed() && plain.is_silent(now))
     }
 
     /// Time without progress. Precise to the interval between its calls.

@@ -4,9 +4,9 @@
 //! |--------------------------|-----------------------------------|-------------------------------------------------|-----------------------|
 //! | near FIN                 | kept; passed once the far leg is established | passed after the last byte¹          | –                     |
 //! | far FIN                  | –                                 | passed after the last byte¹                     | –                     |
-//! | near RST, timeout        | far leg aborted                   | far leg reset                                   | ends `NearFailed`²    |
-//! | far RST                  | near leg reset (refused)          | near leg reset                                  | ends `FarFailed`²     |
-//! | far unreachable, timeout | near leg reset                    | near leg reset                                  | ends `FarFailed`²     |
+//! | near RST, timeout        | far leg aborted⁵                  | far leg reset⁵                                  | ends `NearFailed`²    |
+//! | far RST                  | near leg reset (refused)          | near leg reset⁵                                 | ends `FarFailed`²     |
+//! | far unreachable, timeout | near leg reset                    | near leg reset⁵                                 | ends `FarFailed`²     |
 //! | both FINs passed         | –                                 | → `Settling`                                    |                       |
 //! | both legs acknowledged⁴  | –                                 | –                                               | ends `Finished`       |
 //! | idle timeout³            | – (the connect times out)         | both legs reset                                 | both legs reset       |
@@ -27,6 +27,11 @@
 //! ⁴ Except for the last FIN: its receiver has acknowledged every byte, the other end waits for
 //! nothing more, and the kernel retransmits the FIN after the close.
 //!
+//! ⁵ What was received before a failure is passed on first, and a FIN that arrived before it, as
+//! the peer of a direct connection would receive them. The other leg is reset when its peer has
+//! acknowledged everything, fails too, or takes nothing more ([`LastDelivery`]). While dialling this
+//! means that the far leg is aborted at once only if no bytes for it have been received.
+//!
 //! A SOCKS client whose server is not reached gets a SOCKS reply and a FIN instead of a reset.
 //!
 //! `tests/it/life.rs` has a test for each cell.
@@ -40,6 +45,7 @@ use crate::{
     measure::{FlowSamples, ProfileNumbers},
 };
 use intercept::{
+    LastDelivery,
     leg::{self, DialOptions, LegProfile, Source},
     sys,
 };
@@ -61,6 +67,24 @@ enum ConnectionState {
     Relaying,
     /// Both FINs have been passed on; acknowledgements are missing.
     Settling,
+}
+
+/// The failure of one leg, while the other one still gets what was received before.
+#[derive(Debug)]
+struct LegFailure {
+    side: LegSide,
+    ending: Ending,
+    /// Whether the peer had sent a FIN before.
+    after_fin: bool,
+    delivery: LastDelivery,
+}
+
+/// Why relaying stops.
+enum Stop {
+    /// The connection is over.
+    Over(Ending),
+    /// A leg has failed.
+    Failed(LegSide, io::Error),
 }
 
 /// What the worker has to do for a connection after each of its calls.
@@ -115,6 +139,7 @@ pub(crate) struct Connection {
     source: Option<Source>,
     socks: bool,
     state: ConnectionState,
+    failure: Option<Box<LegFailure>>,
     born: Instant,
     /// When the present far leg was dialled, and the time limit for connecting it.
     dialled_at: Instant,
@@ -200,6 +225,7 @@ impl Connection {
             source,
             socks,
             state: ConnectionState::Dialling,
+            failure: None,
             born: now,
             dialled_at: now,
             connect_timeout: connect_timeout(far_profile, config),
@@ -262,18 +288,27 @@ impl Connection {
         self.far.keep_alive();
     }
 
-    /// Interval at which to call [`ended_in_silence`](Self::ended_in_silence); none: no profile has
-    /// a limit.
+    /// Interval at which to call [`silent_leg`](Self::silent_leg); none: no profile has a limit.
     pub(crate) fn silence_interval(&self) -> Option<Duration> {
         [&self.near, &self.far].into_iter().filter_map(PlainLeg::silence_interval).min()
     }
 
-    /// The ending, if a peer has been silent for too long.
-    pub(crate) fn ended_in_silence(&mut self, now: Instant) -> Option<Ending> {
-        if self.near.is_silent(now) {
-            return Some(Ending::NearFailed(io::ErrorKind::TimedOut));
-        }
-        self.far.is_silent(now).then_some(Ending::FarFailed(io::ErrorKind::TimedOut))
+    /// The leg whose peer has been silent for too long. The caller passes it to
+    /// [`end_silent`](Self::end_silent).
+    pub(crate) fn silent_leg(&mut self, now: Instant) -> Option<LegSide> {
+        let failed = self.failure.as_ref().map(|failure| failure.side);
+        [(LegSide::Near, &mut self.near), (LegSide::Far, &mut self.far)]
+            .into_iter()
+            .find_map(|(side, leg)| (failed != Some(side) && leg.is_silent(now)).then_some(side))
+    }
+
+    /// Treats a silent leg as one that has failed.
+    ///
+    /// # Errors
+    /// The ending of the connection.
+    pub(crate) fn end_silent(&mut self, side: LegSide, scratch: &mut Scratch) -> Result<FollowUp, Ending> {
+        self.fail(side, &io::ErrorKind::TimedOut.into(), scratch.now)?;
+        self.proceed(scratch)
     }
 
     /// Time without progress. Precise to the interval between its calls.
@@ -311,7 +346,7 @@ impl Connection {
             LegSide::Far => &mut self.far,
         };
         if let Some(why) = leg.take_in(events) {
-            return Err(self.ending_of_error(side, &why));
+            self.fail(side, &why, scratch.now)?;
         }
         if self.state == ConnectionState::Dialling {
             if side == LegSide::Near || !events.writable || events.failed {
@@ -320,25 +355,37 @@ impl Connection {
             self.state = ConnectionState::Relaying;
             // With Fast Open this is only the first attempt to send.
             self.handshakes[1] = (!self.syn_waits).then(|| scratch.now - self.dialled_at);
-            if !self.watches_near {
-                // The first event of the near socket reports what has arrived meanwhile.
-                return Ok(FollowUp { watch_near: true, tick: self.syn_waits, ..FollowUp::default() });
-            }
+        }
+        if !self.watches_near {
+            // The first event of the near socket reports what has arrived meanwhile.
+            return Ok(FollowUp { watch_near: true, tick: self.syn_waits, ..FollowUp::default() });
         }
         self.proceed(scratch)
     }
 
-    /// Relays bytes in both directions, and passes FINs on.
+    /// Relays bytes in both directions, and passes FINs on. After the failure of a leg it passes on
+    /// what was received before.
     ///
     /// # Errors
     /// The ending of the connection.
     pub(crate) fn proceed(&mut self, scratch: &mut Scratch) -> Result<FollowUp, Ending> {
-        let mut follow_up = FollowUp::default();
         if self.state == ConnectionState::Dialling {
-            return Ok(follow_up);
+            return Ok(FollowUp::default());
         }
-        let up = self.up.pump(&mut self.near, &mut self.far, scratch).map_err(|fault| self.ending_of_fault(LegSide::Near, fault))?;
-        let down = self.down.pump(&mut self.far, &mut self.near, scratch).map_err(|fault| self.ending_of_fault(LegSide::Far, fault))?;
+        if self.failure.is_none() {
+            match self.relay(scratch) {
+                Ok(follow_up) => return Ok(follow_up),
+                Err(Stop::Over(ending)) => return Err(ending),
+                Err(Stop::Failed(side, why)) => self.fail(side, &why, scratch.now)?,
+            }
+        }
+        self.deliver_rest(scratch)
+    }
+
+    fn relay(&mut self, scratch: &mut Scratch) -> Result<FollowUp, Stop> {
+        let mut follow_up = FollowUp::default();
+        let up = self.up.pump(&mut self.near, &mut self.far, scratch).map_err(|fault| stop_of_fault(LegSide::Near, fault))?;
+        let down = self.down.pump(&mut self.far, &mut self.near, scratch).map_err(|fault| stop_of_fault(LegSide::Far, fault))?;
         follow_up.again = up == Pumped::Again || down == Pumped::Again;
         follow_up.rearm_far = up == Pumped::WaitsForRoom;
         follow_up.rearm_near = down == Pumped::WaitsForRoom;
@@ -351,15 +398,84 @@ impl Connection {
         if self.up.passed && self.down.passed {
             self.state = ConnectionState::Settling;
             if self.settled()? {
-                return Err(Ending::Finished);
+                return Err(Stop::Over(Ending::Finished));
             }
+        }
+        Ok(follow_up)
+    }
+
+    /// Notes the failure of a leg.
+    ///
+    /// # Errors
+    /// The ending of the connection, if nothing is left to deliver to the other leg, or that has
+    /// failed before.
+    fn fail(&mut self, side: LegSide, why: &io::Error, now: Instant) -> Result<(), Ending> {
+        let ending = self.ending_of_error(side, why);
+        if let Some(first) = self.failure.as_ref().filter(|_| !matches!(ending, Ending::FarNotReached(_))) {
+            return Err(first.ending);
+        }
+        let (leg, direction) = match side {
+            LegSide::Near => (&mut self.near, &self.up),
+            LegSide::Far => (&mut self.far, &self.down),
+        };
+        let has_rest = match (self.state, side) {
+            (ConnectionState::Dialling, LegSide::Near) => direction.in_hand() > 0 || sys::received(&*leg) > 0,
+            (ConnectionState::Dialling | ConnectionState::Relaying, _) => !matches!(ending, Ending::FarNotReached(_)),
+            (ConnectionState::Settling, _) => false,
+        };
+        if !has_rest {
+            return Err(ending);
+        }
+        if side == LegSide::Far {
+            // It had been established.
+            self.state = ConnectionState::Relaying;
+        }
+        leg.fail();
+        // EPIPE: the FIN came first.
+        let after_fin = direction.ended || why.kind() == io::ErrorKind::BrokenPipe;
+        self.failure = Some(Box::new(LegFailure { side, ending, after_fin, delivery: LastDelivery::new(now) }));
+        Ok(())
+    }
+
+    /// After the failure of a leg: passes on what was received before.
+    fn deliver_rest(&mut self, scratch: &mut Scratch) -> Result<FollowUp, Ending> {
+        self.syn_unanswered = self.syn_unanswered && sys::is_unanswered(&self.far);
+        let Some(failure) = &mut self.failure else { return Ok(FollowUp::default()) };
+        let (direction, from, to) = match failure.side {
+            LegSide::Near => (&mut self.up, &mut self.near, &mut self.far),
+            LegSide::Far => (&mut self.down, &mut self.far, &mut self.near),
+        };
+        let pumped = direction.pump(from, to, scratch).map_err(|fault| match fault {
+            RelayFault::Own => Ending::NoRoom,
+            RelayFault::Source(_) | RelayFault::Destination(_) => failure.ending,
+        })?;
+        let mut follow_up = FollowUp { again: pumped == Pumped::Again, tick: true, ..FollowUp::default() };
+        match failure.side {
+            LegSide::Near => follow_up.rearm_far = pumped == Pumped::WaitsForRoom,
+            LegSide::Far => follow_up.rearm_near = pumped == Pumped::WaitsForRoom,
+        }
+        if !direction.finished() && !failure.delivery.is_due(scratch.now) {
+            return Ok(follow_up);
+        }
+        if direction.finished() && failure.after_fin && !direction.passed {
+            // An end that has finished sending would take this FIN for the delivery of its own bytes.
+            direction.passed = true;
+            if !to.has_hung_up().map_err(|_| failure.ending)? {
+                to.shut_down().map_err(|_| failure.ending)?;
+            }
+        }
+        let unacknowledged = to.unacknowledged().map_err(|_| failure.ending)?;
+        let acknowledged = (direction.carried() + u64::from(direction.passed)).saturating_sub(unacknowledged as u64);
+        let is_delivered = direction.finished() && unacknowledged == 0;
+        if is_delivered || !failure.delivery.goes_on(acknowledged, || sys::is_blocked(&*to), scratch.now) {
+            return Err(failure.ending);
         }
         Ok(follow_up)
     }
 
     /// Whether both ends have acknowledged everything except the last FIN, which the kernel
     /// retransmits after the close.
-    fn settled(&self) -> Result<bool, Ending> {
+    fn settled(&self) -> Result<bool, Stop> {
         let (near, far) = (self.unacknowledged(LegSide::Near)?, self.unacknowledged(LegSide::Far)?);
         if near + far == 1 {
             // The close must not reset the leg.
@@ -379,14 +495,17 @@ impl Connection {
             match rustix::net::send(&self.far, &[], rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL) {
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::INPROGRESS) => {}
                 // A refusal is reported only here.
-                Err(errno) => return Err(self.ending_of_error(LegSide::Far, &errno.into())),
+                Err(errno) => self.fail(LegSide::Far, &errno.into(), scratch.now)?,
             }
+        }
+        if self.failure.as_ref().is_some_and(|failure| !failure.delivery.is_due(scratch.now)) {
+            return Ok(FollowUp { tick: true, ..FollowUp::default() });
         }
         self.proceed(scratch)
     }
 
     /// Passes on each end of file that may be passed now (note ¹ above).
-    fn pass_fins(&mut self, follow_up: &mut FollowUp) -> Result<(), Ending> {
+    fn pass_fins(&mut self, follow_up: &mut FollowUp) -> Result<(), Stop> {
         for (from, to) in [(LegSide::Near, LegSide::Far), (LegSide::Far, LegSide::Near)] {
             let (this, opposite) = match from {
                 LegSide::Near => (&self.up, &self.down),
@@ -400,7 +519,7 @@ impl Connection {
                 // the SYN raises an event.
                 continue;
             }
-            let to_has_ended = opposite.ended || self.leg(to).has_hung_up().map_err(|why| self.ending_of_error(to, &why))?;
+            let to_has_ended = opposite.ended || self.leg(to).has_hung_up().map_err(|why| Stop::Failed(to, why))?;
             if to_has_ended && !self.delivered(from)? {
                 // An acknowledgement raises no event.
                 follow_up.tick |= !opposite.passed && opposite.finished();
@@ -409,9 +528,9 @@ impl Connection {
             if opposite.passed && self.acknowledged(to)? {
                 // Everything else has been acknowledged: the close sends the last FIN.
                 self.leg(to).close_gracefully();
-                return Err(Ending::Finished);
+                return Err(Stop::Over(Ending::Finished));
             }
-            self.leg(to).shut_down().map_err(|why| self.ending_of_error(to, &why))?;
+            self.leg(to).shut_down().map_err(|why| Stop::Failed(to, why))?;
             if from == LegSide::Near { self.up.passed = true } else { self.down.passed = true }
         }
         Ok(())
@@ -419,38 +538,29 @@ impl Connection {
 
     /// Whether the peer of `side` has acknowledged all bytes that it can be sent, and the FIN if
     /// that was passed on.
-    fn delivered(&self, side: LegSide) -> Result<bool, Ending> {
+    fn delivered(&self, side: LegSide) -> Result<bool, Stop> {
         let direction = if side == LegSide::Near { &self.down } else { &self.up };
         Ok(direction.finished() && self.acknowledged(side)?)
     }
 
     /// Whether the peer of `side` has acknowledged everything it was sent, a FIN too. Data that a
     /// reset discarded never counts as acknowledged.
-    fn acknowledged(&self, side: LegSide) -> Result<bool, Ending> {
+    fn acknowledged(&self, side: LegSide) -> Result<bool, Stop> {
         self.unacknowledged(side).map(|bytes| bytes == 0)
     }
 
-    fn unacknowledged(&self, side: LegSide) -> Result<usize, Ending> {
-        self.leg(side).unacknowledged().map_err(|why| self.ending_of_error(side, &why))
+    fn unacknowledged(&self, side: LegSide) -> Result<usize, Stop> {
+        self.leg(side).unacknowledged().map_err(|why| Stop::Failed(side, why))
     }
 
     /// The ending for an error of the leg on `side`.
     fn ending_of_error(&self, side: LegSide, why: &io::Error) -> Ending {
         match side {
             LegSide::Near => Ending::NearFailed(why.kind()),
-            // A refusal is another error. ConnectionReset means that the far leg had been
-            // established, which no event has reported yet.
-            LegSide::Far if self.is_dialling() && why.kind() != io::ErrorKind::ConnectionReset => Ending::FarNotReached(why.kind()),
+            // A refusal is another error. These mean that the far leg had been established, which
+            // no event has reported yet.
+            LegSide::Far if self.is_dialling() && !is_reset(why) => Ending::FarNotReached(why.kind()),
             LegSide::Far => Ending::FarFailed(why.kind()),
-        }
-    }
-
-    /// The ending for a fault of the direction that `from` is the source of.
-    fn ending_of_fault(&self, from: LegSide, fault: RelayFault) -> Ending {
-        match fault {
-            RelayFault::Source(why) => self.ending_of_error(from, &why),
-            RelayFault::Destination(why) => self.ending_of_error(from.other(), &why),
-            RelayFault::Own => Ending::NoRoom,
         }
     }
 
@@ -474,6 +584,21 @@ impl Connection {
     /// When it was accepted.
     pub(crate) fn born(&self) -> Instant {
         self.born
+    }
+}
+
+/// Whether a connection that was established has been reset. The kernel reports a reset that follows
+/// a FIN as EPIPE.
+fn is_reset(why: &io::Error) -> bool {
+    matches!(why.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+}
+
+/// Why relaying stops after a fault of the direction that `from` is the source of.
+fn stop_of_fault(from: LegSide, fault: RelayFault) -> Stop {
+    match fault {
+        RelayFault::Source(why) => Stop::Failed(from, why),
+        RelayFault::Destination(why) => Stop::Failed(from.other(), why),
+        RelayFault::Own => Stop::Over(Ending::NoRoom),
     }
 }
 

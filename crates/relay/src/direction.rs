@@ -13,6 +13,9 @@
 //! The caller calls [`Direction::pump`] after each event of either leg and whenever the last call
 //! returned [`Pumped::Again`]. It passes the end of file on itself, once [`Direction::finished`],
 //! and calls [`Direction::release`] before it drops a direction.
+//!
+//! A source that has failed ([`PlainLeg::fail`]) is read to the end of its receive queue: what was
+//! received before a reset is passed on, as the peer of a direct connection would read it.
 
 use crate::{
     buffer_control::BufferControl,
@@ -171,7 +174,9 @@ impl Direction {
             self.leave(source, destination)?;
             return Ok(Pumped::Waits);
         }
-        self.adapt(source, destination, scratch)?;
+        if !source.has_failed() {
+            self.adapt(source, destination, scratch)?;
+        }
         let (before, mut spliced) = (self.moved, false);
         for _ in 0..TURN_ROUNDS {
             self.settle_mode();
@@ -195,14 +200,14 @@ impl Direction {
                 self.splice(source, destination, scratch)?;
                 spliced = true;
             }
-            if !self.tuned && self.moved > TUNE_FROM {
+            if !self.tuned && self.moved > TUNE_FROM && !source.has_failed() {
                 self.tune(source, destination, scratch)?;
             }
             if spliced || !destination.writable || self.moved - before > TURN_BYTES {
                 break;
             }
         }
-        if let Some(control) = self.control.as_mut().filter(|_| self.moved > before) {
+        if let Some(control) = self.control.as_mut().filter(|_| self.moved > before && !source.has_failed()) {
             control.end_turn(source).map_err(RelayFault::Source)?;
         }
         if self.rest.is_empty() && self.rest.capacity() > 0 {
@@ -294,8 +299,9 @@ impl Direction {
                         self.mode = RelayMode::Messages;
                     }
                 }
-                Err(Errno::AGAIN) => source.readable = false,
                 Err(Errno::INTR) => {}
+                Err(_) if source.has_failed() => self.ended = true,
+                Err(Errno::AGAIN) => source.readable = false,
                 Err(errno) => return Err(RelayFault::Source(errno.into())),
             }
         }
@@ -341,12 +347,17 @@ impl Direction {
                 if count < buffer.len() && !source.urgent {
                     // A short read means that the receive queue is empty: otherwise a read stops
                     // early only at an urgent mark, which an event reports.
-                    source.readable = false;
+                    source.readable = source.has_failed();
                     self.ended = hung_up;
                 }
                 let sent = self.send(destination, &buffer[..count])?;
                 self.rest.extend_from_slice(&buffer[sent..count]);
                 Ok(count)
+            }
+            Err(Errno::INTR) => Ok(0),
+            Err(_) if source.has_failed() => {
+                self.ended = true;
+                Ok(0)
             }
             Err(Errno::AGAIN) => {
                 source.readable = false;
@@ -354,7 +365,6 @@ impl Direction {
                 source.urgent = false;
                 Ok(0)
             }
-            Err(Errno::INTR) => Ok(0),
             Err(errno) => Err(RelayFault::Source(errno.into())),
         }
     }

@@ -35,6 +35,7 @@ pub struct PlainLeg {
     unsent_limit: Option<usize>,
     silence: SilenceTimeout,
     kept_alive: bool,
+    has_failed: bool,
 }
 
 impl PlainLeg {
@@ -54,6 +55,7 @@ impl PlainLeg {
             unsent_limit,
             silence: SilenceTimeout::of(profile),
             kept_alive: false,
+            has_failed: false,
         }
     }
 
@@ -62,13 +64,26 @@ impl PlainLeg {
         &self.socket
     }
 
-    /// Applies an event of the socket; returns the socket's error, if it has one.
+    /// Applies an event of the socket; returns the socket's error, if it has one that no earlier
+    /// call has returned.
     pub fn take_in(&mut self, readiness: Readiness) -> Option<io::Error> {
         self.readable |= readiness.readable || readiness.failed;
-        self.writable |= readiness.writable || readiness.failed;
+        self.writable |= (readiness.writable || readiness.failed) && !self.has_failed;
         self.hung_up |= readiness.hung_up;
         self.urgent |= readiness.urgent;
-        if readiness.failed { self.socket.take_error().unwrap_or_else(Some) } else { None }
+        if readiness.failed && !self.has_failed { self.socket.take_error().unwrap_or_else(Some) } else { None }
+    }
+
+    /// Notes that the connection is over: it was reset, or its peer fell silent. It takes no more
+    /// bytes. Those in its receive queue can still be read. Their end is an end of file or an empty
+    /// queue.
+    pub fn fail(&mut self) {
+        (self.has_failed, self.readable, self.writable) = (true, true, false);
+    }
+
+    /// Whether [`fail`](Self::fail) was called.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Switches keepalive probes on (SO_KEEPALIVE), so that the kernel detects a peer that has
@@ -96,7 +111,7 @@ impl PlainLeg {
     /// # Errors
     /// The socket's.
     pub fn pause_receive(&mut self) -> io::Result<()> {
-        self.receive_bound.pause(self.socket.as_fd())
+        if self.has_failed { Ok(()) } else { self.receive_bound.pause(self.socket.as_fd()) }
     }
 
     /// Restores the bound of the receive queue. To be called before the socket is read again.
@@ -104,7 +119,7 @@ impl PlainLeg {
     /// # Errors
     /// The socket's.
     pub fn resume_receive(&mut self) -> io::Result<()> {
-        self.receive_bound.resume(self.socket.as_fd())
+        if self.has_failed { Ok(()) } else { self.receive_bound.resume(self.socket.as_fd()) }
     }
 
     /// Holds the receive queue to its share of B, where the profile has set it larger.

@@ -180,6 +180,7 @@ impl Bonds {
         let has_others = bonded.alone.is_none();
         if let (Role::Connect { .. }, false) = (bonded.role, self.draining && bonded.stream.outbound.is_delivered())
             && !(rejected && has_others)
+            && !bonded.is_reset()
         {
             tracing::debug!(network = self.networks.name(network), "a connection of a stream is lost: {why}");
             self.want(network, slot);

@@ -55,7 +55,7 @@ impl Bonds {
         let (now, outage, idle, connect) = (self.now, self.host.bond().outage, self.host.idle_timeout(), self.host.connect_timeout());
         let Some(bonded) = self.streams.get_mut(slot) else { return };
         bonded.keep_alive();
-        let ending = if let Some((since, closed)) = bonded.alone {
+        let ending = if let Some((since, closed)) = bonded.alone.filter(|_| !bonded.is_reset()) {
             let limit = match (bonded.known, closed) {
                 (false, _) => connect,
                 (true, true) => CLOSED_GRACE.min(outage),
@@ -70,8 +70,15 @@ impl Bonds {
             Some(Ending::FarNotReached(io::ErrorKind::TimedOut))
         } else if idle.is_some_and(|limit| bonded.idle(now) >= limit) {
             Some(Ending::Idle)
+        } else if bonded.has_silent_peer(now) {
+            let why = io::Error::from(io::ErrorKind::TimedOut);
+            match bonded.fail(bonded.failed(&why), &why, now) {
+                // The rest is delivered in the next turn.
+                Ok(()) => return self.give_turn(slot),
+                Err(ending) => Some(ending),
+            }
         } else {
-            bonded.ended_in_silence(now)
+            None
         };
         if let Some(ending) = ending {
             return self.end(slot, ending);

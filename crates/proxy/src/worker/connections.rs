@@ -70,20 +70,23 @@ impl Worker {
         }
         let limit = self.config.idle_timeout;
         let mut pause = limit.map_or(CONNECTIONS_CHECK, |limit| CONNECTIONS_CHECK.min(limit / 4));
-        let mut over = Vec::new();
+        let (mut silent, mut idle) = (Vec::new(), Vec::new());
         for (slot, flow) in self.flows.iter_mut() {
             let Some(connection) = flow.split_mut().filter(|connection| !connection.is_dialling()) else { continue };
             connection.keep_alive();
             pause = pause.min(connection.silence_interval().unwrap_or(CONNECTIONS_CHECK));
-            if let Some(ending) = connection.ended_in_silence(now) {
-                over.push((slot, ending));
+            if let Some(side) = connection.silent_leg(now) {
+                silent.push((slot, side));
             } else if limit.is_some_and(|limit| connection.idle(now) >= limit) {
-                over.push((slot, Ending::Idle));
+                idle.push(slot);
             }
         }
         self.next_connections_check = now + pause;
-        for (slot, ending) in over {
-            self.end(slot, ending);
+        for (slot, side) in silent {
+            self.advance(slot, |connection, scratch| connection.end_silent(side, scratch));
+        }
+        for slot in idle {
+            self.end(slot, Ending::Idle);
         }
     }
 

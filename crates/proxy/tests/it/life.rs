@@ -8,9 +8,9 @@
 
 use crate::common::{
     CLOSE_WAIT, CLOSED, ESTABLISHED, ForwardBench, LAST_ACK, PATIENCE, SYN_SENT, UNREACHABLE, abort, accept_past, cut, fill, forward,
-    free_port, full_listener, kind, listener, on_own_host, payload, read_out, run, write_until_error,
+    free_port, full_listener, kind, listener, on_own_host, payload, read_out, run, wait_until, write_until_error,
 };
-use intercept::{LegProfile, Policy};
+use intercept::{LegProfile, Policy, sys};
 use proxy::{Ending, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use socket2::SockRef;
 use std::{
@@ -72,8 +72,7 @@ fn near_rst_while_dialling() {
     for after_fin in [false, true] {
         let (server, fillers) = full_listener();
         let bench = ForwardBench::before(server, without_connect_timeout());
-        let mut client = bench.dial();
-        client.write_all(b"first").unwrap();
+        let client = bench.dial();
         if after_fin {
             client.shutdown(Shutdown::Write).unwrap();
         }
@@ -87,6 +86,24 @@ fn near_rst_while_dialling() {
         second.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_out(&accept_past(&fillers, &bench.server)).unwrap(), b"second");
     }
+}
+
+/// The server reads the bytes that the client sent before the reset, then a reset.
+#[test]
+fn near_rst_after_bytes_while_dialling() {
+    let (server, fillers) = full_listener();
+    let bench = ForwardBench::before(server, without_connect_timeout());
+    let mut client = bench.dial();
+    client.write_all(b"first").unwrap();
+    bench.wait_for_flow(is_dialling);
+    wait_until(|| sys::unacknowledged(&client).unwrap() == 0);
+    abort(client);
+    let mut server = accept_past(&fillers, &bench.server);
+    let mut received = Vec::new();
+    let read = kind(server.read_to_end(&mut received));
+    assert_eq!(received, b"first");
+    assert!(is_reset(read));
+    assert!(matches!(bench.ending(), Ending::NearFailed(_)));
 }
 
 /// Nothing is sent to the near end while the far end does not answer. Its silence shows once there

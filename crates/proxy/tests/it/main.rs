@@ -10,4 +10,5 @@ mod failures;
 mod forward;
 mod life;
 mod measurements;
+mod received_before_failure;
 mod users;
