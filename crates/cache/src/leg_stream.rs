@@ -37,6 +37,10 @@ pub(crate) struct LegStream {
     is_shut: bool,
     /// Whether the peer's FIN has been read.
     at_eof: bool,
+    /// Whether bytes that the peer can no longer get are discarded, instead of failing the write.
+    discards: bool,
+    /// The error of the write since which bytes are discarded.
+    write_error: Option<io::ErrorKind>,
 }
 
 /// Registers a non-blocking socket with the runtime.
@@ -59,7 +63,36 @@ impl LegStream {
     /// A stream that returns `read_ahead` first, and fails when a write is blocked for
     /// `write_timeout`.
     pub(crate) fn new(stream: TcpStream, read_ahead: Bytes, write_timeout: Duration) -> Self {
-        LegStream { stream: Some(stream), read_ahead, write_timeout, write_deadline: None, is_shut: false, at_eof: false }
+        LegStream {
+            stream: Some(stream),
+            read_ahead,
+            write_timeout,
+            write_deadline: None,
+            is_shut: false,
+            at_eof: false,
+            discards: false,
+            write_error: None,
+        }
+    }
+
+    /// A connection to a server. The server may answer before it has read the whole request, and
+    /// reset the connection after that: bytes of the request are discarded then. Otherwise hyper
+    /// would give up at the failed write, before it reads the answer.
+    pub(crate) fn to_server(stream: TcpStream, write_timeout: Duration) -> Self {
+        let mut this = Self::new(stream, Bytes::new(), write_timeout);
+        this.discards = true;
+        this
+    }
+
+    /// The outcome of a write of `length` bytes.
+    fn written(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<usize>>, length: usize) -> Poll<io::Result<usize>> {
+        match outcome {
+            Poll::Ready(Err(why)) if self.discards && matches!(why.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
+                self.write_error.get_or_insert(why.kind());
+                Poll::Ready(Ok(length))
+            }
+            outcome => self.with_write_timeout(cx, outcome),
+        }
     }
 
     /// Puts back bytes that were read from it.
@@ -109,7 +142,13 @@ impl AsyncRead for LegStream {
         let outcome = self.stream()?.poll_read(cx, &mut part);
         let length = part.filled().len();
         buffer.advance(length);
-        self.at_eof |= matches!(outcome, Poll::Ready(Ok(()))) && length == 0 && most > 0;
+        let at_eof = matches!(outcome, Poll::Ready(Ok(()))) && length == 0 && most > 0;
+        // The kernel reports the error of a connection only once, and then an end of file. The error
+        // is EPIPE when a FIN had arrived before the reset.
+        if let Some(why) = self.write_error.filter(|why| at_eof && *why != io::ErrorKind::BrokenPipe) {
+            return Poll::Ready(Err(why.into()));
+        }
+        self.at_eof |= at_eof;
         outcome
     }
 }
@@ -117,12 +156,12 @@ impl AsyncRead for LegStream {
 impl AsyncWrite for LegStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = self.stream()?.poll_write(cx, bytes);
-        self.with_write_timeout(cx, outcome)
+        self.written(cx, outcome, bytes.len())
     }
 
     fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let outcome = self.stream()?.poll_write_vectored(cx, slices);
-        self.with_write_timeout(cx, outcome)
+        self.written(cx, outcome, slices.iter().map(|slice| slice.len()).sum())
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -9,7 +9,6 @@ use crate::{
     limits::{CONNECTION_BYTES, Reservation},
     server_pool::{ServerAddress, ServerConnection},
 };
-use bytes::Bytes;
 use hyper::{Request, Response, StatusCode, body::Incoming, client::conn::http1, header::UPGRADE};
 use hyper_util::rt::TokioIo;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
@@ -177,7 +176,7 @@ impl Client {
         stream: TcpStream,
         reservation: Reservation,
     ) -> Result<ServerConnection, ErrorResponse> {
-        let io = TokioIo::new(LegStream::new(stream, Bytes::new(), self.shared.config.patience));
+        let io = TokioIo::new(LegStream::to_server(stream, self.shared.config.patience));
         let mut builder = http1::Builder::new();
         builder.max_buf_size(MAX_HEADER_BYTES + 64 * 1024).max_header_size(MAX_HEADER_BYTES).max_headers(MAX_HEADER_FIELDS);
         let (sender, connection) = builder

@@ -164,6 +164,28 @@ fn a_failure_of_one_leg_resets_the_other() {
     assert_eq!(all(&mut client).map_err(|why| why.kind()), Err(ErrorKind::ConnectionReset));
 }
 
+/// One end sends and aborts: the other one gets all that the cache has acknowledged, then the reset.
+#[test]
+fn what_was_received_before_a_reset_is_forwarded() {
+    for raw in [NEVER, LULL, RawMode::Stream] {
+        for bytes in [10, 300_000] {
+            for client_aborts in [false, true] {
+                let (_cache, client, server) = connected(raw, b"\0", |_| {});
+                let (mut aborter, mut other) = if client_aborts { (client, server) } else { (server, client) };
+                aborter.write_all(&file(bytes)).unwrap();
+                eventually("the cache does not acknowledge it", || intercept::sys::unacknowledged(&aborter).unwrap() == 0);
+                socket2::SockRef::from(&aborter).set_linger(Some(Duration::ZERO)).unwrap();
+                drop(aborter);
+                let mut received = Vec::new();
+                let read = other.read_to_end(&mut received).map_err(|why| why.kind());
+                let came = if client_aborts { &received[1..] } else { &received[..] };
+                assert!(came == file(bytes), "{raw:?}, {client_aborts}: {} of {bytes} bytes, then {read:?}", came.len());
+                assert_eq!(read, Err(ErrorKind::ConnectionReset), "{raw:?}, {client_aborts}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_clean_close_means_delivered() {
     let (cache, mut client, mut server) = connected(NEVER, b"\0", |_| {});

@@ -187,6 +187,28 @@ fn an_abort_of_a_close_delimited_body_is_a_reset() {
     assert_eq!(ending.map_err(|why| why.kind()), Err(std::io::ErrorKind::ConnectionReset), "{}", String::from_utf8_lossy(&all));
 }
 
+/// A server answers before it has read the request, and closes: its kernel sends a reset, since bytes
+/// are unread.
+#[test]
+fn an_answer_that_precedes_a_reset_reaches_the_client() {
+    for size in [100_000, 3_000_000].into_iter().cycle().take(12) {
+        let (at, server) = serve_once(|mut stream| {
+            head(&mut BufReader::new(&stream));
+            stream.write_all(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbig\n").unwrap();
+            eventually("the body does not arrive", || intercept::sys::received(&stream) > 0);
+        });
+        let cache = cache_for(at, |_| {});
+        let mut client = connect(cache.addresses()[0]);
+        client.write_all(format!("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n").as_bytes()).unwrap();
+        // The answer may come, and the connection be closed, before all is written.
+        let _ = client.write_all(&vec![0; size]);
+        let mut all = Vec::new();
+        let _ = client.read_to_end(&mut all);
+        server.join().unwrap();
+        assert!(all.starts_with(b"HTTP/1.1 413 ") && all.ends_with(b"big\n"), "{size}: {}", String::from_utf8_lossy(&all));
+    }
+}
+
 #[test]
 fn an_upgrade_opens_a_tunnel() {
     let (at, server) = serve_once(|stream| {

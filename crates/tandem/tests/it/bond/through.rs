@@ -189,6 +189,54 @@ fn a_clean_close_means_delivered_and_resets_are_passed_on() {
     assert_eq!(told.recv_timeout(PATIENCE).unwrap(), Err(ErrorKind::ConnectionReset));
 }
 
+/// What was received before a reset arrives first, whichever end sends it.
+#[test]
+fn bytes_received_before_a_reset_are_delivered() {
+    if skip("bytes_received_before_a_reset_are_delivered", &["ss"]) {
+        return;
+    }
+    for more in [&[][..], &["--tls"]] {
+        let bench = Bench::new(more, more).whole();
+        let (tell, told) = mpsc::channel();
+        // A server that answers early and closes with unread bytes, so that its kernel sends a reset;
+        // or, if it reads nothing before the reset, one that notes what it has received.
+        bench.server(move |mut stream| {
+            let mut word = [0; 4];
+            stream.read_exact(&mut word).unwrap();
+            if &word == b"push" {
+                let mut received = Vec::new();
+                let ended = stream.read_to_end(&mut received).map_err(|why| why.kind());
+                return tell.send((received, ended)).unwrap();
+            }
+            let count = u32::from_be_bytes(word) as usize;
+            stream.write_all(&bytes(count)).unwrap();
+            wait_until("the server's bytes are acknowledged", || intercept::sys::unacknowledged(&stream).unwrap() == 0);
+            wait_until("the upload arrives", || intercept::sys::received(&stream) > 0);
+        });
+        for count in [10, 1000, 300_000].into_iter().cycle().take(9) {
+            let mut client = bench.call();
+            client.write_all(&(count as u32).to_be_bytes()).unwrap();
+            // The reset may arrive before all is written.
+            let _ = client.write_all(&bytes(100_000));
+            let mut received = Vec::new();
+            let _ = client.read_to_end(&mut received);
+            assert!(received == bytes(count), "{more:?}: {} of {count} bytes", received.len());
+        }
+        for count in [10, 300_000] {
+            let mut client = bench.call();
+            client.write_all(b"push").unwrap();
+            client.write_all(&bytes(count)).unwrap();
+            wait_until("the client's bytes are acknowledged", || intercept::sys::unacknowledged(&client).unwrap() == 0);
+            socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+            drop(client);
+            let (received, ended) = told.recv_timeout(PATIENCE).unwrap();
+            assert!(received == bytes(count), "{more:?}: {} of {count} bytes", received.len());
+            assert_eq!(ended, Err(ErrorKind::ConnectionReset), "{more:?}");
+        }
+        wait_until("nothing is left", || bench.flows().as_array().unwrap().is_empty());
+    }
+}
+
 #[test]
 fn socks_accepts_addresses_and_names_and_reports_errors() {
     if skip("socks_accepts_addresses_and_names_and_reports_errors", &["ss"]) {
