@@ -311,13 +311,18 @@ impl BondedConnection {
             return Err(first.ending);
         }
         let relays = self.state == BondedState::Relaying;
+        // Before the answer the call and the client's first bytes are on their way.
+        let has_taken = || self.taken > 0 || self.plain.as_ref().is_some_and(|plain| sys::received(plain) > 0);
         let of = match (self.role, ending) {
-            // Before the answer the call and the client's first bytes are on their way.
-            (Role::Connect { .. }, Ending::NearFailed(_)) | (Role::Serve { .. }, Ending::FarFailed(_)) if relays || self.taken > 0 => {
+            (Role::Connect { .. }, Ending::NearFailed(_)) | (Role::Serve { .. }, Ending::FarFailed(_)) if relays || has_taken() => {
                 Failed::Plain { after_fin: self.ended || why.kind() == io::ErrorKind::BrokenPipe }
             }
             (Role::Connect { .. }, Ending::FarFailed(_)) if relays => Failed::Stream,
-            (Role::Serve { .. }, Ending::NearFailed(_)) if relays || self.stream.inbound.readable_bytes() > 0 => Failed::Stream,
+            (Role::Serve { .. }, Ending::NearFailed(_))
+                if relays || (self.state == BondedState::Dialling && self.stream.inbound.readable_bytes() > 0) =>
+            {
+                Failed::Stream
+            }
             _ => return Err(ending),
         };
         if let (Failed::Plain { .. }, Some(plain)) = (of, &mut self.plain) {
