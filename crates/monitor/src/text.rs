@@ -38,6 +38,8 @@ pub(crate) fn bytes(bytes: u64) -> String {
 
 /// A rate with three significant digits: `12.3Mbit/s`.
 pub(crate) fn rate(bits_per_s: f64) -> String {
+    // The sum of no floating-point numbers is −0, which would be printed with its sign.
+    let bits_per_s = if bits_per_s > 0.0 { bits_per_s } else { 0.0 };
     let units = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
     // From 999.5 of a unit on, the next one has fewer digits.
     let (unit, name) = units.into_iter().find(|(unit, _)| bits_per_s >= 0.9995 * unit).unwrap_or((1.0, "bit/s"));
@@ -110,5 +112,11 @@ mod tests {
             "123Gbit/s",
         ];
         assert_eq!(rates.map(rate), expected);
+    }
+
+    #[test]
+    fn no_rate_has_a_sign() {
+        let of_no_flows = std::iter::empty::<f64>().sum();
+        assert_eq!([of_no_flows, -0.0, -0.4, -8000.0].map(rate), ["0bit/s"; 4]);
     }
 }

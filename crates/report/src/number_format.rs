@@ -77,7 +77,12 @@ pub(crate) fn three(value: f64) -> String {
     if !value.is_finite() {
         return NONE.into();
     }
-    format!("{value:.*}", decimals(value))
+    // Zero has no sign, whether a sum of nothing is −0 or the digits of a small number are cut.
+    let text = format!("{value:.*}", decimals(value));
+    match text.strip_prefix('-') {
+        Some(digits) if digits.bytes().all(|digit| matches!(digit, b'0' | b'.')) => digits.into(),
+        _ => text,
+    }
 }
 
 /// The same without trailing zeros, for running text.
@@ -88,7 +93,7 @@ pub(crate) fn short(value: f64) -> String {
 
 /// A count, without decimals if it is whole; a mean over seeds may not be.
 pub(crate) fn count(value: f64) -> String {
-    if value.fract() == 0.0 { format!("{value:.0}") } else { three(value) }
+    if value.fract() == 0.0 && value != 0.0 { format!("{value:.0}") } else { three(value) }
 }
 
 /// `mean` with half the width of its interval, with the decimals of the mean, or more if the half would
@@ -123,6 +128,8 @@ mod tests {
         assert_eq!(text, ["0", "0.00123", "0.500", "9.99", "10.0", "22.3", "100", "431", "1234", "–"]);
         assert_eq!([0.2, 2.0, 100.0, 0.125].map(short), ["0.2", "2", "100", "0.125"]);
         assert_eq!([3.0, 2.5, 12345.0].map(count), ["3", "2.50", "12345"]);
+        // Without a sign: a sum of no numbers, and a number whose digits are cut.
+        assert_eq!(([-0.0, -1e-12].map(three), count(-0.0)), (["0".into(), "0.000000000".into()], "0".into()));
     }
 
     #[test]
