@@ -209,6 +209,9 @@ fn sweep(
         }
         let scenario = scenario_of(&table, files).map_err(|fault| from_set(case, &made, &fault))?;
         scenario.check_ends_of_intervals(written).map_err(|fault| from_set(case, &made, &fault))?;
+        for assignment in sets {
+            scenario.check_override(assignment.key()).map_err(|fault| from_set(case, &made, &fault))?;
+        }
         found(Variant { case: names.join(", "), scenario, set: values });
     }
     Ok(())

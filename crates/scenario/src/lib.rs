@@ -27,6 +27,7 @@ mod losses;
 mod model;
 mod network_table;
 mod networks;
+mod overridden;
 mod pages;
 mod parallel;
 mod path;
