@@ -5,7 +5,8 @@
 //! Links in series: `host` makes hosts, `network` joins them, `emulator` carries packets between
 //! them, `workload` runs the endpoints of flows and `web` those of pages, `fast_open` gives hosts
 //! their cookies, `run` plays a scenario, and `measure` turns the samples of a run into an
-//! [`Outcome`](outcome::Outcome). `parallel` does the same for networks in parallel.
+//! [`Outcome`](outcome::Outcome). `parallel` does the same for networks in parallel. `kept`
+//! keeps either kind up for other programs.
 
 mod calibrate;
 mod capture;
@@ -17,6 +18,7 @@ mod host;
 mod impairments;
 mod ip_packet;
 mod keep_cpus_awake;
+mod kept;
 mod least_sleep;
 mod measure;
 mod network;
@@ -24,6 +26,7 @@ mod other_proxy;
 mod parallel;
 mod playable;
 mod probes;
+mod rate_changes;
 mod rate_meter;
 mod reachable_proxy;
 mod run;
@@ -37,6 +40,7 @@ pub use emulator::Reordering;
 pub use error::LabError;
 pub use host::{Host, clear_stale};
 pub use impairments::{ImpairmentMeasurement, measure_impairments, measure_network_impairments};
+pub use kept::{KeptHosts, KeptNetwork};
 pub use network::{NetworkOptions, SeriesNetwork, try_realtime_scheduling, try_tun};
 pub use other_proxy::{OtherProxy, RunningProgram};
 pub use parallel::{BondRoute, ParallelNetworks};

@@ -8,6 +8,7 @@ use crate::{
     measure::{self, Recorder},
     network::{NetworkOptions, SeriesNetwork, uses_fast_open},
     parallel,
+    rate_changes::RateChanges,
     run_context::RunContext,
     workload::{self, FlowGroups, Workload},
 };
@@ -212,7 +213,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     }
     let context = Arc::new(RunContext::new(seed, has_fast_open));
     network.start_clock();
-    let mut rate_changes: Vec<_> = scenario.links.iter().map(|link| link.all_changes().peekable()).collect();
+    let mut rate_changes = RateChanges::of(scenario);
     let flows = FlowGroups { specs: &specs, controls: &controllers.groups };
     let cross_flows = FlowGroups { specs: &cross_specs, controls: &controllers.cross_groups };
     let mut workload = Workload::start(&network, context.clone(), [flows, cross_flows], &scenario.cross)?;
@@ -227,13 +228,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let cancelled = loop {
         recorder.sample(&context, &workload.flows, &network);
         let elapsed = context.began.elapsed();
-        for (index, changes) in rate_changes.iter_mut().enumerate() {
-            while let Some(change) = changes.next_if(|change| change.at.duration() <= elapsed) {
-                if let Some(rate) = change.rate {
-                    network.update_link_rate(scenario, index, rate)?;
-                }
-            }
-        }
+        rate_changes.apply(&mut network, scenario, elapsed)?;
         progress.at(progress_of(&workload, elapsed, duration), "running");
         if (ends_by_itself && workload.is_done()) || duration.is_some_and(|duration| elapsed >= duration) {
             break false;

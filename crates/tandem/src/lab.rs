@@ -2,22 +2,19 @@
 
 use crate::{CommandError, runs};
 use clap::Args;
-use lab::{Host, LabError, NetworkOptions, ParallelNetworks, SeriesNetwork};
-use outcome::Engine;
+use lab::{Host, KeptHosts, KeptNetwork};
 use runner::RunError;
 use scenario::Assignment;
-use std::{
-    net::IpAddr,
-    path::PathBuf,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-    thread,
-    time::Duration,
-};
+use std::{net::IpAddr, path::PathBuf, sync::atomic::Ordering::Relaxed, thread, time::Duration};
+
+/// Interval at which proxies follow changes of their links, and Ctrl-C is noticed.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Build the emulated network of a scenario, and keep it up for other programs
 ///
 /// Creates the hosts, links, proxies and bonds, prints the commands that run programs on the hosts, and
-/// removes everything on Ctrl-C. The flows of the scenario are not started.
+/// removes everything on Ctrl-C. Links change as the scenario says, from the moment at which the
+/// network is up. The traffic of the scenario is not started.
 #[derive(Debug, Args)]
 pub(crate) struct LabCommand {
     /// Scenario file (TOML)
@@ -32,35 +29,51 @@ pub(crate) struct LabCommand {
 
 impl LabCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
+        if let Some(sweep) = self.sets.iter().find(|set| set.values().len() != 1) {
+            let (key, count) = (sweep.key(), sweep.values().len());
+            return Err(CommandError::Usage(format!("--set gives {key} {count} values, but tandem lab builds one network: give it one")));
+        }
         let variants = runs::read_variants(&self.file, &self.sets, self.case.as_slice())?;
         let variant = &variants[0];
-        let unanswered = |error| runs::failure(RunError { case: variant.case.clone(), error }.into());
-        lab::Lab::default().can_answer(&variant.scenario).map_err(unanswered)?;
         let interrupted = runner::interrupt_flag();
-        let options = NetworkOptions { published: true, ..NetworkOptions::default() };
-        let (scenario, seed) = (&variant.scenario, variant.scenario.seed);
-        let failed = |error: LabError| CommandError::Failed(error.to_string());
-        if scenario.parallel().is_some() {
-            let networks = ParallelNetworks::build(scenario, seed, &options).map_err(failed)?;
-            let [sender, receiver] = networks.hosts();
-            print_host(sender, &networks.sender_addresses());
-            print_host(receiver, &networks.receiver_addresses());
-            for bond in networks.bonds() {
-                let (from, to) = (bond.from.name(), bond.to.name());
-                outln!("\nbond: connections to {} on the {from} are passed on to {} on the {to}", bond.entry, bond.exit);
+        let failed = |error| runs::failure(RunError { case: variant.case.clone(), error }.into());
+        let mut network = KeptNetwork::build(&variant.scenario).map_err(failed)?;
+        match network.hosts() {
+            KeptHosts::Parallel(networks) => {
+                let [sender, receiver] = networks.hosts();
+                print_host(sender, &networks.sender_addresses());
+                print_host(receiver, &networks.receiver_addresses());
+                for bond in networks.bonds() {
+                    let (from, to) = (bond.from.name(), bond.to.name());
+                    outln!("\nbond: connections to {} on the {from} are passed on to {} on the {to}", bond.entry, bond.exit);
+                }
             }
-            wait_for(&interrupted);
-            return Ok(());
-        }
-        let network = SeriesNetwork::build(scenario, seed, &options, |_, _| {}).map_err(failed)?;
-        for host in network.hosts() {
-            match host.name() {
-                "sender" => print_host(host, &network.sender_addresses()),
-                "receiver" => print_host(host, &network.receiver_addresses()),
-                _ => print_host(host, &[]),
+            KeptHosts::Series(series) => {
+                for host in series.hosts() {
+                    match host.name() {
+                        "sender" => print_host(host, &series.sender_addresses()),
+                        "receiver" => print_host(host, &series.receiver_addresses()),
+                        _ => print_host(host, &[]),
+                    }
+                }
             }
         }
-        wait_for(&interrupted);
+        let traffic = network.traffic_keys();
+        if !traffic.is_empty() {
+            outln!("\nnot started, besides the flows: {} (tandem run plays them)", traffic.join(", "));
+        }
+        if let Some(control) = network.control_to_choose() {
+            outln!(
+                "\nprograms have to choose the sender's controller {control:?} themselves: this kernel permits it as no default \
+                 (net.ipv4.tcp_allowed_congestion_control)"
+            );
+        }
+        outln!("\nup until Ctrl-C{}", if network.changes() { "; the times of changes, traces and outages count from now" } else { "" });
+        network.start_clock();
+        while !interrupted.load(Relaxed) {
+            network.follow().map_err(|error| CommandError::Failed(error.to_string()))?;
+            thread::sleep(CHECK_INTERVAL);
+        }
         Ok(())
     }
 }
@@ -70,11 +83,4 @@ fn print_host(host: &Host, addresses: &[IpAddr]) {
     let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
     let name = host.published_name().unwrap_or_default();
     outln!("{}", format!("{:<10} ip netns exec {name:<28} {}", host.name(), addresses.join("  ")).trim_end());
-}
-
-fn wait_for(interrupted: &AtomicBool) {
-    outln!("\nup until Ctrl-C");
-    while !interrupted.load(Relaxed) {
-        thread::sleep(Duration::from_millis(50));
-    }
 }

@@ -13,6 +13,7 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     process::Command,
     thread,
+    time::{Duration, Instant},
 };
 
 /// A network that `tandem lab` keeps up.
@@ -38,6 +39,10 @@ impl KeptNetwork {
             work()
         };
         thread::spawn(inside).join().unwrap()
+    }
+
+    fn has_host(&self, host: &str) -> bool {
+        File::open(format!("/run/netns/tandem-{}-{host}", self.lab.0.id())).is_ok()
     }
 
     fn has_proxy(&self, host: &str, name: &'static str) -> bool {
@@ -79,4 +84,49 @@ fn flows_of_a_lab_are_shown_on_its_hosts() {
         let refused = network.on(host, || Remote::named("default").reload().map(|report| report.refused));
         assert!(matches!(&refused, Err(error) if error.to_string().contains("belongs to a lab")), "{refused:?}");
     }
+}
+
+/// Time from which on a connection crosses the changed link: far more than a machine under load
+/// adds.
+const SLOW: Duration = Duration::from_millis(1900);
+
+#[test]
+fn links_of_a_lab_change_as_the_scenario_says() {
+    if skip("links_of_a_lab_change_as_the_scenario_says", &["ip"]) {
+        return;
+    }
+    const LINKS: &str = "name = \"kept\"\n[control]\nsender = \"reno\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"1ms\"\n\
+                         changes = [{ at = \"500ms\", delay = \"1s\" }]\n[[flow]]\nbytes = \"1B\"\n";
+    const NETWORKS: &str = "name = \"kept\"\n[[network]]\nrate = \"20Mbit\"\ndelay = \"5ms\"\n\
+                            changes = [{ at = \"500ms\", delay = \"1s\" }]\n[[network]]\nrate = \"10Mbit\"\ndelay = \"5ms\"\n\
+                            [[flow]]\nbytes = \"1B\"\n[bond]\nscheduler = \"single\"\n";
+    for (scenario, to) in [(LINKS, "10.77.1.2:80"), (NETWORKS, "10.77.1.2:80")] {
+        let network = KeptNetwork::start(scenario);
+        wait_until("the network is up", || network.has_host("receiver") && network.has_host("sender"));
+        let mut listener = None;
+        wait_until("the host has its address", || {
+            listener = network.on("receiver", move || TcpListener::bind(to).ok());
+            listener.is_some()
+        });
+        let to: SocketAddr = to.parse().unwrap();
+        wait_until("a handshake takes as long as the changed delay", || {
+            let begun = Instant::now();
+            let opened = network.on("sender", move || TcpStream::connect_timeout(&to, Duration::from_secs(30)).is_ok());
+            opened && begun.elapsed() >= SLOW
+        });
+        if scenario == LINKS {
+            let control = network.on("sender", || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap());
+            assert_eq!(control.trim(), "reno", "programs that choose no controller get the sender's");
+        }
+    }
+}
+
+#[test]
+fn a_lab_has_one_network() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "name = \"x\"\n[[link]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\n[[flow]]\nbytes = \"1B\"\n").unwrap();
+    let output = Command::new(TANDEM).arg("lab").arg(file.path()).args(["--set", "link.1.rate=1Mbit,2Mbit"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--set gives link.1.rate 2 values, but tandem lab builds one network: give it one"), "{said}");
 }
