@@ -30,6 +30,7 @@ mod link_view;
 mod listen;
 pub mod listener;
 mod packet_log;
+pub mod peer;
 mod policy;
 pub mod receive_bound;
 mod routes;

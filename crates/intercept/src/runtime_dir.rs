@@ -11,9 +11,9 @@
 //! a proxy belongs to a network namespace and these directories do not. Beside each socket is a
 //! file that its process locks: the lock distinguishes a running proxy from one that was killed.
 
+use crate::peer::Peer;
 use rustix::{
     fs::{FlockOperation, flock},
-    net::sockopt::socket_peercred,
     process::{Uid, geteuid},
 };
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -64,6 +64,9 @@ pub enum FindError {
     /// The socket is in the directory of one user, but a process of another user listens on it: the
     /// path, and that user.
     Impostor(PathBuf, Uid),
+    /// A process listens on the socket, but the system does not say which user it runs as: the
+    /// path, and the system's reason.
+    Unknown(PathBuf, io::Error),
 }
 
 /// Which users may connect to a socket.
@@ -204,10 +207,10 @@ impl RuntimeDirs {
         for dir in self.directories() {
             let path = dir.path.join(self.file_name(name));
             match connect(&path) {
-                Ok(stream) => match socket_peercred(&stream) {
-                    Ok(peer) if dir.owner.is_none_or(|owner| peer.uid == owner) || peer.uid.is_root() => return Ok(stream),
-                    Ok(peer) => error = FindError::Impostor(path, peer.uid),
-                    Err(_) => {}
+                Ok(stream) => match Peer::of(&stream) {
+                    Ok(peer) if dir.owner.is_none_or(|owner| peer.user == owner) || peer.user.is_root() => return Ok(stream),
+                    Ok(peer) => error = FindError::Impostor(path, peer.user),
+                    Err(why) => error = FindError::Unknown(path, why),
                 },
                 Err(why) if why.kind() == ErrorKind::PermissionDenied => error = FindError::Denied,
                 Err(_) => {}

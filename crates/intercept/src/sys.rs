@@ -2,7 +2,7 @@
 //! here.
 #![allow(unsafe_code)]
 
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd};
 use std::{io, mem, net::SocketAddr};
 
 /// `struct tcp_info` of Linux (include/uapi/linux/tcp.h). Fields that the kernel does not fill are
@@ -181,6 +181,36 @@ fn get_int(socket: impl AsFd, level: i32, name: i32) -> io::Result<i32> {
     // SAFETY: the pointer and length describe `value`.
     let status = unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length) };
     check(status).map(|()| value)
+}
+
+/// The credentials of the process at the other end of a Unix socket (SO_PEERCRED). The process ID
+/// is 0 if this process cannot see it. The type of rustix has no such ID, and turns it into an
+/// error.
+///
+/// # Errors
+/// The descriptor is no Unix socket.
+pub(crate) fn peer_credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = mem::size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointer and length describe `credentials`, every bit pattern of which is valid.
+    let status = unsafe {
+        libc::getsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut credentials).cast(), &raw mut length)
+    };
+    check(status)?;
+    // Sockets of other families have no peer, and user -1.
+    if credentials.uid == u32::MAX { Err(io::ErrorKind::InvalidInput.into()) } else { Ok(credentials) }
+}
+
+/// A descriptor of the process at the other end of a Unix socket (SO_PEERPIDFD).
+///
+/// # Errors
+/// The process has ended, or the kernel does not know the option (before Linux 6.5).
+pub(crate) fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
+    /// include/uapi/asm-generic/socket.h
+    const SO_PEERPIDFD: i32 = 77;
+    let descriptor = get_int(socket, libc::SOL_SOCKET, SO_PEERPIDFD)?;
+    // SAFETY: the kernel has just opened the descriptor, and it has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 fn check(status: i32) -> io::Result<()> {

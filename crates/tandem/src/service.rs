@@ -74,7 +74,7 @@ pub(crate) fn serve(
         let link = link.wait();
         if matches!(event, ServiceEvent::Stop) {
             // It came before the service manager knew the new main process.
-            stop_process(link.pid);
+            link.stop_next();
         }
         // It is the main process from now on, and only messages of that count.
         tell_manager(&[NotifyState::MainPid(link.pid)]);
@@ -148,11 +148,6 @@ impl Running {
         let takeovers = takeovers.expect("the context of a takeover that succeeded was made");
         Ok(Running { proxy, control: Some(control), web, takeovers })
     }
-}
-
-fn stop_process(pid: u32) {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    let _ = pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::TERM));
 }
 
 /// Waits until all flows have ended, after another process has taken over.

@@ -53,6 +53,14 @@ pub enum ControlError {
         /// User of the process.
         user: u32,
     },
+    /// The system does not say which user the process at the socket runs as.
+    #[error("cannot trust the control socket {socket}: the system does not say which user listens there: {why}")]
+    Unknown {
+        /// Path of the socket.
+        socket: PathBuf,
+        /// The system's reason.
+        why: io::Error,
+    },
     /// The exchange failed.
     #[error("the proxy did not answer: {0}; try again, or see its log")]
     Io(io::Error),
@@ -88,6 +96,7 @@ impl Remote {
             FindError::Absent => not_found(),
             FindError::Denied => ControlError::Denied,
             FindError::Impostor(socket, user) => ControlError::Impostor { socket, user: user.as_raw() },
+            FindError::Unknown(socket, why) => ControlError::Unknown { socket, why },
         })
     }
 

@@ -13,18 +13,18 @@ use crate::{
 };
 use intercept::{
     OpenError,
+    peer::Peer,
     runtime_dir::{Access, ClaimError, ClaimedSocket, RuntimeDirs},
 };
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     fd::OwnedFd,
-    net::sockopt::socket_peercred,
     process::geteuid,
 };
 use std::{
     io,
     os::unix::net::{UnixListener, UnixStream},
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak},
     thread,
     time::{Duration, Instant},
 };
@@ -37,6 +37,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause of accepting after an error, or at [`MAX_CLIENTS`].
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// Clients that fail or are refused are logged once in this time: they could fill the log.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// An open control socket. Dropping it closes and removes the socket.
 #[derive(Debug)]
@@ -60,6 +62,27 @@ struct Served {
     proxy: Weak<Proxy>,
     takeovers: Arc<Takeovers>,
     claim: Weak<ClaimedSocket>,
+    failures: Arc<FailureLog>,
+}
+
+/// Logs clients that fail or are refused, and counts those for which there is no line.
+#[derive(Debug, Default)]
+struct FailureLog(Mutex<(Option<Instant>, u64)>);
+
+impl FailureLog {
+    fn add(&self, what: std::fmt::Arguments<'_>) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, omitted) = &mut *state;
+        if last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
+            *omitted += 1;
+            return;
+        }
+        *last = Some(Instant::now());
+        match std::mem::take(omitted) {
+            0 => tracing::warn!("control socket: {what}"),
+            more => tracing::warn!("control socket: {what} ({more} more failed since the last such line)"),
+        }
+    }
 }
 
 impl Drop for ControlSocket {
@@ -116,7 +139,7 @@ fn start(proxy: &Arc<Proxy>, claim: Arc<ClaimedSocket>, takeovers: Arc<Takeovers
     let failed = OpenError::system;
     let waker = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| failed("make an eventfd")(errno.into()))?);
     claim.listener.set_nonblocking(true).map_err(failed("watch the control socket"))?;
-    let served = Served { proxy: Arc::downgrade(proxy), takeovers, claim: Arc::downgrade(&claim) };
+    let served = Served { proxy: Arc::downgrade(proxy), takeovers, claim: Arc::downgrade(&claim), failures: Arc::default() };
     let (socket, stop) = (claim.clone(), waker.clone());
     let work = move || accept(&socket.listener, &stop, &served);
     let thread = thread::Builder::new().name("tandem-control".into()).spawn(work).map_err(failed("start the control socket's thread"))?;
@@ -147,7 +170,7 @@ fn accept(listener: &UnixListener, stop: &OwnedFd, served: &Served) {
             Ok(client) => clients.extend(client),
             Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
             Err(why) => {
-                tracing::debug!("control socket: {why}");
+                served.failures.add(format_args!("cannot accept a client: {why}; trying again"));
                 if wait(None, Some(&PAUSE)) {
                     return;
                 }
@@ -158,8 +181,12 @@ fn accept(listener: &UnixListener, stop: &OwnedFd, served: &Served) {
 
 /// Starts the thread of a client, if its user is permitted.
 fn begin(client: UnixStream, served: &Served) -> io::Result<Option<thread::JoinHandle<()>>> {
-    let user = socket_peercred(&client)?.uid;
-    if !user.is_root() && user != geteuid() {
+    let peer = Peer::of(&client)?;
+    if !peer.user.is_root() && peer.user != geteuid() {
+        served.failures.add(format_args!(
+            "a request of {peer} is refused: only root and this proxy's user, {}, may use the socket",
+            geteuid().as_raw()
+        ));
         // Its request is not read. The answer fits into the buffer of a new connection.
         let answer: Result<(), &str> = Err(DENIED);
         let _ = write_line(&client, &answer, Instant::now() + Duration::from_millis(10));
@@ -169,7 +196,7 @@ fn begin(client: UnixStream, served: &Served) -> io::Result<Option<thread::JoinH
     let served = served.clone();
     let work = move || {
         if let Err(why) = answer(&served, client) {
-            tracing::debug!("control socket: {why}");
+            served.failures.add(format_args!("cannot answer a request of {peer}: {why}"));
         }
     };
     thread::Builder::new().name("tandem-asker".into()).spawn(work).map(Some)

@@ -6,6 +6,10 @@ use crate::{
     meter::{FlowView, Totals},
     running::Proxy,
 };
+use rustix::{
+    fd::OwnedFd,
+    process::{Signal, pidfd_send_signal},
+};
 use std::{
     io::{BufRead as _, BufReader},
     os::unix::net::UnixStream,
@@ -21,15 +25,22 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct EarlierLink {
     /// None: this proxy has said that it ends.
     stream: Mutex<Option<UnixStream>>,
-    /// The process that took over.
+    /// The process that took over, as the kernel names it in this process's PID namespace.
     pub pid: u32,
+    /// The same process, for signals.
+    process: OwnedFd,
     /// Its version.
     pub version: String,
 }
 
 impl EarlierLink {
-    pub(super) fn new(stream: UnixStream, pid: u32, version: String) -> Self {
-        EarlierLink { stream: Mutex::new(Some(stream)), pid, version }
+    pub(super) fn new(stream: UnixStream, pid: u32, process: OwnedFd, version: String) -> Self {
+        EarlierLink { stream: Mutex::new(Some(stream)), pid, process, version }
+    }
+
+    /// Has the process that took over end, by SIGTERM. It may have ended already.
+    pub fn stop_next(&self) {
+        let _ = pidfd_send_signal(&self.process, Signal::TERM);
     }
 
     fn send(&self, message: &FromEarlier, is_last: bool) {

@@ -11,11 +11,10 @@ use crate::{
     gate::HandoverDecision,
     running::{HandedRules, Proxy},
 };
-use intercept::runtime_dir::ClaimedSocket;
+use intercept::{peer::Peer, runtime_dir::ClaimedSocket};
 use rustix::{
     fd::{AsFd as _, BorrowedFd, OwnedFd},
-    net::sockopt::socket_peercred,
-    process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    process::{Signal, pidfd_send_signal},
 };
 use std::{
     fmt,
@@ -174,10 +173,14 @@ impl Takeovers {
             let _ = wire::send(&stream, &FromPresent::Refused(why.into()), &[], SEND_TIMEOUT);
             return;
         }
-        let Hello { version, pid, .. } = hello.clone();
+        let version = hello.version.clone();
+        let next = next_process(&stream);
+        // Its own number is another one if it is in a PID namespace below this one.
+        let pid = next.as_ref().map_or(hello.pid, |(pid, _)| *pid);
         tracing::info!("process {pid}, version {version}, asks to take over");
-        match self.try_give(&proxy, &claim, &stream, hello) {
-            Ok(()) => {
+        let given = next.and_then(|(_, process)| self.try_give(&proxy, &claim, &stream, hello, &process).map(|()| process));
+        match given {
+            Ok(process) => {
                 let report = RestartReport {
                     pid,
                     version: version.clone(),
@@ -188,7 +191,7 @@ impl Takeovers {
                 *self.phase() = Phase::Left(report);
                 drop(claim);
                 let Ok(queries) = stream.try_clone() else { return };
-                let link = Arc::new(EarlierLink::new(stream, pid, version));
+                let link = Arc::new(EarlierLink::new(stream, pid, process, version));
                 (self.on_event)(ControlEvent::Left(link.clone()));
                 let weak = Arc::downgrade(&proxy);
                 drop(proxy);
@@ -204,7 +207,7 @@ impl Takeovers {
         }
     }
 
-    fn try_give(&self, proxy: &Proxy, claim: &ClaimedSocket, stream: &UnixStream, hello: &Hello) -> Result<(), String> {
+    fn try_give(&self, proxy: &Proxy, claim: &ClaimedSocket, stream: &UnixStream, hello: &Hello, process: &OwnedFd) -> Result<(), String> {
         if hello.protocol != PROTOCOL {
             return Err(format!(
                 "the new process (version {}) speaks version {} of the takeover's protocol, and this one version {PROTOCOL}: stop this \
@@ -238,7 +241,7 @@ impl Takeovers {
         let outcome = self.send_charge(proxy, claim, stream, rules).map_err(lost("before it was in charge")).and_then(|()| {
             expect(stream, FromNext::Taken, TAKEN_TIMEOUT)?.or_else(|why| match why.kind() {
                 // It may be about to take charge. Two proxies must not be in charge.
-                ErrorKind::TimedOut => kill_peer(stream).map_or(Ok(()), |()| Err(lost("when it was to take charge")(why))),
+                ErrorKind::TimedOut => kill(process, stream).map_or(Ok(()), |()| Err(lost("when it was to take charge")(why))),
                 _ => Err(lost("before it was in charge")(why)),
             })
         });
@@ -288,11 +291,24 @@ fn expect(stream: &UnixStream, expected: FromNext, timeout: Duration) -> Result<
     }
 }
 
+/// The process at the other end: its ID, and a descriptor by which it can be killed.
+///
+/// # Errors
+/// This process cannot see it. It could not end a process that hangs in the middle of a takeover,
+/// and the service manager could not be told its ID.
+fn next_process(stream: &UnixStream) -> Result<(u32, OwnedFd), String> {
+    let cannot = |why: std::io::Error| format!("cannot find the new process: {why}");
+    let Some(pid) = Peer::of(stream).map_err(cannot)?.pid else {
+        return Err("the new process is outside of this proxy's PID namespace: run `tandem restart`, which has this proxy start \
+                    the new process beside itself"
+            .into());
+    };
+    Ok((pid.as_raw_nonzero().get().unsigned_abs(), Peer::process(stream).map_err(cannot)?))
+}
+
 /// Kills the process at the other end, and waits until it has ended. `None`: it cannot be killed.
-fn kill_peer(stream: &UnixStream) -> Option<()> {
-    let peer = socket_peercred(stream).ok()?.pid;
-    let process = pidfd_open(peer, PidfdFlags::empty()).ok()?;
-    pidfd_send_signal(&process, Signal::KILL).ok()?;
+fn kill(process: &OwnedFd, stream: &UnixStream) -> Option<()> {
+    pidfd_send_signal(process, Signal::KILL).ok()?;
     // Its end closes the connection.
     let ended = wire::receive::<FromNext>(stream, Instant::now() + TAKEN_TIMEOUT);
     matches!(ended, Err(why) if why.kind() != ErrorKind::TimedOut).then_some(())

@@ -37,6 +37,7 @@ mod owner_killed;
 mod packaging;
 mod path_mtu;
 mod pictures;
+mod pid_namespaces;
 mod probe;
 mod prometheus;
 mod quic;
