@@ -12,14 +12,15 @@ use web_server::{Server, Site};
 
 type MetricLabels = [(&'static str, &'static str); 1];
 
-/// Serves metrics at `http://AT/metrics` until the server returned is dropped.
+/// Serves metrics at `http://AT/metrics` until the server returned is dropped, under addresses and
+/// the name of this host, and under `names`.
 ///
 /// # Errors
 /// [`OpenError::Listen`] when the address cannot be used.
-pub fn serve(cache: &Arc<Cache>, at: SocketAddr) -> Result<Server, OpenError> {
+pub fn serve(cache: &Arc<Cache>, at: SocketAddr, names: &[String]) -> Result<Server, OpenError> {
     let cache = Arc::downgrade(cache);
     // A weak reference: the cache must end when its owner drops it.
-    Server::start(at, Site::default().with_metrics(move || Some(text(&cache.upgrade()?.stats()))))
+    Server::start(at, Site::named(names).with_metrics(move || Some(text(&cache.upgrade()?.stats()))))
         .map_err(|why| OpenError::metrics(at, why))
 }
 

@@ -150,7 +150,8 @@ impl BondOptions {
         }
         config.connect_timeout = self.connect_timeout.duration();
         config.idle_timeout = self.idle_timeout.map(Span::duration);
-        Ok(Service { config, name: self.name.clone(), metrics: self.metrics, page: self.page.merge(None)?, ..Service::default() })
+        let (page, host_names) = (self.page.merge(None)?, self.page.host_names(Vec::new()));
+        Ok(Service { config, name: self.name.clone(), metrics: self.metrics, page, host_names, ..Service::default() })
     }
 
     fn run(&self, service: &Service) -> Result<(), CommandError> {

@@ -111,6 +111,9 @@ pub(crate) struct CacheCommand {
     /// Policy for the forward chains of other programs: heed (intercept only what they accept; the
     /// first connection of a client to a server port passes unsplit) or ignore
     #[arg(long, value_name = "POLICY", default_value_t)]
+    /// Name of this host under which metrics are served, besides its addresses and host name
+    #[arg(long = "host-name", value_name = "NAME", value_parser = web_server::parse_host_name)]
+    host_names: Vec<String>,
     forward_policy: ForwardPolicy,
     /// Print the firewall rules and exit
     #[arg(long)]
@@ -166,8 +169,10 @@ impl CacheCommand {
         }
         let events = ServiceEvents::start(false)?;
         let cache = Arc::new(Cache::start(config).map_err(start_failure)?);
-        let metrics =
-            self.metrics.map(|at| metrics::serve(&cache, at).map_err(|error| CommandError::Failed(error.to_string()))).transpose()?;
+        let metrics = self
+            .metrics
+            .map(|at| metrics::serve(&cache, at, &self.host_names).map_err(|error| CommandError::Failed(error.to_string())))
+            .transpose()?;
         self.warn();
         tracing::info!("storing and forwarding");
         tell_manager(&[NotifyState::Ready]);

@@ -145,6 +145,7 @@ impl ProxyCommand {
         config.experiment = self.experiment.or(config.experiment);
         service.metrics = self.metrics.or(service.metrics);
         service.page = self.page.merge(service.page)?;
+        service.host_names = self.page.host_names(service.host_names);
         service.name = self.name.clone().unwrap_or(service.name);
         Ok(service)
     }

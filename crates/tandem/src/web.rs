@@ -9,7 +9,7 @@ use std::{
     path::PathBuf,
     sync::Arc,
 };
-use web_server::{Server, Site};
+use web_server::{Server, Site, parse_host_name};
 
 /// The live page.
 #[derive(Debug, Args)]
@@ -21,9 +21,18 @@ pub(crate) struct PageArguments {
     /// File with the token that a browser must have to see the page, not readable by others
     #[arg(long, value_name = "FILE")]
     page_token: Option<PathBuf>,
+    /// Name of this host under which metrics and the page are served, besides its addresses
+    #[arg(long = "host-name", value_name = "NAME", value_parser = parse_host_name)]
+    host_names: Vec<String>,
 }
 
 impl PageArguments {
+    /// The names of this host: those of the command line, if there are any, in place of those of
+    /// the configuration file.
+    pub(crate) fn host_names(&self, configured: Vec<String>) -> Vec<String> {
+        if self.host_names.is_empty() { configured } else { self.host_names.clone() }
+    }
+
     /// Merges the command line into the page of the configuration file, and reads the token.
     pub(crate) fn merge(&self, page: Option<PageConfig>) -> Result<Option<PageConfig>, ProxyConfigError> {
         if self.page.is_none() && self.page_token.is_none() {
@@ -56,7 +65,7 @@ pub(crate) fn listen(service: &Service) -> Result<Vec<TcpListener>, OpenError> {
 pub(crate) fn serve(proxy: &Arc<Proxy>, service: &Service, listeners: Vec<TcpListener>) -> Result<WebServers, OpenError> {
     let mut sites: Vec<(SocketAddr, Site)> = Vec::new();
     if let Some(at) = service.metrics {
-        sites.push((at, Site::default().with_metrics(metrics::render(proxy))));
+        sites.push((at, Site::named(&service.host_names).with_metrics(metrics::render(proxy))));
     }
     let mut live = None;
     if let Some(page) = &service.page {
@@ -64,7 +73,7 @@ pub(crate) fn serve(proxy: &Arc<Proxy>, service: &Service, listeners: Vec<TcpLis
         let pages = live.insert(started).pages();
         match sites.iter_mut().find(|(at, _)| *at == page.listen) {
             Some((_, site)) => *site = std::mem::take(site).with_pages(pages, page.token.clone()),
-            None => sites.push((page.listen, Site::default().with_pages(pages, page.token.clone()))),
+            None => sites.push((page.listen, Site::named(&service.host_names).with_pages(pages, page.token.clone()))),
         }
     }
     let servers = sites.into_iter().zip(listeners).map(|((_, site), listener)| Server::start_on(listener, site));

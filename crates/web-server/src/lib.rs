@@ -10,11 +10,13 @@
 
 mod connections;
 mod events;
+mod host_names;
 mod site;
 mod token;
 
 use connections::accept;
 pub use events::{EventSender, EventStream, event_stream};
+pub use host_names::parse_host_name;
 pub use site::{PageAnswer, Pages, Site};
 use std::{
     convert::Infallible,

@@ -1,12 +1,13 @@
 //! What a server answers: metrics, and pages for a browser.
 //!
 //! Pages are protected in two ways. With a token, a browser must have a cookie that stands for it,
-//! which a form sets, or send the token as `Authorization: Bearer`. Without one, the Host header
-//! must be an address or `localhost`: a name that a foreign web page has made resolve to this host
-//! (DNS rebinding) gets nothing. Every page forbids the browser to load anything from elsewhere.
-//! Pages of other sites may link to this one, but load nothing from it.
+//! which a form sets, or send the token as `Authorization: Bearer`. Without one, and for metrics,
+//! the Host header must be an address, `localhost` or a configured name: a name that a foreign web
+//! page has made resolve to this host (DNS rebinding) gets nothing. Every page forbids the browser
+//! to load anything from elsewhere. Pages of other sites may link to this one, but load nothing
+//! from it.
 
-use crate::{EventStream, Token};
+use crate::{EventStream, Token, host_names::HostNames};
 use http_body_util::{BodyExt as _, Either, Full, Limited};
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode,
@@ -15,7 +16,6 @@ use hyper::{
 };
 use std::{
     fmt,
-    net::{IpAddr, SocketAddr},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -59,12 +59,16 @@ pub struct Site {
     metrics: Option<Metrics>,
     pages: Option<Box<dyn Pages>>,
     token: Option<Token>,
+    /// The names under which pages without a token are served.
+    names: HostNames,
 }
 
 /// The metrics and their latest rendering.
 struct Metrics {
     render: Box<dyn Fn() -> Option<String> + Send + Sync>,
     last: Mutex<Option<(Instant, Bytes)>>,
+    /// The names under which they are served.
+    names: HostNames,
 }
 
 impl fmt::Debug for Site {
@@ -74,11 +78,19 @@ impl fmt::Debug for Site {
 }
 
 impl Site {
+    /// A site without anything, which is served under these names of hosts, and under addresses and
+    /// `localhost`.
+    pub fn named(names: &[String]) -> Self {
+        Site { names: HostNames::new(names), ..Site::default() }
+    }
+
     /// Adds metrics, at `/metrics`: `render` returns them, or `None` while the program ends (status
-    /// 503). It is called on the server's thread, one call at a time.
+    /// 503). It is called on the server's thread, one call at a time. They are served under this
+    /// host's own name too.
     #[must_use]
     pub fn with_metrics(self, render: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
-        Site { metrics: Some(Metrics { render: Box::new(render), last: Mutex::default() }), ..self }
+        let names = self.names.with_own_name();
+        Site { metrics: Some(Metrics { render: Box::new(render), last: Mutex::default(), names }), ..self }
     }
 
     /// Adds pages for browsers, which need `token` if there is one.
@@ -94,6 +106,11 @@ impl Site {
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         match (request.uri().path(), &self.metrics, &self.pages) {
+            ("/metrics", Some(metrics), _) if !metrics.names.permit(request.headers()) => plain(
+                StatusCode::MISDIRECTED_REQUEST,
+                "metrics are not served under this name: ask for them by an address of this host, or configure the name (host_names, \
+                 --host-name)\n",
+            ),
             ("/metrics", Some(metrics), _) => metrics.respond(request.method(), fresh),
             (_, _, Some(pages)) => protect(self.page(&**pages, request).await),
             (_, Some(_), None) => plain(StatusCode::NOT_FOUND, "metrics are at /metrics\n"),
@@ -110,10 +127,11 @@ impl Site {
             return plain(StatusCode::FORBIDDEN, "pages of other sites may link to this one, but load nothing from it\n");
         }
         match &self.token {
-            None if !host_is_address(request.headers()) => {
+            None if !self.names.permit(request.headers()) => {
                 return plain(
                     StatusCode::MISDIRECTED_REQUEST,
-                    "open the page by the address of this host, or set a token ([page] token_file)\n",
+                    "the page is not served under this name: open it by an address of this host, configure the name (host_names, \
+                     --host-name), or set a token ([page] token_file)\n",
                 );
             }
             Some(token) if request.uri().path() == "/token" => return log_in(token, request).await,
@@ -191,14 +209,6 @@ fn is_loaded_by_another_site<B>(request: &Request<B>) -> bool {
     let is = |name: &str, value: &str| request.headers().get(name).is_some_and(|found| found.as_bytes() == value.as_bytes());
     let is_link = || request.uri().path() == "/" && is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document");
     is("sec-fetch-site", "cross-site") && !is_link()
-}
-
-/// Whether the Host header is an address, with or without a port, or `localhost`.
-fn host_is_address(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return false };
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    name.eq_ignore_ascii_case("localhost") || host.parse::<SocketAddr>().is_ok() || bare.parse::<IpAddr>().is_ok()
 }
 
 /// The form that asks for the token.

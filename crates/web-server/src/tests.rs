@@ -47,15 +47,15 @@ fn closed(mut stream: StdStream) -> Duration {
 #[test]
 fn requests_are_answered_by_method_and_path() {
     let server = start(LIMITS, || Some("# EOF\n".into()));
-    let page = ask(&server, "GET /metrics?x=1 HTTP/1.1\r\nHost: here\r\n\r\n");
+    let page = ask(&server, "GET /metrics?x=1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(page.starts_with("HTTP/1.1 200 ") && page.contains(OPEN_METRICS) && page.ends_with("\r\n\r\n# EOF\n"), "{page}");
     let old = ask(&server, "GET /metrics HTTP/1.0\r\n\r\n");
     assert!(old.starts_with("HTTP/1.0 200 ") && old.ends_with("\r\n\r\n# EOF\n"), "{old}");
-    let head = ask(&server, "HEAD /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+    let head = ask(&server, "HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(head.contains("content-length: 6") && head.ends_with("\r\n\r\n"), "{head}");
     for (request, expected) in [
-        ("GET / HTTP/1.1\r\nHost: here\r\n\r\n", "HTTP/1.1 404 "),
-        ("POST /metrics HTTP/1.1\r\nHost: here\r\n\r\n", "HTTP/1.1 405 "),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 404 "),
+        ("POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 405 "),
         ("how are you?\r\n\r\n", "HTTP/1.1 400 "),
         (&format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(20_000)), "HTTP/1.1 4"),
     ] {
@@ -68,7 +68,7 @@ fn requests_are_answered_by_method_and_path() {
         assert!(answer.starts_with(expected) || request.len() > LONGEST_REQUEST && answer.is_empty(), "{request:.40}: {answer}");
     }
     let ending = start(LIMITS, || None);
-    assert!(ask(&ending, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").starts_with("HTTP/1.1 503 "));
+    assert!(ask(&ending, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").starts_with("HTTP/1.1 503 "));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn silent_and_slow_clients_are_closed_in_time() {
         assert!(took < PATIENCE, "{took:?}");
     }
     let mut not_reading = connect(&server);
-    not_reading.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    not_reading.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     thread::sleep(limits.lifetime * 2);
     let mut got = Vec::new();
     let _ = not_reading.read_to_end(&mut got);
@@ -100,7 +100,7 @@ fn a_client_beyond_the_limit_replaces_the_oldest() {
         idle.push_back(connect(&server));
         assert!(closed(idle.pop_front().unwrap()) < PATIENCE);
     }
-    assert!(ask(&server, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").ends_with("# EOF\n"));
+    assert!(ask(&server, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").ends_with("# EOF\n"));
     // The other connections are still open.
     let newest = idle.back_mut().unwrap();
     newest.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -113,7 +113,7 @@ fn requests_within_the_page_lifetime_share_one_rendering() {
     let count = rendered.clone();
     let server = start(Limits { fresh: PATIENCE, ..LIMITS }, move || Some(count.fetch_add(1, SeqCst).to_string()));
     for _ in 0..50 {
-        assert!(ask(&server, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").ends_with("\r\n\r\n0"));
+        assert!(ask(&server, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").ends_with("\r\n\r\n0"));
     }
     assert_eq!(rendered.load(SeqCst), 1);
 }
@@ -123,7 +123,7 @@ fn dropping_the_server_closes_all_connections_at_once() {
     let server = start(LIMITS, || Some("x".repeat(64 << 20)));
     let idle: Vec<StdStream> = (0..10).map(|_| connect(&server)).collect();
     let mut not_reading = connect(&server);
-    not_reading.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    not_reading.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     not_reading.read_exact(&mut [0]).unwrap();
     let (begun, address) = (Instant::now(), server.address());
     drop(server);
@@ -182,9 +182,23 @@ fn pages_are_served_beside_metrics_and_load_nothing_from_elsewhere() {
     for header in ["content-security-policy: default-src 'none'", "x-content-type-options: nosniff", "cache-control: no-store"] {
         assert!(page.contains(header), "{header}: {page}");
     }
-    assert!(get(&server, "/metrics", "Host: here\r\n").ends_with("# EOF\n"));
+    assert!(get(&server, "/metrics", "Host: localhost\r\n").ends_with("# EOF\n"));
+    assert!(get(&server, "/metrics", "Host: rebound.example\r\n").starts_with("HTTP/1.1 421 "));
     assert!(get(&server, "/no", "Host: 127.0.0.1\r\n").starts_with("HTTP/1.1 404 "));
     assert!(ask(&server, "POST / HTTP/1.1\r\nHost: [::1]:1\r\nContent-Length: 0\r\n\r\n").starts_with("HTTP/1.1 405 "));
+}
+
+#[test]
+fn metrics_are_not_served_under_a_foreign_name() {
+    let server = serve(LIMITS, Site::named(&["gateway.lan".into()]).with_metrics(|| Some("# EOF\n".into())));
+    for host in ["127.0.0.1:9155", "[::1]", "localhost", "gateway.lan:9155"] {
+        assert!(get(&server, "/metrics", &format!("Host: {host}\r\n")).starts_with("HTTP/1.1 200 "), "{host}");
+    }
+    for method in ["GET", "HEAD", "POST"] {
+        let answer = ask(&server, &format!("{method} /metrics HTTP/1.1\r\nHost: rebound.example:9155\r\n\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 421 ") && !answer.contains("EOF"), "{answer}");
+        assert!(method == "HEAD" || answer.contains("configure the name (host_names, --host-name)"), "{answer}");
+    }
 }
 
 #[test]
@@ -193,7 +207,7 @@ fn a_page_without_a_token_is_not_served_under_a_foreign_name() {
     for host in ["127.0.0.1", "127.0.0.1:9155", "[::1]:9155", "[::1]", "localhost", "LOCALHOST:80"] {
         assert!(get(&server, "/", &format!("Host: {host}\r\n")).starts_with("HTTP/1.1 200 "), "{host}");
     }
-    for headers in ["", "Host: rebound.example\r\n", "Host: localhost.example:9155\r\n", "Host: 127.0.0.1.example\r\n"] {
+    for headers in ["Host: rebound.example\r\n", "Host: localhost.example:9155\r\n", "Host: 127.0.0.1.example\r\n"] {
         assert!(get(&server, "/", headers).starts_with("HTTP/1.1 421 "), "{headers}");
     }
 }

@@ -35,7 +35,7 @@ pub fn application(key: &str) -> Application {
     match key.as_str() {
         "name" | "install_rules" | "near.mss" | "buffer_max" | "bond.connection_window" => Application::Start,
         "listen.users" => Application::Reload,
-        "threads" | "forward_policy" | "metrics" | "bond" | "bond.key" | "bond.key_file" | "bond.tls" | "bond.window" | "bond.spares"
+        "threads" | "forward_policy" | "metrics" | "host_names" | "bond" | "bond.key" | "bond.key_file" | "bond.tls" | "bond.window" | "bond.spares"
         // The address of networks without one of their own.
         | "bond.to" => Application::Restart,
         _ if ["listen", "page", "bond.network"].into_iter().any(is_in) => Application::Restart,
@@ -230,6 +230,7 @@ mod tests {
             ("forward_policy  = \"heed\"", "forward_policy = \"ignore\""),
             ("install_rules   = true", "install_rules = false"),
             ("127.0.0.1:9155", "127.0.0.1:9156"),
+            ("\"gateway.lan\"", "\"router.lan\""),
             ("page.token\"", "other.token\""),
             ("[::]:5000", "[::]:5001"),
             ("\"/etc/tandem/users\"", "\"/etc/tandem/others\""),

@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, de};
 use std::{io, net::SocketAddr, path::PathBuf};
 use toml_file::{Fault, FileError, LoadError, Sources};
 use units::{Bytes, Span};
-use web_server::Token;
+use web_server::{Token, parse_host_name};
 
 /// A configuration file. The comments are the descriptions of its keys in the documentation.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -69,6 +69,12 @@ struct ConfigFile {
     #[serde(deserialize_with = "optional_address")]
     #[schemars(with = "Option<AddressSchema>")]
     metrics: Option<SocketAddr>,
+    /// Names of this host under which metrics and the page are served, one or a list, besides its
+    /// addresses and `localhost`; for metrics also besides its own host name. Requests for other
+    /// names are refused, which may come from foreign web pages (DNS rebinding).
+    #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<String>")]
+    host_names: Vec<String>,
     /// The live page, for a browser. Absent: there is none.
     page: Option<PageKeys>,
     /// Listeners, at least one.
@@ -131,6 +137,8 @@ pub struct Service {
     pub metrics: Option<SocketAddr>,
     /// The live page; none: there is none.
     pub page: Option<PageConfig>,
+    /// Names under which metrics and the page are served, besides addresses.
+    pub host_names: Vec<String>,
     /// The files that this was read from.
     pub source: ConfigSource,
 }
@@ -142,6 +150,7 @@ impl Default for Service {
             name: "default".into(),
             metrics: None,
             page: None,
+            host_names: Vec::new(),
             source: ConfigSource::default(),
         }
     }
@@ -187,7 +196,12 @@ impl Service {
     /// The first key, besides those of the configuration, that differs from `other` and cannot be
     /// changed while the proxy runs.
     pub fn needs_restart(&self, other: &Service) -> Option<&'static str> {
-        let differs = [("name", self.name != other.name), ("metrics", self.metrics != other.metrics), ("page", self.page != other.page)];
+        let differs = [
+            ("name", self.name != other.name),
+            ("metrics", self.metrics != other.metrics),
+            ("page", self.page != other.page),
+            ("host_names", self.host_names != other.host_names),
+        ];
         differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
     }
 
@@ -254,6 +268,7 @@ impl ConfigFile {
         need(has_max, "buffer_max".into(), "applies only to buffer = \"auto\": leave it out, or set that")?;
         let has_address = self.page.as_ref().is_none_or(|page| page.listen.is_some());
         need(has_address, "page".into(), "has no address: add listen = \"127.0.0.1:9155\"")?;
+        service.host_names = file.host_names;
         let has_both = self.page.as_ref().is_some_and(|page| page.token.is_some() && page.token_file.is_some());
         need(!has_both, "page.token".into(), "is there beside token_file: leave one of them out")?;
         let networks = self.bond.as_ref().map_or(Ok(Vec::new()), |keys| keys.read().map(|(_, networks)| networks));
@@ -281,6 +296,9 @@ impl ConfigFile {
                 "is \"bond\", but the file has no [[bond.network]]: add at least one",
             )?;
             need(
+        for (index, name) in self.host_names.iter().enumerate() {
+            parse_host_name(name).map_err(|why| Fault::new(format!("host_names[{index}]"), why))?;
+        }
                 rule.quic.is_none() || rule.ports.is_empty() || rule.ports.iter().any(|ports| ports.first <= 443 && 443 <= ports.last),
                 format!("rule[{index}].quic"),
                 "applies to UDP port 443, which ports do not have: add 443, or leave ports out",
@@ -429,6 +447,7 @@ mod tests {
             ("threads         = 2", "treads = 2", "treads: is not a key here: did you mean threads? The keys are include, threads, "),
             ("buffer          = \"auto\"", "buffer = \"4MiB\"", "buffer_max: applies only to buffer = \"auto\": leave it out"),
             ("\"af21\"", "\"af51\"", "leg[1].dscp: cannot parse DSCP \"af51\": write "),
+        assert_eq!(service.host_names, ["gateway.lan"]);
             ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\": expected one of gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: cannot be \"bipass\": did you mean \"bypass\"?"),
             ("listen     = \"127.0.0.1:9155\"", "", "page: has no address: add listen"),
@@ -459,3 +478,4 @@ mod tests {
         assert_eq!(new("buffer          = \"auto\"", "buffer = \"auto\""), None);
     }
 }
+            ("[\"gateway.lan\"]", "\"gateway:9155\"", "host_names[1]: \"gateway:9155\" is not the name of a host: write a name"),

@@ -48,7 +48,7 @@ impl Watched {
         let begun = Instant::now();
         let mut stream = self.connect()?;
         stream.set_read_timeout(Some(PROMPT))?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut page = String::new();
         stream.read_to_string(&mut page)?;
         assert!(page.starts_with("HTTP/1.1 200 ") && page.ends_with("# EOF\n"), "{page}");
@@ -150,7 +150,7 @@ fn a_metrics_client_that_never_reads_blocks_no_client() {
         let mut stream = watched.connect().unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
         // Until writing fails: the buffers are full, or the connection is closed.
-        let requests = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n".repeat(100);
+        let requests = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
         let (begun, mut sent) = (Instant::now(), 0);
         let refused = loop {
             match stream.write_all(&requests) {

@@ -119,7 +119,7 @@ fn flows_end_at_the_process_that_began_them() {
     assert_eq!(routed.verdicts(), (3, 0, 0), "the counters go on");
     let page = routed.router.enter(|| {
         let mut stream = TcpStream::connect("127.0.0.1:9155").unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
         let mut page = String::new();
         stream.read_to_string(&mut page).unwrap();
         page
