@@ -97,8 +97,10 @@ impl Group {
 
 /// The group of the packet log that the packets go to ("TD").
 pub(crate) const LOG_GROUP: u16 = 0x5444;
-/// The captured part of each packet, bytes: the headers of IP and TCP with all options.
-pub(crate) const CAPTURED: u32 = 128;
+/// The captured part of a TCP header, bytes: ports, numbers, length and flags.
+const CAPTURED_TCP: u32 = 14;
+/// The most that is captured of a packet, bytes.
+pub(crate) const CAPTURED: u32 = captured(Family::V6);
 /// The prefix in the packet log of the server's answer to a SYN, where it comes in.
 pub(crate) const ANSWER: &str = "answer";
 /// Lifetime of an element of `measured`, which each packet of the connection renews.
@@ -108,6 +110,18 @@ const SET_SIZE: u32 = 1 << 16;
 /// Hook priority of the chain for packets to the client: after conntrack has restored the addresses
 /// that the client knows (`srcnat`, 100).
 const PRIORITY: i32 = 150;
+
+/// The captured part of each packet, bytes: the IP header without options, and the first part of
+/// the TCP header. The smallest headers are longer, so that no payload is ever copied. A rule's
+/// length is fixed: headers of all lengths could not be captured whole without a part of the
+/// payload of others.
+const fn captured(family: Family) -> u32 {
+    let ip = match family {
+        Family::V4 => 20,
+        Family::V6 => 40,
+    };
+    ip + CAPTURED_TCP
+}
 
 /// The commands that create what every host has.
 pub(super) fn declarations() -> Vec<String> {
@@ -176,10 +190,11 @@ impl Rules {
         let mut lines =
             vec![format!("add chain inet {TABLE} measured {{ type filter hook postrouting priority {PRIORITY}; policy accept; }}")];
         let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
-        let log = format!("log group {LOG_GROUP} snaplen {CAPTURED}");
-        // Without waiting for a batch: a connection is shown as soon as it begins or ends.
-        let log_at_once = |group: &str| format!("log prefix \"{group}\" group {LOG_GROUP} snaplen {CAPTURED} queue-threshold 1");
         for family in self.families() {
+            let log = format!("log group {LOG_GROUP} snaplen {}", captured(*family));
+            // Without waiting for a batch: a connection is shown as soon as it begins or ends.
+            let log_at_once =
+                |group: &str| format!("log prefix \"{group}\" group {LOG_GROUP} snaplen {} queue-threshold 1", captured(*family));
             let (n, key) = (family.number(), family.client_key());
             // `update` ends the rule if the set is full: the connection is split, and not measured.
             for (group, chain, then) in [(Group::Split, "choose", "return"), (Group::Unsplit, "let_pass", "goto pass")] {
@@ -215,7 +230,22 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::ForwardPolicy, *};
+
+    #[test]
+    fn no_payload_is_captured() {
+        const LEAST_TCP: u32 = 20;
+        assert!(captured(Family::V4) < 20 + LEAST_TCP && captured(Family::V6) < 40 + LEAST_TCP);
+        let experiment = Some(Experiment { share: "1 in 2".parse().unwrap(), key: 1 });
+        let rules = Rules { experiment, listener: "[::]:5000".parse().unwrap(), policy: vec![], forward_policy: ForwardPolicy::Heed };
+        let lines = rules.experiment();
+        let logging: Vec<&String> = lines.iter().filter(|line| line.contains("log ")).collect();
+        assert!(logging.len() >= 10, "{lines:?}");
+        for line in logging {
+            let length = if line.contains("nfproto ipv6") || line.contains("@measured6") { "snaplen 54" } else { "snaplen 34" };
+            assert!(line.contains(length), "{line}");
+        }
+    }
 
     #[test]
     fn a_share_is_one_in_a_number() {
