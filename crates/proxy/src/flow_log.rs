@@ -1,8 +1,9 @@
 //! The flow log: one line of `key=value` pairs on standard error for each flow that ends. Workers
 //! send batches of lines to the log's own thread. Batches that do not fit into its queue are
-//! dropped and counted in the log.
+//! dropped and counted in the log, and so are those that are left at the deadline of the proxy's
+//! end.
 
-use crate::{line_batches::LineSink, measure::FlowId};
+use crate::{end::EndDeadline, line_batches::LineSink, measure::FlowId};
 use relay::FlowRecord;
 use std::{
     io::{self, Write as _},
@@ -16,7 +17,7 @@ const QUEUE: usize = 256;
 /// The way to the thread that writes the log.
 #[derive(Debug, Clone)]
 pub(crate) struct LogSink {
-    batches: SyncSender<Vec<u8>>,
+    batches: SyncSender<(Vec<u8>, u64)>,
     /// Lines that were dropped since the last batch that was sent.
     dropped: u64,
 }
@@ -26,11 +27,19 @@ impl LogSink {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn start() -> io::Result<(Self, thread::JoinHandle<()>)> {
-        let (batches, waiting) = mpsc::sync_channel::<Vec<u8>>(QUEUE);
+    pub(crate) fn start(end: EndDeadline) -> io::Result<(Self, thread::JoinHandle<()>)> {
+        let (batches, waiting) = mpsc::sync_channel::<(Vec<u8>, u64)>(QUEUE);
         let write = move || {
-            for batch in waiting {
-                let _ = io::stderr().write_all(&batch);
+            let mut left = 0;
+            for (batch, count) in waiting {
+                if end.has_passed() {
+                    left += count;
+                } else {
+                    let _ = io::stderr().write_all(&batch);
+                }
+            }
+            if left > 0 {
+                tracing::warn!("{left} lines of the flow log were not written: the log was read too slowly for the end of the proxy");
             }
         };
         let thread = thread::Builder::new().name("tandem-log".into()).spawn(write)?;
@@ -46,7 +55,7 @@ impl LineSink for LogSink {
             // Writing to a vector cannot fail.
             let _ = writeln!(lines, "dropped lines={} why=\"the log is read too slowly\"", self.dropped);
         }
-        match self.batches.try_send(lines) {
+        match self.batches.try_send((lines, count)) {
             Ok(()) => self.dropped = 0,
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.dropped += count,
         }

@@ -1,13 +1,13 @@
 //! Flow records: a JSON object on a line of its own for each flow that ends, written to a file or a
 //! socket.
 //!
-//! A thread of their own writes them. Records for which its queue has no room, or which cannot be
-//! written, are dropped and counted.
+//! A thread of their own writes them. Records for which its queue has no room, which cannot be
+//! written, or which are left at the deadline of the proxy's end, are dropped and counted.
 
 mod line;
 mod output;
 
-use crate::line_batches::LineSink;
+use crate::{end::EndDeadline, line_batches::LineSink};
 pub(crate) use line::append;
 use output::Output;
 use schemars::JsonSchema;
@@ -116,7 +116,8 @@ impl TryFrom<FlowRecordsKeys> for FlowRecordsConfig {
 pub struct RecordCounts {
     /// Records that were written.
     pub written: u64,
-    /// Records that were dropped: the queue was full, or they could not be written.
+    /// Records that were dropped: the queue was full, they could not be written, or the proxy ended
+    /// before.
     pub dropped: u64,
 }
 
@@ -124,6 +125,11 @@ pub struct RecordCounts {
 struct SharedCounts {
     written: AtomicU64,
     dropped: AtomicU64,
+    /// Those of the dropped ones, and those in the queue, that were there at the deadline of the
+    /// end.
+    late: AtomicU64,
+    /// Records in the queue.
+    waiting: AtomicU64,
 }
 
 enum Message {
@@ -147,21 +153,32 @@ impl RecordSink {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn start(config: Option<FlowRecordsConfig>) -> io::Result<(Self, thread::JoinHandle<()>)> {
+    pub(crate) fn start(config: Option<FlowRecordsConfig>, end: EndDeadline) -> io::Result<(Self, thread::JoinHandle<()>)> {
         let (messages, inbox) = mpsc::sync_channel(QUEUE);
         let counts = Arc::new(SharedCounts::default());
         let shared = counts.clone();
         let write = move || {
-            let mut output = config.map(Output::new);
+            let new = |config| Output::new(config, end.clone());
+            let mut output = config.map(new);
             for message in inbox {
                 match message {
-                    Message::Configure(config) => output = config.map(Output::new),
+                    Message::Configure(config) => output = config.map(new),
                     Message::Leave => output.iter_mut().for_each(Output::leave),
                     Message::Batch(lines, count) => {
+                        let is_late = end.has_passed();
                         // None: these flows ended before records were configured away.
-                        let Some(output) = &mut output else { continue };
-                        let written = output.write(&lines);
-                        (if written { &shared.written } else { &shared.dropped }).fetch_add(count, Relaxed);
+                        let written = output.as_mut().map(|output| !is_late && output.write(&lines));
+                        match written {
+                            Some(true) => drop(shared.written.fetch_add(count, Relaxed)),
+                            Some(false) => {
+                                shared.dropped.fetch_add(count, Relaxed);
+                                if end.has_passed() {
+                                    shared.late.fetch_add(count, Relaxed);
+                                }
+                            }
+                            None => {}
+                        }
+                        shared.waiting.fetch_sub(count, Relaxed);
                     }
                 }
             }
@@ -198,6 +215,13 @@ impl RecordSink {
         true
     }
 
+    /// Gives this way up, which the thread waits for. What is returned tells how many records the
+    /// end of the proxy did not wait for.
+    pub(crate) fn into_left_at_end(self) -> impl Fn() -> u64 {
+        let counts = self.counts;
+        move || counts.late.load(Relaxed) + counts.waiting.load(Relaxed)
+    }
+
     pub(crate) fn counts(&self) -> RecordCounts {
         RecordCounts { written: self.counts.written.load(Relaxed), dropped: self.counts.dropped.load(Relaxed) }
     }
@@ -207,7 +231,9 @@ impl LineSink for RecordSink {
     const MAX_LENGTH: usize = 32 * 1024;
 
     fn send(&mut self, lines: Vec<u8>, count: u64) {
+        self.counts.waiting.fetch_add(count, Relaxed);
         if self.messages.try_send(Message::Batch(lines, count)).is_err() {
+            self.counts.waiting.fetch_sub(count, Relaxed);
             self.counts.dropped.fetch_add(count, Relaxed);
         }
     }

@@ -26,6 +26,7 @@ mod config;
 mod connection;
 pub mod control;
 pub mod diagnosis;
+mod end;
 mod error;
 mod experiment;
 mod failure;
@@ -51,6 +52,7 @@ pub use config::{
     Application, BufferSetting, ConfigSource, KeyChange, ListenMode, ListenerConfig, PageConfig, PageError, ProxyConfig, ProxyConfigError,
     ProxyVersion, ReloadReport, Service, application, config_schema,
 };
+pub use end::END_TIMEOUT;
 pub use error::{ChangeError, ProxyStartError};
 pub use experiment::{ExperimentRow, ExperimentView, Gain, GroupCounts, GroupView, destination_prefix};
 pub use failure::ProxyFailure;

@@ -10,6 +10,7 @@ use crate::{
     bonds,
     brief::{FlowBrief, FlowId},
     config::{ListenMode, ProxyConfig},
+    end::{END_TIMEOUT, EndDeadline, join_by},
     error::{ChangeError, ProxyStartError},
     experiment::{Results, RunningExperiment},
     failure::ProxyFailure,
@@ -40,6 +41,7 @@ use std::{
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
+    time::Instant,
 };
 
 /// A running proxy.
@@ -47,7 +49,9 @@ use std::{
 /// The caller calls [`start`](Self::start), then watches [`failures`](Self::failures). To end
 /// gracefully it calls [`begin_drain`](Self::begin_drain) and waits until
 /// [`is_idle`](Self::is_idle), or calls [`drain`](Self::drain), which does both. Dropping it resets
-/// the remaining connections and removes its firewall rules.
+/// the remaining connections and removes its firewall rules. That takes at most
+/// [`END_TIMEOUT`](crate::END_TIMEOUT): what is stuck then is left behind, and what could not be
+/// written is counted and logged.
 #[derive(Debug)]
 pub struct Proxy {
     workers: Vec<WorkerHandle>,
@@ -68,6 +72,8 @@ pub struct Proxy {
     /// The channel and the thread of flow records.
     records: Option<(RecordSink, thread::JoinHandle<()>)>,
     failures: Mutex<Option<mpsc::Receiver<ProxyFailure>>>,
+    /// The deadline of the end.
+    end: EndDeadline,
     _mtu_probing: Option<ChangedSetting>,
 }
 
@@ -226,12 +232,13 @@ impl PreparedProxy {
             log: None,
             records: None,
             failures: Mutex::new(Some(failures)),
+            end: EndDeadline::default(),
             _mtu_probing: config.install_rules.then(kernel_setting::probe_mtu).flatten(),
         };
-        let (log, log_thread) = LogSink::start().map_err(OpenError::system("start the log's thread"))?;
+        let (log, log_thread) = LogSink::start(proxy.end.clone()).map_err(OpenError::system("start the log's thread"))?;
         proxy.log = Some(log_thread);
-        let records =
-            RecordSink::start(config.flow_records.clone()).map_err(OpenError::system("start the thread that writes flow records"))?;
+        let records = RecordSink::start(config.flow_records.clone(), proxy.end.clone())
+            .map_err(OpenError::system("start the thread that writes flow records"))?;
         let sink = records.0.clone();
         proxy.records = Some(records);
         let (lookups, lookup_inbox) = mpsc::channel();
@@ -467,14 +474,27 @@ impl Proxy {
     /// As [`begin_drain`](Self::begin_drain), then waits until all connections have ended.
     pub fn drain(&mut self) {
         self.begin_drain();
-        self.join();
+        for worker in &mut self.workers {
+            // A panic has been reported as a failure.
+            let _ = worker.thread.take().map(thread::JoinHandle::join);
+        }
+        self.join_others();
     }
 
     /// Accepts no new connections from now on: they pass unsplit. Open ones continue.
     pub fn begin_drain(&self) {
-        self.ask_gate(GateCommand::Shut);
+        self.shut_gate(Instant::now() + END_TIMEOUT);
         self.close_listeners();
         self.send_all(|| WorkerCommand::Drain);
+    }
+
+    /// Has the firewall bring no more connections, and waits for that until `deadline`.
+    fn shut_gate(&self, deadline: Instant) {
+        let Some((commands, _)) = &self.gate else { return };
+        let (reply, answer) = mpsc::channel();
+        if commands.send(GateCommand::Shut(reply)).is_ok() {
+            let _ = answer.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        }
     }
 
     /// Closes the copies of the listeners; the workers close theirs when they drain.
@@ -510,31 +530,54 @@ impl Proxy {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner).1.as_mut().map_or(Vec::new(), Egress::views)
     }
 
-    fn join(&mut self) {
-        let threads = self.workers.iter_mut().filter_map(|worker| worker.thread.take());
-        for thread in threads.collect::<Vec<_>>() {
-            // A panic has been reported as a failure.
-            let _ = thread.join();
-        }
-        // All other senders ended with the workers, so that these threads end too. The gate removes
-        // the rules.
+    /// Begins the end, unless it has begun: no flow is left to wait for. Returns the deadline,
+    /// which holds for all that is left to do, also for the program.
+    pub fn begin_end(&self) -> Instant {
+        self.end.begin()
+    }
+
+    /// Waits for the end of the gate, the log and the flow records, which end after the workers.
+    /// All other senders of commands have ended with these. The gate removes the rules.
+    fn join_others(&mut self) {
+        let deadline = self.end.begin();
         let gate = self.gate.take().map(|(commands, gate)| {
             drop(commands);
-            gate
+            ("that changes the firewall's rules", gate)
         });
-        let records = self.records.take().map(|(_, thread)| thread);
-        for thread in gate.into_iter().chain(self.log.take()).chain(records) {
-            let _ = thread.join();
+        let log = self.log.take().map(|log| ("that writes the flow log", log));
+        let (records, writer) = self.records.take().unzip();
+        // A copy of the counts, without the channel: the thread ends when all senders have.
+        let left = records.map(RecordSink::into_left_at_end);
+        let writer = writer.map(|writer| ("that writes flow records", writer));
+        for (what, thread) in gate.into_iter().chain(log).chain(writer) {
+            if !join_by(thread, deadline) {
+                report_stuck(what);
+            }
+        }
+        let left = left.map_or(0, |left| left());
+        if left > 0 {
+            let to = self.config().flow_records.as_ref().map(ToString::to_string).unwrap_or_default();
+            tracing::warn!("{left} flow records were not written to {to}: the end of the proxy waits {} s at most", END_TIMEOUT.as_secs());
         }
     }
 }
 
+fn report_stuck(what: &str) {
+    tracing::error!("the thread {what} has not ended within {} s, and is left behind", END_TIMEOUT.as_secs());
+}
+
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.ask_gate(GateCommand::Shut);
+        let deadline = self.end.begin();
+        self.shut_gate(deadline);
         self.close_listeners();
         self.send_all(|| WorkerCommand::Stop);
-        self.earlier().stop();
-        self.join();
+        self.earlier().stop(deadline);
+        for worker in &mut self.workers {
+            if worker.thread.take().is_some_and(|thread| !join_by(thread, deadline)) {
+                report_stuck("of a worker");
+            }
+        }
+        self.join_others();
     }
 }

@@ -3,6 +3,7 @@
 use crate::{
     CommandError,
     check::{self, CheckScope},
+    end_guard,
     manager::tell_manager,
     signals::ServiceEvents,
 };
@@ -11,8 +12,13 @@ use cache::{
 };
 use clap::Args;
 use intercept::{ForwardPolicy, LegProfile, Ports};
+use proxy::END_TIMEOUT;
 use sd_notify::NotifyState;
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use units::{Bytes, Span};
 
 /// Interval at which the firewall rules and signals are checked.
@@ -186,6 +192,7 @@ impl CacheCommand {
         while !cache.is_idle() && !events.ends_within(DRAIN_INTERVAL) {
             check()?;
         }
+        end_guard::start(Instant::now() + END_TIMEOUT);
         self.print(&cache.stats())?;
         drop(metrics);
         // Resets the remaining connections and removes the firewall rules.

@@ -31,6 +31,7 @@ mod control;
 mod demo;
 mod detect;
 mod doctor;
+mod end_guard;
 mod evidence;
 mod experiment;
 mod flows;

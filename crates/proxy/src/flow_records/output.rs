@@ -2,6 +2,8 @@
 //! write, and again after an error.
 
 use super::{FlowRecordsConfig, RecordTarget};
+use crate::end::EndDeadline;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::{
     fs::{self, File, OpenOptions},
@@ -13,7 +15,7 @@ use std::{
 };
 use units::Bytes;
 
-/// Time limit for connecting and for a write. Longer waits would only fill the queue.
+/// Time limit for connecting and for writing a batch. Longer waits would only fill the queue.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Pauses after the first failure, and the longest: records that arrive meanwhile are dropped.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -29,18 +31,19 @@ pub(super) struct Output {
     has_left: bool,
     /// The file could not be renamed when it was large enough, which was reported.
     is_stuck: bool,
+    /// When the proxy ends, this limits every wait.
+    end: EndDeadline,
 }
 
 #[derive(Debug)]
 enum Open {
     File(File),
-    Unix(Socket),
-    Tcp(TcpStream),
+    Socket(Socket),
 }
 
 impl Output {
-    pub(super) fn new(config: FlowRecordsConfig) -> Self {
-        Output { config, open: None, paused: None, has_left: false, is_stuck: false }
+    pub(super) fn new(config: FlowRecordsConfig, end: EndDeadline) -> Self {
+        Output { config, open: None, paused: None, has_left: false, is_stuck: false, end }
     }
 
     /// Leaves it to another process to rename the file, and follows when it has.
@@ -74,18 +77,19 @@ impl Output {
     }
 
     fn try_write(&mut self, lines: &[u8]) -> io::Result<()> {
+        let until = self.end.limit(TIMEOUT);
         let mut open = match self.open.take() {
             Some(open) => open,
-            None => self.config.open()?,
+            None => self.config.open(until)?,
         };
         if let (RecordTarget::File(path), Open::File(file)) = (&self.config.to, &open) {
             if self.has_left {
                 if is_another(path, file) {
-                    open = self.config.open()?;
+                    open = self.config.open(until)?;
                 }
             } else if is_too_large(file, lines.len(), self.config.max_size)? {
                 match rotate(path, self.config.keep) {
-                    Ok(()) => (open, self.is_stuck) = (self.config.open()?, false),
+                    Ok(()) => (open, self.is_stuck) = (self.config.open(until)?, false),
                     Err(why) if self.is_stuck => tracing::debug!("{} grows on: {why}", self.config.to),
                     Err(why) => {
                         tracing::warn!("{} has {}, and grows on: it cannot be renamed: {why}", self.config.to, self.config.max_size);
@@ -96,8 +100,7 @@ impl Output {
         }
         match &mut open {
             Open::File(file) => file.write_all(lines)?,
-            Open::Unix(socket) => socket.write_all(lines)?,
-            Open::Tcp(socket) => socket.write_all(lines)?,
+            Open::Socket(socket) => write_until(socket, lines, until)?,
         }
         self.open = Some(open);
         Ok(())
@@ -116,11 +119,12 @@ impl FlowRecordsConfig {
                 let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 Ok(rustix::fs::access(folder, rustix::fs::Access::WRITE_OK)?)
             }
-            RecordTarget::Unix(_) | RecordTarget::Tcp(_) => self.open().map(drop),
+            RecordTarget::Unix(_) | RecordTarget::Tcp(_) => self.open(Instant::now() + TIMEOUT).map(drop),
         }
     }
 
-    fn open(&self) -> io::Result<Open> {
+    /// Opens the output, at the latest by `until` if it is a socket.
+    fn open(&self, until: Instant) -> io::Result<Open> {
         match &self.to {
             RecordTarget::File(path) => {
                 // Records have addresses: not for everyone. Opening a FIFO would wait for its reader.
@@ -139,16 +143,46 @@ impl FlowRecordsConfig {
             RecordTarget::Unix(path) => {
                 let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
                 // It limits the wait for a place in the program's backlog too.
-                socket.set_write_timeout(Some(TIMEOUT))?;
+                socket.set_write_timeout(Some(left(until)?))?;
                 socket.connect(&SockAddr::unix(path)?)?;
-                Ok(Open::Unix(socket))
+                Ok(Open::Socket(socket))
             }
-            RecordTarget::Tcp(address) => {
-                let socket = TcpStream::connect_timeout(address, TIMEOUT)?;
-                socket.set_write_timeout(Some(TIMEOUT))?;
-                Ok(Open::Tcp(socket))
-            }
+            RecordTarget::Tcp(address) => Ok(Open::Socket(TcpStream::connect_timeout(address, left(until)?)?.into())),
         }
+    }
+}
+
+/// The time until then.
+///
+/// # Errors
+/// None is left.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::Error::new(io::ErrorKind::TimedOut, "it takes too long")) } else { Ok(left) }
+}
+
+/// Writes all of `bytes` by `until`. The limit of the socket itself (SO_SNDTIMEO) would not do: it
+/// begins anew with every piece, so that a program that reads a little now and then would keep the
+/// thread for as long as it likes.
+fn write_until(socket: &Socket, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match socket.send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(why) if why.kind() == io::ErrorKind::WouldBlock => wait_for_room(socket, until)?,
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            Err(why) => return Err(why),
+        }
+    }
+    Ok(())
+}
+
+fn wait_for_room(socket: &Socket, until: Instant) -> io::Result<()> {
+    let left = left(until)?;
+    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+    match poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
     }
 }
 

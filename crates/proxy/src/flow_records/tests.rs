@@ -7,7 +7,7 @@ use intercept::sys::TcpInfo;
 use relay::{DirectionStats, Ending, FlowRecord, FlowStats, PhaseTimes, ProfileId};
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpListener,
     os::unix::net::UnixListener,
     path::Path,
@@ -66,7 +66,7 @@ fn client(line: &str) -> String {
 fn a_record_has_both_legs_and_both_directions() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("flows");
-    let (sink, thread) = RecordSink::start(Some(file(&path, ""))).unwrap();
+    let (sink, thread) = RecordSink::start(Some(file(&path, "")), EndDeadline::default()).unwrap();
     send(&sink, 1..2);
     drop(sink);
     thread.join().unwrap();
@@ -90,7 +90,7 @@ fn a_file_is_rotated_and_opened_again() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let config = file(&at("flows"), "max_size = \"4KiB\"\nkeep = 2");
-    let (sink, thread) = RecordSink::start(Some(config.clone())).unwrap();
+    let (sink, thread) = RecordSink::start(Some(config.clone()), EndDeadline::default()).unwrap();
     send(&sink, 0..60);
     assert_eq!(settle(&sink, 60), RecordCounts { written: 60, dropped: 0 });
     let size = |name: &str| fs::metadata(at(name)).map(|data| data.len()).unwrap_or(0);
@@ -131,7 +131,8 @@ fn sockets_get_the_same_lines() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     let unix = UnixListener::bind(&path).unwrap();
-    let (sink, thread) = RecordSink::start(Some(config(&format!("unix = {:?}", path.display().to_string())).unwrap())).unwrap();
+    let (sink, thread) =
+        RecordSink::start(Some(config(&format!("unix = {:?}", path.display().to_string())).unwrap()), EndDeadline::default()).unwrap();
     send(&sink, 5..7);
     let mut lines = BufReader::new(unix.accept().unwrap().0).lines();
     assert_eq!([client(&lines.next().unwrap().unwrap()), client(&lines.next().unwrap().unwrap())], ["192.0.2.1:5", "192.0.2.1:6"]);
@@ -147,7 +148,7 @@ fn sockets_get_the_same_lines() {
 #[test]
 fn what_cannot_be_written_is_counted() {
     let directory = tempfile::tempdir().unwrap();
-    let (sink, thread) = RecordSink::start(Some(file(&directory.path().join("absent/flows"), ""))).unwrap();
+    let (sink, thread) = RecordSink::start(Some(file(&directory.path().join("absent/flows"), "")), EndDeadline::default()).unwrap();
     send(&sink, 0..3);
     assert_eq!(settle(&sink, 3), RecordCounts { written: 0, dropped: 3 });
     assert!(file(&directory.path().join("absent/flows"), "").try_output().is_err());
@@ -171,11 +172,11 @@ fn a_process_that_was_taken_over_follows_the_renaming_of_the_next_one() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let config = file(&at("flows"), "max_size = \"4KiB\"\nkeep = 1000");
-    let (earlier, earlier_thread) = RecordSink::start(Some(config.clone())).unwrap();
+    let (earlier, earlier_thread) = RecordSink::start(Some(config.clone()), EndDeadline::default()).unwrap();
     send(&earlier, 0..1);
     settle(&earlier, 1);
     earlier.leave();
-    let (next, next_thread) = RecordSink::start(Some(config)).unwrap();
+    let (next, next_thread) = RecordSink::start(Some(config), EndDeadline::default()).unwrap();
     for port in 1..40 {
         send(&earlier, port..port + 1);
         settle(&earlier, u64::from(port) + 1);
@@ -200,7 +201,7 @@ fn a_file_that_cannot_be_renamed_grows_on() {
     let path = directory.path().join("flows");
     // A directory cannot be replaced by a file.
     fs::create_dir(directory.path().join("flows.1")).unwrap();
-    let (sink, thread) = RecordSink::start(Some(file(&path, "max_size = \"4KiB\"\nkeep = 1"))).unwrap();
+    let (sink, thread) = RecordSink::start(Some(file(&path, "max_size = \"4KiB\"\nkeep = 1")), EndDeadline::default()).unwrap();
     send(&sink, 0..20);
     assert_eq!(settle(&sink, 20), RecordCounts { written: 20, dropped: 0 });
     assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 20);
@@ -231,4 +232,60 @@ fn wrong_keys_are_refused() {
         let error = config(text).unwrap_err();
         assert!(error.contains(said), "{text}: {error}");
     }
+}
+
+/// A program that reads a little now and then: each write of the thread makes some progress.
+#[test]
+fn a_slow_reader_does_not_delay_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let (stop, stopped) = mpsc::channel::<()>();
+    let reader = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        while stopped.recv_timeout(Duration::from_millis(100)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let _ = stream.read(&mut [0; 2048]);
+        }
+    });
+    let end = EndDeadline::default();
+    let target = config(&format!("unix = {:?}", path.display().to_string())).unwrap();
+    let (mut sink, thread) = RecordSink::start(Some(target), end.clone()).unwrap();
+    let batches = QUEUE as u64;
+    (0..batches).for_each(|_| sink.send(vec![b'x'; 32 * 1024], 1));
+    let taken = batches - sink.counts().dropped;
+    let begun = Instant::now();
+    end.set(begun + Duration::from_millis(300));
+    let counts = sink.counts.clone();
+    drop(sink);
+    // Generous, for a machine under load. Without the deadline the reader takes minutes.
+    assert!(crate::end::join_by(thread, begun + Duration::from_secs(60)), "the thread is still writing");
+    let (written, dropped) = (counts.written.load(Relaxed), counts.dropped.load(Relaxed));
+    assert_eq!(written + dropped, batches, "each record is written or counted as dropped");
+    assert!(counts.late.load(Relaxed) > taken / 2 && counts.waiting.load(Relaxed) == 0, "{counts:?}");
+    drop(stop);
+    reader.join().unwrap();
+}
+
+/// A reader that makes progress, but too little for a batch, is given up after the time limit of
+/// the batch, not after that of each system call.
+#[test]
+fn a_batch_has_one_time_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let (stop, stopped) = mpsc::channel::<()>();
+    let reader = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        while stopped.recv_timeout(Duration::from_millis(100)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let _ = stream.read(&mut [0; 2048]);
+        }
+    });
+    let target = config(&format!("unix = {:?}", path.display().to_string())).unwrap();
+    let (mut sink, thread) = RecordSink::start(Some(target), EndDeadline::default()).unwrap();
+    // At 20 kB/s it would take minutes.
+    sink.send(vec![b'x'; 8 << 20], 1);
+    assert_eq!(settle(&sink, 1), RecordCounts { written: 0, dropped: 1 });
+    drop((sink, stop));
+    thread.join().unwrap();
+    reader.join().unwrap();
 }

@@ -200,10 +200,10 @@ impl Generations {
         totals
     }
 
-    /// Has those that drain reset their flows and end.
-    pub(crate) fn stop(&mut self) {
+    /// Has those that drain reset their flows and end. `deadline`: until when it may take.
+    pub(crate) fn stop(&mut self, deadline: Instant) {
         for earlier in &self.alive {
-            let deadline = Instant::now() + ANSWER_TIMEOUT;
+            let deadline = deadline.min(Instant::now() + ANSWER_TIMEOUT);
             // It reads the query even if this process has ended by then.
             let _ = earlier.stream.set_nonblocking(false).and_then(|()| write_line(&earlier.stream, &ToEarlier::Stop, deadline));
         }

@@ -8,13 +8,17 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::{
     collections::BTreeSet,
     fs,
-    io::{self, Read as _, Write as _},
-    net::TcpStream,
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
     os::{
         linux::net::SocketAddrExt as _,
-        unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream},
+        unix::{
+            fs::OpenOptionsExt as _,
+            net::{SocketAddr as UnixAddress, UnixListener, UnixStream},
+        },
     },
     path::Path,
+    process::Stdio,
     thread,
     time::{Duration, Instant},
 };
@@ -330,4 +334,51 @@ fn a_proxy_runs_without_a_control_socket() {
     wait_until("it splits connections", || said().contains("splitting connections"));
     let expected = "no control socket, so that tandem flows and bypass cannot reach this proxy: cannot make /run/tandem/root: Read-only";
     assert!(said().contains(expected), "{}", said());
+}
+
+/// Fills the pipe that a program logs to, which nobody reads.
+fn fill(pipe: &impl std::os::fd::AsRawFd) {
+    // Opened anew: its own mode does not change that of the program.
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let mut full = fs::OpenOptions::new().write(true).custom_flags(flags).open(path).unwrap();
+    for size in [4096, 1] {
+        while full.write(&vec![b'x'; size]).is_ok() {}
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_does_not_keep_the_program() {
+    if skip("a_log_that_nobody_reads_does_not_keep_the_program", &[]) {
+        return;
+    }
+    let host = Host::new("unread").unwrap();
+    let server = host.enter(|| TcpListener::bind("127.0.0.1:9").unwrap()).unwrap();
+    let (reader, writer) = io::pipe().unwrap();
+    let mut command = host.command(TANDEM);
+    command.args(["proxy", "--listen", "forward=127.0.0.1:7000=127.0.0.1:9"]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer.try_clone().unwrap()).spawn().unwrap();
+    let mut daemon = Daemon(child);
+    // It has started, and nobody reads from now on.
+    let mut log = BufReader::new(&reader);
+    let mut line = String::new();
+    while !line.contains("splitting connections") {
+        line.clear();
+        assert!(log.read_line(&mut line).unwrap() > 0, "the program has ended");
+    }
+    fill(&writer);
+    // A flow that ends: the thread of the flow log is stuck with its line.
+    let client = host.enter(|| TcpStream::connect("127.0.0.1:7000").unwrap()).unwrap();
+    server.accept().unwrap();
+    // Its end resets the connections that were not accepted.
+    drop((client, server));
+    let begun = Instant::now();
+    daemon.signal("TERM");
+    let mut status = None;
+    wait_until("the program ends", || {
+        status = daemon.0.try_wait().unwrap();
+        status.is_some()
+    });
+    println!("ended within {:?}: {status:?}", begun.elapsed());
+    assert_eq!(status.unwrap().code(), Some(1), "by its deadline");
 }
