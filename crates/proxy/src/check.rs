@@ -3,7 +3,7 @@
 //! it dials.
 
 use crate::{
-    config::{ListenerConfig, ProxyConfig},
+    config::{ListenerConfig, ProxyConfig, Service},
     control::Remote,
 };
 use intercept::{
@@ -38,6 +38,22 @@ pub fn try_start(config: &ProxyConfig, name: Option<&str>, web: &[(&'static str,
     trials.extend(try_listeners(&config, web, running));
     trials.extend(try_networks(&config));
     trials.extend(try_records(&config));
+    trials
+}
+
+/// As [`try_start`], of a service. The texts have the names of variables of the environment in
+/// place of their values.
+pub fn try_service(service: &Service) -> Vec<Trial> {
+    let mut trials = try_start(&service.config, Some(&service.name), &service.web_addresses());
+    for Trial { subject, result, .. } in &mut trials {
+        let texts = match result {
+            TrialResult::Works(found) => [Some(found), None],
+            TrialResult::Doubtful { why, cure } | TrialResult::Fails { why, cure } => [Some(why), Some(cure)],
+        };
+        for text in texts.into_iter().flatten().chain([subject]) {
+            *text = service.hide(text);
+        }
+    }
     trials
 }
 

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use intercept::{Destinations, LegProfile, Prefix, parse_address};
 use proxy::{
     BondConfig, BondNetwork, BufferSetting, ListenerConfig, NetworkSpec, ProxyConfig, ProxyConfigError, ProxyVersion, Service,
-    check::try_start,
+    check::try_service,
 };
 use std::{net::SocketAddr, path::PathBuf};
 use units::{Bytes, Span};
@@ -155,9 +155,9 @@ impl BondOptions {
     }
 
     fn run(&self, service: &Service) -> Result<(), CommandError> {
-        service.config.check().map_err(usage)?;
+        service.check().map_err(usage)?;
         if let Some(how) = self.check {
-            let tried = || try_start(&service.config, Some(&service.name), &service.web_addresses());
+            let tried = || try_service(service);
             return check::run(how, tried);
         }
         service::serve(service, self.take_over, None, || Ok(None))

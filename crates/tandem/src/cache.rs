@@ -111,15 +111,15 @@ pub(crate) struct CacheCommand {
     /// Serve Prometheus metrics at http://ADDRESS:PORT/metrics
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = intercept::parse_address)]
     metrics: Option<SocketAddr>,
+    /// Name of this host under which metrics are served, besides its addresses and host name
+    #[arg(long = "host-name", value_name = "NAME", value_parser = web_server::parse_host_name)]
+    host_names: Vec<String>,
     /// Install no firewall rules: the operator's own rules redirect the traffic
     #[arg(long)]
     no_rules: bool,
     /// Policy for the forward chains of other programs: heed (intercept only what they accept; the
     /// first connection of a client to a server port passes unsplit) or ignore
     #[arg(long, value_name = "POLICY", default_value_t)]
-    /// Name of this host under which metrics are served, besides its addresses and host name
-    #[arg(long = "host-name", value_name = "NAME", value_parser = web_server::parse_host_name)]
-    host_names: Vec<String>,
     forward_policy: ForwardPolicy,
     /// Print the firewall rules and exit
     #[arg(long)]

@@ -9,7 +9,7 @@ use crate::{
     service::usage,
 };
 use clap::{Args, Subcommand};
-use proxy::{Service, check::try_start};
+use proxy::{Service, check::try_service};
 use std::path::PathBuf;
 
 /// Where the packages put the file.
@@ -64,9 +64,9 @@ impl ConfigCommand {
 impl CheckCommand {
     fn run(self) -> Result<(), CommandError> {
         let service = Service::read(&self.file).map_err(usage)?;
-        service.config.check().map_err(usage)?;
+        service.check().map_err(usage)?;
         let scope = if self.host { CheckScope::All } else { CheckScope::Config };
-        check::run(scope, || try_start(&service.config, Some(&service.name), &service.web_addresses()))
+        check::run(scope, || try_service(&service))
     }
 }
 

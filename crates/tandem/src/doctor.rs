@@ -114,8 +114,8 @@ impl DoctorCommand {
             return Ok(check::try_host().into_iter().map(|trial| need_of(trial, true)).collect());
         };
         let service = Service::read(file).map_err(usage)?;
-        service.config.check().map_err(usage)?;
-        let trials = check::try_start(&service.config, Some(&service.name), &service.web_addresses());
+        service.check().map_err(usage)?;
+        let trials = check::try_service(&service);
         Ok(trials.into_iter().map(|trial| need_of(trial, false)).collect())
     }
 

@@ -8,7 +8,7 @@ use crate::{
 };
 use clap::Args;
 use intercept::{Action, ExperimentShare, ForwardPolicy, LegProfile, Prefix, Rule, parse_address};
-use proxy::{BufferSetting, ListenerConfig, ProxyConfigError, Service, check::try_start};
+use proxy::{BufferSetting, ListenerConfig, ProxyConfigError, Service, check::try_service};
 use std::{net::SocketAddr, path::PathBuf};
 use units::{Bytes, Span};
 
@@ -100,9 +100,9 @@ pub(crate) struct ProxyCommand {
 impl ProxyCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         let service = self.service().map_err(usage)?;
-        service.config.check().map_err(usage)?;
+        service.check().map_err(usage)?;
         if let Some(how) = self.check {
-            let tried = || try_start(&service.config, Some(&service.name), &service.web_addresses());
+            let tried = || try_service(&service);
             return check::run(how, tried);
         }
         if self.dry_run {

@@ -83,7 +83,7 @@ fn try_reload(
         }
         return Ok(ReloadReport { refused: Some(refusal(&changes, key)), changes, unfinished: false });
     }
-    proxy.reload(service.config.clone()).map_err(|error| error.to_string())?;
+    proxy.reload(service.config.clone()).map_err(|error| service.hide(&error))?;
     *present = service;
     Ok(ReloadReport { changes, ..ReloadReport::default() })
 }

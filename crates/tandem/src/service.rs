@@ -120,12 +120,12 @@ impl Running {
         launch: Option<Launch>,
         on_takeover: impl Fn(ControlEvent) + Send + Sync + 'static,
     ) -> Result<Self, CommandError> {
-        let proxy = Arc::new(Proxy::start(service.config.clone(), |_| {}).map_err(start_failure)?);
+        let proxy = Arc::new(Proxy::start(service.config.clone(), |_| {}).map_err(|error| start_failure(service, error))?);
         let listeners = web::listen(service);
         let copies = listeners.iter().flatten().flat_map(TcpListener::try_clone).collect();
         let takeovers = Arc::new(Takeovers::new(launch, copies, on_takeover));
-        let control = control::serve(&proxy, &service.name, takeovers.clone()).map_err(start_failure)?;
-        let web = listeners.and_then(|listeners| web::serve(&proxy, service, listeners)).map_err(start_failure)?;
+        let control = control::serve(&proxy, &service.name, takeovers.clone()).map_err(|error| start_failure(service, error))?;
+        let web = listeners.and_then(|listeners| web::serve(&proxy, service, listeners)).map_err(|error| start_failure(service, error))?;
         Ok(Running { proxy, control, web, takeovers })
     }
 
@@ -135,8 +135,8 @@ impl Running {
         on_takeover: impl Fn(ControlEvent) + Send + Sync + 'static,
     ) -> Result<Self, CommandError> {
         let failed = |error: TakeoverError| match error {
-            TakeoverError::Start(error) => start_failure(error),
-            other => CommandError::Failed(other.to_string()),
+            TakeoverError::Start(error) => start_failure(service, error),
+            other => CommandError::Failed(service.hide(&other)),
         };
         let takeover = Takeover::request(&service.name).map_err(failed)?;
         let mut takeovers = None;
@@ -210,10 +210,11 @@ fn no_thread(why: std::io::Error) -> CommandError {
     CommandError::Failed(format!("cannot start a thread: {why}"))
 }
 
-fn start_failure(error: impl Into<ProxyStartError>) -> CommandError {
+/// The text has no values of variables of the environment.
+fn start_failure(service: &Service, error: impl Into<ProxyStartError>) -> CommandError {
     match error.into() {
-        ProxyStartError::Config(error) => usage(error),
-        other => CommandError::Failed(other.to_string()),
+        ProxyStartError::Config(error) => CommandError::Usage(service.hide(&error)),
+        other => CommandError::Failed(service.hide(&other)),
     }
 }
 

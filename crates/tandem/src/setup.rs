@@ -133,7 +133,7 @@ impl SetupCommand {
         self.write(&answers.text())?;
         outln!("wrote {}", self.output.display());
         let service = Service::read(&self.output).map_err(usage)?;
-        service.config.check().map_err(usage)?;
+        service.check().map_err(usage)?;
         let mut trials = try_start(&service.config, Some(&service.name), &service.web_addresses());
         trials.extend(detect::try_nat(answers.nat, &answers.long_link.0, &found.nat));
         check::print(&trials);

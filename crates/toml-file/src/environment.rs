@@ -27,14 +27,46 @@ impl Variables {
 
     /// The fault without values of variables: a message about a wrong value would show them.
     pub fn hide(&self, fault: Fault) -> Fault {
-        let mut message = fault.message;
+        Fault { message: self.hide_in(&fault.message), ..fault }
+    }
+
+    /// The text with the names of variables, as `${NAME}`, in place of their values. A value of few
+    /// characters counts only where it is a word of its own: `1` is no part of `10`.
+    pub fn hide_in(&self, text: &str) -> String {
+        let mut hidden: Vec<(String, &str)> = Vec::new();
         for (name, value) in &self.used {
-            for shown in [value.clone(), value.escape_debug().to_string()] {
-                message = message.replace(&shown, &format!("${{{name}}}"));
+            // In a message a value may be quoted.
+            hidden.extend([value.clone(), value.escape_debug().to_string()].map(|shown| (shown, name.as_str())));
+        }
+        // A value may be a part of another one.
+        hidden.sort_by_key(|(shown, _)| std::cmp::Reverse(shown.len()));
+        let (mut out, mut rest) = (String::new(), text);
+        while let Some(next) = rest.chars().next() {
+            let found = hidden.iter().find(|(shown, _)| {
+                rest.starts_with(shown.as_str()) && (shown.len() >= LONG || is_word(out.chars().next_back(), shown, &rest[shown.len()..]))
+            });
+            match found {
+                Some((shown, name)) => {
+                    out = out + "${" + name + "}";
+                    rest = &rest[shown.len()..];
+                }
+                None => {
+                    out.push(next);
+                    rest = &rest[next.len_utf8()..];
+                }
             }
         }
-        Fault { message, ..fault }
+        out
     }
+}
+
+/// Values of this length, in bytes, are hidden inside of words too.
+const LONG: usize = 6;
+
+/// Whether a text between `before` and `after` is a word of its own.
+fn is_word(before: Option<char>, text: &str, after: &str) -> bool {
+    let joins = |one: Option<char>, other: Option<char>| one.zip(other).is_some_and(|(a, b)| a.is_alphanumeric() && b.is_alphanumeric());
+    !joins(before, text.chars().next()) && !joins(text.chars().next_back(), after.chars().next())
 }
 
 /// Replaces `${NAME}` in all texts of the table by what `lookup` returns for `NAME`. `$${` stands
@@ -150,5 +182,20 @@ mod tests {
         assert_eq!(fault.message, "\"${PASSWORD}\" is no user");
         assert!(variables.are_in("users") && variables.are_in("users[0]") && !variables.are_in("name") && !variables.are_in("user"));
         assert!(!format!("{variables:?}").contains("swordfish"));
+    }
+
+    #[test]
+    fn values_are_hidden_in_texts_and_words_that_only_look_like_them_are_not() {
+        let used = [("A", "1"), ("B", "swordfish"), ("C", "swordfish-2"), ("D", "a\"b")];
+        let variables = Variables { paths: Vec::new(), used: used.map(|(name, value)| (name.into(), value.into())).to_vec() };
+        for (text, shown) in [
+            ("there is no controller \"swordfish\"", "there is no controller \"${B}\""),
+            ("xswordfishx and swordfish-2", "x${B}x and ${C}"),
+            ("1 of 10, v1, 1:1", "${A} of 10, v1, ${A}:${A}"),
+            ("\"a\\\"b\" is no name", "\"${D}\" is no name"),
+            ("nothing of it", "nothing of it"),
+        ] {
+            assert_eq!(variables.hide_in(text), shown);
+        }
     }
 }

@@ -28,6 +28,9 @@ pub enum ProxyConfigError {
     /// The file has a wrong key or value.
     #[error("{0}")]
     File(Box<FileError>),
+    /// Another of these errors, with the names of variables in place of their values.
+    #[error("{0}")]
+    Hidden(String),
     /// The configuration has no listener.
     #[error("the proxy has no listener: give at least one, such as --listen transparent=[::]:5000")]
     NoListener,

@@ -169,15 +169,42 @@ impl Service {
             LoadError::File(error) => ProxyConfigError::File(error),
         })?;
         let mut service = Self::of(sources).map_err(|error| ProxyConfigError::File(Box::new(error)))?;
-        if let Some(bond) = &mut service.config.bond {
+        match service.read_named_files() {
+            Ok(()) => Ok(service),
+            Err(error) => Err(service.hide_in(error)),
+        }
+    }
+
+    /// Reads the files that the configuration names.
+    fn read_named_files(&mut self) -> Result<(), ProxyConfigError> {
+        if let Some(bond) = &mut self.config.bond {
             bond.read_key()?;
         };
-        service.source.files_with_secrets().into_iter().try_for_each(check_secrecy)?;
-        service.config.read_users()?;
-        if let Some(page) = &mut service.page {
+        self.source.files_with_secrets().into_iter().try_for_each(check_secrecy)?;
+        self.config.read_users()?;
+        if let Some(page) = &mut self.page {
             page.read()?;
         }
-        Ok(service)
+        Ok(())
+    }
+
+    /// Checks the configuration, as [`ProxyConfig::check`] does.
+    ///
+    /// # Errors
+    /// Why it cannot work, without values of variables of the environment.
+    pub fn check(&self) -> Result<(), ProxyConfigError> {
+        self.config.check().map_err(|error| self.hide_in(error))
+    }
+
+    /// A message about this configuration without values of variables of the environment, which may
+    /// be secrets: it has their names.
+    pub fn hide(&self, message: &impl std::fmt::Display) -> String {
+        self.source.hide_variables(&message.to_string())
+    }
+
+    fn hide_in(&self, error: ProxyConfigError) -> ProxyConfigError {
+        let (shown, hidden) = (error.to_string(), self.hide(&error));
+        if shown == hidden { error } else { ProxyConfigError::Hidden(hidden) }
     }
 
     /// The addresses of the program's web servers, and what each serves.
@@ -241,6 +268,7 @@ impl Service {
         config.flow_records = file.flow_records;
         service.name = file.name.unwrap_or(service.name);
         service.metrics = file.metrics;
+        service.host_names = file.host_names;
         service.page = file.page.and_then(|page| Some(PageConfig { token: page.token, ..PageConfig::new(page.listen?, page.token_file) }));
         Ok(service)
     }
@@ -268,7 +296,9 @@ impl ConfigFile {
         need(has_max, "buffer_max".into(), "applies only to buffer = \"auto\": leave it out, or set that")?;
         let has_address = self.page.as_ref().is_none_or(|page| page.listen.is_some());
         need(has_address, "page".into(), "has no address: add listen = \"127.0.0.1:9155\"")?;
-        service.host_names = file.host_names;
+        for (index, name) in self.host_names.iter().enumerate() {
+            parse_host_name(name).map_err(|why| Fault::new(format!("host_names[{index}]"), why))?;
+        }
         let has_both = self.page.as_ref().is_some_and(|page| page.token.is_some() && page.token_file.is_some());
         need(!has_both, "page.token".into(), "is there beside token_file: leave one of them out")?;
         let networks = self.bond.as_ref().map_or(Ok(Vec::new()), |keys| keys.read().map(|(_, networks)| networks));
@@ -296,9 +326,6 @@ impl ConfigFile {
                 "is \"bond\", but the file has no [[bond.network]]: add at least one",
             )?;
             need(
-        for (index, name) in self.host_names.iter().enumerate() {
-            parse_host_name(name).map_err(|why| Fault::new(format!("host_names[{index}]"), why))?;
-        }
                 rule.quic.is_none() || rule.ports.is_empty() || rule.ports.iter().any(|ports| ports.first <= 443 && 443 <= ports.last),
                 format!("rule[{index}].quic"),
                 "applies to UDP port 443, which ports do not have: add 443, or leave ports out",
@@ -420,6 +447,7 @@ mod tests {
         let service = Service::parse(FILE, "proxy.toml").unwrap();
         let at = "127.0.0.1:9155".parse().unwrap();
         assert_eq!((service.name.as_str(), service.metrics), ("gateway", Some(at)));
+        assert_eq!(service.host_names, ["gateway.lan"]);
         assert_eq!(service.web_addresses(), [("serve metrics at", at)]);
         assert_eq!(service.page, Some(PageConfig::new(at, Some("/etc/tandem/page.token".into()))));
         let config = service.config;
@@ -447,7 +475,6 @@ mod tests {
             ("threads         = 2", "treads = 2", "treads: is not a key here: did you mean threads? The keys are include, threads, "),
             ("buffer          = \"auto\"", "buffer = \"4MiB\"", "buffer_max: applies only to buffer = \"auto\": leave it out"),
             ("\"af21\"", "\"af51\"", "leg[1].dscp: cannot parse DSCP \"af51\": write "),
-        assert_eq!(service.host_names, ["gateway.lan"]);
             ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\": expected one of gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: cannot be \"bipass\": did you mean \"bypass\"?"),
             ("listen     = \"127.0.0.1:9155\"", "", "page: has no address: add listen"),
@@ -455,6 +482,7 @@ mod tests {
             ("interface = \"wlan0\"", "", "bond.network[1]: has neither an interface nor a source address"),
             ("key_file  = \"/etc/tandem/bond.key\"", "", "bond: has no key_file"),
             ("\"1 in 50\"", "\"2%\"", "experiment: cannot parse share \"2%\": write \"1 in N\""),
+            ("[\"gateway.lan\"]", "\"gateway:9155\"", "host_names[1]: \"gateway:9155\" is not the name of a host: write a name"),
             ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "cannot parse address prefix \"10.0.0.0/80\""),
             ("to      = \"192.0.2.10:80\"", "", "listen[2]: needs exactly one of transparent"),
             ("file     = \"/var/log", "unix = \"/var/log", "flow_records: max_size and keep are for records in a file: leave them out"),
@@ -463,6 +491,26 @@ mod tests {
             let error = wrong(from, to);
             assert!(error.starts_with("proxy.toml:") && error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn errors_have_the_names_of_variables() {
+        // PATH is a variable that every test has.
+        let value = std::env::var("PATH").unwrap();
+        let error = |text: &str| {
+            let service = Service::parse(text, "proxy.toml").unwrap();
+            service.check().unwrap_err().to_string()
+        };
+        let listen = "[[listen]]\nforward = \"127.0.0.1:1\"\nto = \"127.0.0.1:9\"\n";
+        for (text, key) in [("[near]\ncontrol = \"${PATH}\"\n", "control"), ("[[leg]]\nto = \"::/0\"\ncontrol = \"td_${PATH}\"\n", "leg")] {
+            let said = error(&format!("{listen}{text}"));
+            assert!(said.contains("${PATH}") && !said.contains(&value), "{key}: {said}");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("proxy.toml");
+        std::fs::write(&file, format!("{listen}[[listen]]\nsocks5 = \"127.0.0.1:2\"\nusers = \"/no/${{PATH}}\"\n")).unwrap();
+        let said = Service::read(&file).unwrap_err().to_string();
+        assert!(said.contains("/no/${PATH}") && !said.contains(&value), "{said}");
     }
 
     #[test]
@@ -478,4 +526,3 @@ mod tests {
         assert_eq!(new("buffer          = \"auto\"", "buffer = \"auto\""), None);
     }
 }
-            ("[\"gateway.lan\"]", "\"gateway:9155\"", "host_names[1]: \"gateway:9155\" is not the name of a host: write a name"),

@@ -43,9 +43,21 @@ impl ConfigSource {
         &self.values
     }
 
-    /// The error of a fault: with its file and line, without values of variables.
+    /// The error of a fault: with its file and line, without values of variables. The line of a
+    /// secret is shown without its value, and so is that of an unknown key, which may be a misspelt
+    /// one.
     pub(super) fn error(&self, fault: Fault) -> FileError {
-        self.sources.place(&self.variables.hide(fault))
+        let may_show_secret = is_under_secret(&fault.path) || fault.message.starts_with("is not a key here");
+        let mut error = self.sources.place(&self.variables.hide(fault));
+        if may_show_secret {
+            error.excerpt = error.excerpt.and_then(|line| Some(format!("{}= …", line.split_once('=')?.0)));
+        }
+        error
+    }
+
+    /// A message without values of variables.
+    pub fn hide_variables(&self, message: &str) -> String {
+        self.variables.hide_in(message)
     }
 
     /// The files, the first one first.
@@ -119,6 +131,11 @@ fn is_secret(path: &str) -> bool {
     matches!(bare(path).as_str(), "bond.key" | "page.token") || (bare(path) == "listen.users" && path.ends_with(']'))
 }
 
+/// Whether the path is that of a secret, or of a list of secrets.
+fn is_under_secret(path: &str) -> bool {
+    matches!(bare(path).as_str(), "bond.key" | "page.token" | "listen.users")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,6 +147,20 @@ mod tests {
     fn paths_without_indices_are_of_the_schema() {
         assert_eq!(bare("listen[12].users[0]"), "listen.users");
         assert_eq!(bare("bond.key"), "bond.key");
+    }
+
+    #[test]
+    fn errors_show_no_secret_of_the_file() {
+        let parse = |text: &str| super::super::file::Service::parse(text, "x.toml").unwrap_err().to_string();
+        for (text, key) in [
+            ("[page]\nlisten = \"[::1]:1\"\ntoken = \"sword fish\"\n", "page.token"),
+            ("[page]\nlisten = \"[::1]:1\"\ntokn = \"swordfish0123456789\"\n", "page.tokn"),
+            ("[bond]\nkey = \"swordfish\"\n[[bond.network]]\ninterface = \"a\"\nto = \"192.0.2.1:1\"\n", "bond.key"),
+            ("[[listen]]\nsocks5 = \"[::1]:2\"\nusers = [\"swordfish\"]\n", "listen[1]"),
+        ] {
+            let said = parse(text);
+            assert!(said.contains(key) && !said.contains("sword") && !said.contains("fish"), "{said}");
+        }
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Takeover {
         let Takeover { stream, offer, sockets } = self;
         let started = start(&stream, offer, sockets, service, on_end, takeovers);
         if let Err(error) = &started {
-            let _ = wire::send(&stream, &FromNext::Failed(error.to_string()), &[], SEND_TIMEOUT);
+            let _ = wire::send(&stream, &FromNext::Failed(service.hide(error)), &[], SEND_TIMEOUT);
         }
         let started = started?;
         // If the present proxy has ended, this one is in charge all the same.

@@ -53,7 +53,7 @@ pub(super) fn apply(remote: &Remote, file: &Path, all: &[PathAdvice]) -> Result<
     let trial = beside(file, "new");
     let check = write_like(file, &trial, &new).map_err(|why| cannot("write beside", why)).and_then(|()| {
         let service = Service::read(&trial).map_err(usage)?;
-        service.config.check().map_err(usage)
+        service.check().map_err(usage)
     });
     if let Err(error) = check {
         let _ = fs::remove_file(&trial);
