@@ -27,7 +27,6 @@ mod ffi;
 mod interpreter;
 mod own;
 mod own_error;
-mod trust;
 mod tunable;
 
 pub use artefact::{ARTEFACT_ENDING, Artefact, INTERFACE, Manifest, ManifestTunable, check_name};
@@ -35,7 +34,6 @@ pub use ffi::{CapacityEstimate, Event, EventKind, FlowState, LinkRecord, MpcpPar
 pub use own::{OwnController, SYSTEM_DIRECTORY, own_directory};
 pub use own_error::OwnError;
 use std::{fmt, path::Path};
-pub use trust::Distrust;
 pub use tunable::{Tunable, TunableError, TunedController};
 
 /// An unbounded window, segments: the initial ssthresh.

@@ -7,11 +7,10 @@ use crate::{
     ffi::Frame,
     interpreter::Program,
     own_error::OwnError,
-    trust::Distrust,
 };
+use files::Distrust;
 use std::{
-    env,
-    fs::{self, File},
+    env, fs,
     io::{self, Read as _},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -193,13 +192,10 @@ fn take(read: &mut Vec<&'static OwnController>, file: &Path) -> Result<Option<&'
     if let Some(found) = read.iter().copied().find(|own| own.file == path) {
         return Ok(Some(found));
     }
-    if !path.metadata().map_err(unreadable)?.is_file() {
-        return Err(unreadable(io::Error::other("it is not a regular file")));
-    }
-    let opened = File::open(&path).map_err(unreadable)?;
-    let distrust = Distrust::of(&path, &opened).map_err(unreadable)?.map(|distrust| distrust.with_cure(OWNER_CURE));
+    let mut opened = files::open(&path, MOST_BYTES).map_err(unreadable)?;
+    let distrust = Distrust::of(&path, opened.source()).map_err(unreadable)?.map(|distrust| distrust.with_cure(OWNER_CURE));
     let mut bytes = Vec::new();
-    opened.take(MOST_BYTES).read_to_end(&mut bytes).map_err(unreadable)?;
+    opened.read_to_end(&mut bytes).map_err(unreadable)?;
     let own = OwnController::of(&bytes, &path, distrust)?;
     if Controller::native(&own.manifest.name).is_some() {
         let why = format!("Tandem has a controller {:?} itself: give it another name", own.manifest.name);

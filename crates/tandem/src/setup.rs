@@ -9,12 +9,12 @@ use crate::{CommandError, check, service::usage};
 use clap::{Args, ValueEnum};
 use detect::Detected;
 use file::Answers;
+use files::Draft;
 use intercept::{Interface, Prefix, parse_address};
 use proxy::{Service, check::try_start};
 use questions::Terminal;
 use std::{
-    fs,
-    io::{IsTerminal as _, Write as _, stdin},
+    io::{IsTerminal as _, stdin},
     net::SocketAddr,
     path::{Path, PathBuf},
     str::FromStr,
@@ -189,24 +189,12 @@ impl SetupCommand {
 
     /// Writes the file, whole or not at all, and keeps an old one.
     fn write(&self, text: &str) -> Result<(), CommandError> {
-        let path = &self.output;
-        let failed = |why: std::io::Error| CommandError::Failed(format!("cannot write {}: {why}", path.display()));
-        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            fs::create_dir_all(directory).map_err(failed)?;
-        }
-        if path.exists() {
-            let old = (0..).map(|number| beside(path, number)).find(|old| !old.exists()).expect("there are more numbers than files");
-            fs::copy(path, &old).map_err(failed)?;
+        let failed = |why: std::io::Error| CommandError::Failed(format!("cannot write {}: {why}", self.output.display()));
+        let draft = Draft::beside(&self.output, text).map_err(failed)?;
+        if let Some(old) = draft.put("old").map_err(failed)? {
             outln!("the old file is {}", old.display());
         }
-        let new = beside(path, u32::MAX);
-        let write = || {
-            let mut file = fs::File::create(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&new, path)
-        };
-        write().map_err(failed)
+        Ok(())
     }
 }
 
@@ -226,19 +214,6 @@ impl Asked {
             (None, None) => Ok(suggestion),
         }
     }
-}
-
-/// The name of an old file, or of one that is being written.
-fn beside(path: &Path, number: u32) -> PathBuf {
-    let suffix = match number {
-        0 => "old".to_owned(),
-        u32::MAX => "new".to_owned(),
-        more => format!("old.{more}"),
-    };
-    let mut name = path.as_os_str().to_owned();
-    name.push(".");
-    name.push(suffix);
-    name.into()
 }
 
 /// How the proxy is started with this file.

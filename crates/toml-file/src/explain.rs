@@ -1,6 +1,8 @@
 //! The messages of serde and of the TOML parser in the words of the file: what stands there, what
 //! is expected, and how to write it.
 
+use files::{LONGEST_QUOTATION, quotation};
+
 /// Rewrites serde's `message` about the value at `path`. Messages that are not standard ones of
 /// serde, such as those of the types themselves, pass unchanged.
 pub(crate) fn explain(message: &str, path: &str, hint: fn(&str) -> &'static [&'static str]) -> String {
@@ -161,20 +163,25 @@ pub(crate) fn syntax(message: &str, line: &str) -> Option<String> {
     }
     let header = line.strip_prefix('[').and_then(|rest| rest.split(']').next()).filter(|_| !line.starts_with("[["));
     if let Some(header) = header.filter(|_| message.contains("duplicate key")) {
-        return Some(format!("there is more than one [{header}]: write [[{header}]] for each where there can be several"));
+        return Some(format!(
+            "there is more than one [{header}]: write [[{header}]] for each where there can be several",
+            header = quotation(header)
+        ));
     }
     if let Some(header) = line.strip_prefix("[[").and_then(|rest| rest.split(']').next()).filter(|_| message.contains("duplicate key")) {
-        return Some(format!("[{header}] stands above as the only table: write [[{header}]] for each"));
+        return Some(format!("[{header}] stands above as the only table: write [[{header}]] for each", header = quotation(header)));
     }
     if message == "duplicate key"
         && let Some((key, _)) = line.split_once('=')
     {
-        return Some(format!("the key {} is in this table twice", key.trim()));
+        return Some(format!("the key {} is in this table twice", quotation(key.trim())));
     }
     if message.starts_with("invalid basic string") && line.matches('"').count() % 2 == 1 {
         return Some("the closing quotation mark is missing".into());
     }
-    let is_key = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    // A longer one is not quoted: the file may be of another kind.
+    let is_key =
+        |text: &str| (1..=LONGEST_QUOTATION).contains(&text.len()) && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     if let Some((key, value)) = line.split_once(':')
         && is_key(key.trim())
     {
@@ -218,6 +225,9 @@ fn bare_word(key: &str, value: &str) -> Option<String> {
     let is_address = value.starts_with('[') && value.contains("]:");
     if !(is_word || is_address) || is_toml(value) {
         return None;
+    }
+    if value.chars().count() > LONGEST_QUOTATION {
+        return Some("a text needs quotation marks".into());
     }
     if let Some(value) = boolean(value) {
         return Some(format!("true and false are in lower case: {key} = {value}"));

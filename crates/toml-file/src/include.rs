@@ -18,6 +18,8 @@ const KEY: &str = "include";
 const MOST_NESTED: usize = 8;
 /// The most files of a configuration.
 const MOST_FILES: usize = 256;
+/// The largest TOML file, in bytes.
+pub const LARGEST_FILE: u64 = 16 << 20;
 
 /// Why a file with its includes cannot be used.
 #[derive(Debug)]
@@ -72,7 +74,7 @@ impl Sources {
     /// A file cannot be read or is not TOML, a key is set in two places, or includes are nested too
     /// deeply or in a circle.
     pub fn read(path: &Path) -> Result<Self, LoadError> {
-        let text = fs::read_to_string(path).map_err(LoadError::Unreadable)?;
+        let text = read(path).map_err(LoadError::Unreadable)?;
         let mut sources = Sources::default();
         sources.add(&text, path, 0).map_err(|error| LoadError::File(Box::new(error)))?;
         Ok(sources)
@@ -151,7 +153,7 @@ impl Sources {
                     let cure = if other.path == path || depth > 0 { "do files include each other in a circle? " } else { "" };
                     return Err(refuse(format!("it has been read already: {cure}name it once")));
                 }
-                let text = fs::read_to_string(&file).map_err(|why| refuse(why.to_string()))?;
+                let text = read(&file).map_err(|why| refuse(why.to_string()))?;
                 self.add(&text, &file, depth + 1)?;
             }
         }
@@ -214,6 +216,11 @@ impl Sources {
 
 fn is_tables(items: &[Value]) -> bool {
     !items.is_empty() && items.iter().all(Value::is_table)
+}
+
+/// The text of a file: of a regular one, of a size that a person or a program writes.
+fn read(path: &Path) -> io::Result<String> {
+    files::read_text(path, LARGEST_FILE)
 }
 
 /// Whether two paths name the same file.

@@ -13,7 +13,7 @@ mod value;
 
 pub use environment::{Variables, expand};
 pub use explain::closest;
-pub use include::{LoadError, SourceLine, Sources};
+pub use include::{LARGEST_FILE, LoadError, SourceLine, Sources};
 pub use place::{from_one, place, under};
 pub use value::{inline, nested, text_or_table};
 
@@ -32,7 +32,7 @@ pub struct FileError {
     pub key: String,
     /// What is wrong, and what would be right.
     pub message: String,
-    /// The text of the line.
+    /// The text of the line, at most 40 characters of it.
     pub excerpt: Option<String>,
 }
 
@@ -88,11 +88,16 @@ pub fn read_toml<T: DeserializeOwned>(text: &str, origin: &str, check: impl FnOn
 /// The text is not TOML.
 pub fn table(text: &str, origin: &str) -> Result<Table, FileError> {
     toml::from_str(text).map_err(|error| {
-        let line = error.span().map(|span| place::line_of(text, span.start));
-        let excerpt = line.and_then(|line| place::excerpt(text, line));
-        let cure = excerpt.as_deref().and_then(|line| explain::syntax(error.message(), line));
-        let message = cure.unwrap_or_else(|| error.message().into());
-        FileError { origin: origin.into(), line, key: String::new(), message: format!("is not TOML: {message}"), excerpt }
+        let start = error.span().map(|span| span.start);
+        let cure = start.and_then(|start| explain::syntax(error.message(), place::line_at(text, start)));
+        let message = files::shorten_quotations(&cure.unwrap_or_else(|| error.message().into()));
+        FileError {
+            origin: origin.into(),
+            line: start.map(|start| place::line_of(text, start)),
+            key: String::new(),
+            message: format!("is not TOML: {message}"),
+            excerpt: start.map(|start| place::excerpt(text, start)),
+        }
     })
 }
 

@@ -27,13 +27,13 @@ pub fn from_one(path: &str) -> String {
 
 /// Finds the line of a fault's key in the text.
 pub fn place(text: &str, origin: &str, fault: &Fault) -> FileError {
-    let line = span_of(text, &fault.path).map(|start| line_of(text, start));
+    let start = span_of(text, &fault.path);
     FileError {
         origin: origin.into(),
-        line,
+        line: start.map(|start| line_of(text, start)),
         key: from_one(&fault.path),
-        message: fault.message.clone(),
-        excerpt: line.and_then(|line| excerpt(text, line)),
+        message: files::shorten_quotations(&fault.message),
+        excerpt: start.map(|start| excerpt(text, start)),
     }
 }
 
@@ -59,6 +59,15 @@ pub(crate) fn line_of(text: &str, at: usize) -> usize {
     text[..at.min(text.len())].matches('\n').count() + 1
 }
 
-pub(crate) fn excerpt(text: &str, line: usize) -> Option<String> {
-    text.lines().nth(line - 1).map(|line| line.trim_end().to_string())
+/// The line that has the byte `at`; of a long one the part around it. The reader of an error may
+/// not be permitted to read the file.
+pub(crate) fn excerpt(text: &str, at: usize) -> String {
+    let line = line_at(text, at);
+    let begin = text[..at.min(text.len())].rfind('\n').map_or(0, |newline| newline + 1);
+    files::window(line, at - begin)
+}
+
+/// The line that has the byte `at`, whole.
+pub(crate) fn line_at(text: &str, at: usize) -> &str {
+    text.lines().nth(line_of(text, at) - 1).unwrap_or_default().trim_end()
 }

@@ -2,18 +2,17 @@
 
 use super::path_advice::{PathAdvice, Recommendation, buffer};
 use crate::{CommandError, service::usage};
-use control::Distrust;
+use files::{Distrust, Draft};
 use proxy::{
     ReloadReport, Service,
     control::{ControlError, ProxyStatus, Remote},
 };
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown},
+    fs, io,
     path::{Path, PathBuf},
 };
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
+use toml_file::LARGEST_FILE;
 use units::Bytes;
 
 /// The comment before each table that advice has written. Later advice replaces these tables.
@@ -34,8 +33,8 @@ pub(super) fn configuration(status: &ProxyStatus) -> Result<PathBuf, CommandErro
     })?;
     let unreadable = |why: io::Error| cannot(format!("cannot read {}, the proxy's configuration: {why}", file.display()));
     let path = file.canonicalize().map_err(unreadable)?;
-    let opened = File::open(&path).map_err(unreadable)?;
-    match Distrust::of(&path, &opened).map_err(unreadable)? {
+    let opened = files::open(&path, LARGEST_FILE).map_err(unreadable)?;
+    match Distrust::of(&path, opened.source()).map_err(unreadable)? {
         None => Ok(path),
         Some(distrust) => Err(cannot(distrust.with_cure("run this as that user, or give the file to root"))),
     }
@@ -48,25 +47,13 @@ pub(super) fn configuration(status: &ProxyStatus) -> Result<PathBuf, CommandErro
 /// The file cannot be changed, or the proxy refuses it.
 pub(super) fn apply(remote: &Remote, file: &Path, all: &[PathAdvice]) -> Result<(), CommandError> {
     let cannot = |what: &str, why: io::Error| CommandError::Failed(format!("cannot {what} {}: {why}; nothing was changed", file.display()));
-    let old = fs::read_to_string(file).map_err(|why| cannot("read", why))?;
+    let old = files::read_text(file, LARGEST_FILE).map_err(|why| cannot("read", why))?;
     let new = edited(&old, all).map_err(|why| CommandError::Failed(format!("cannot change {}: {why}", file.display())))?;
-    let trial = beside(file, "new");
-    let check = write_like(file, &trial, &new).map_err(|why| cannot("write beside", why)).and_then(|()| {
-        let service = Service::read(&trial).map_err(usage)?;
-        service.check().map_err(usage)
-    });
-    if let Err(error) = check {
-        let _ = fs::remove_file(&trial);
-        return Err(error);
-    }
-    let kept = free_backup(file);
-    let replaced = fs::copy(file, &kept)
-        .map_err(|why| cannot("keep a copy of", why))
-        .and_then(|_| fs::rename(&trial, file).map_err(|why| cannot("replace", why)));
-    if let Err(error) = replaced {
-        let _ = (fs::remove_file(&trial), fs::remove_file(&kept));
-        return Err(error);
-    }
+    let draft = Draft::beside(file, &new).map_err(|why| cannot("write beside", why))?;
+    let service = Service::read(draft.path()).map_err(usage)?;
+    service.check().map_err(usage)?;
+    let missing = || cannot("keep a copy of", io::ErrorKind::NotFound.into());
+    let kept = draft.put("bak").map_err(|why| cannot("replace", why))?.ok_or_else(missing)?;
     let refused = match remote.reload() {
         Ok(ReloadReport { unfinished: false, refused, .. }) => refused,
         Err(ControlError::Refused(why)) => Some(why),
@@ -179,35 +166,6 @@ fn last_position(item: &Item) -> Option<isize> {
     }
 }
 
-/// A path beside the file, with this at its end.
-fn beside(file: &Path, end: &str) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(".");
-    name.push(end);
-    name.into()
-}
-
-/// A name for the old file that is not in use.
-fn free_backup(file: &Path) -> PathBuf {
-    let numbered = (2..).map(|number| beside(file, &format!("bak{number}")));
-    std::iter::once(beside(file, "bak")).chain(numbered).find(|path| !path.exists()).unwrap_or_else(|| beside(file, "bak"))
-}
-
-/// Writes a new file with the permissions and the owner of another one, in place of one that an
-/// earlier attempt left.
-fn write_like(model: &Path, path: &Path, text: &str) -> io::Result<()> {
-    let model = fs::metadata(model)?;
-    match fs::remove_file(path) {
-        Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
-        _ => {}
-    }
-    // Only for its owner from the start: the file may have secrets.
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())?;
-    fchown(&file, Some(model.uid()), Some(model.gid()))?;
-    file.set_permissions(model.permissions())
-}
-
 #[cfg(test)]
 mod tests {
     use super::{
@@ -250,14 +208,5 @@ mod tests {
     fn a_file_that_cannot_be_changed_is_refused() {
         assert!(edited("rule = 3\n", &advice()).unwrap_err().contains("[[rule]]"));
         assert!(edited("rule = [", &advice()).is_err());
-    }
-
-    #[test]
-    fn a_backup_never_replaces_another() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("proxy.toml");
-        assert_eq!(free_backup(&file), directory.path().join("proxy.toml.bak"));
-        fs::write(free_backup(&file), "").unwrap();
-        assert_eq!(free_backup(&file), directory.path().join("proxy.toml.bak2"));
     }
 }

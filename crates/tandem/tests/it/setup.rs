@@ -8,6 +8,7 @@ use crate::common::{
 use std::{
     fs,
     io::Write as _,
+    os::unix::fs::PermissionsExt as _,
     process::{Output, Stdio},
 };
 
@@ -61,11 +62,26 @@ fn setup_by_options_writes_a_file_that_runs() {
     // An existing file stays, or is kept beside.
     let (status, _, error) = setup(&answers);
     assert!(status == 2 && error.contains("exists: --force replaces it"), "{error}");
-    for old in ["tandem.toml.old", "tandem.toml.old.1"] {
+    for old in ["tandem.toml.old", "tandem.toml.old2"] {
         let (status, out, error) = setup(&["--yes", "--long-link", "far", "--nat", "none", "--force"]);
         assert!(status == 0 && out.contains(&format!("the old file is {}", path.with_file_name(old).display())), "{out}{error}");
     }
     assert_eq!(fs::read_to_string(path.with_file_name("tandem.toml.old")).unwrap(), text);
+
+    // Links that others have planted are not followed, and a directory of theirs is refused.
+    let victim = routed.path("victim");
+    fs::write(&victim, "precious").unwrap();
+    for name in ["tandem.toml.new", "tandem.toml.old3"] {
+        std::os::unix::fs::symlink(&victim, path.with_file_name(name)).unwrap();
+    }
+    let (status, out, error) = setup(&["--yes", "--long-link", "far", "--nat", "none", "--force"]);
+    assert!(status == 0 && out.contains("tandem.toml.old4"), "{out}{error}");
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    let directory = path.parent().unwrap();
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o777)).unwrap();
+    let (status, _, error) = setup(&["--yes", "--long-link", "far", "--nat", "none", "--force"]);
+    assert!(status == 1 && error.contains(&format!("other users may write to {} (mode 777)", directory.display())), "{error}");
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
 
     // What is in the way is named: NAT that is not there, a port that is taken.
     let _taken = routed.router.enter(|| std::net::TcpListener::bind("127.0.0.1:9155").unwrap()).unwrap();

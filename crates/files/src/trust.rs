@@ -1,7 +1,7 @@
 //! Write access to files: what root loads or writes is only in files that no other user can change.
 
 use std::{
-    fs::{File, Metadata},
+    fs::{self, File, Metadata},
     io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -36,10 +36,21 @@ impl Distrust {
     /// Owner and mode cannot be read.
     pub fn of(path: &Path, opened: &File) -> io::Result<Option<Self>> {
         let user = rustix::process::geteuid().as_raw();
-        if let found @ Some(_) = Distrust::of_this(path, &opened.metadata()?, user) {
-            return Ok(found);
+        match (Distrust::of_this(path, &opened.metadata()?, user), path.parent()) {
+            (None, Some(directory)) => Distrust::of_directory(directory),
+            (found, _) => Ok(found),
         }
-        for directory in path.ancestors().skip(1) {
+    }
+
+    /// Why a directory must not be trusted, whose path is without symbolic links. `None` if it may
+    /// be: it and every directory above it belong to root or to the user of this process, and no
+    /// other user may write to them.
+    ///
+    /// # Errors
+    /// Owner and mode cannot be read.
+    pub fn of_directory(path: &Path) -> io::Result<Option<Self>> {
+        let user = rustix::process::geteuid().as_raw();
+        for directory in path.ancestors() {
             if let found @ Some(_) = Distrust::of_this(directory, &directory.metadata()?, user) {
                 return Ok(found);
             }
@@ -70,10 +81,17 @@ impl Distrust {
     }
 }
 
+/// Whether a symbolic link is at `path` that neither root nor the user of this process has made: it
+/// decides which file the path names.
+pub fn is_foreign_link(path: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink() && ![0, user].contains(&found.uid()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, os::unix::fs::PermissionsExt as _};
+    use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
 
     #[test]
     fn a_file_that_others_may_change_is_not_trusted() {
@@ -96,6 +114,16 @@ mod tests {
         // Only root can give a file away.
         if std::os::unix::fs::chown(&file, Some(12345), None).is_ok() {
             assert!(why().unwrap().contains("belongs to user 12345, which can change it: build it"), "{:?}", why());
+        }
+    }
+    #[test]
+    fn a_link_of_another_user_is_foreign() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        symlink("/etc/passwd", &link).unwrap();
+        assert!(!is_foreign_link(&link) && !is_foreign_link(directory.path()) && !is_foreign_link(&directory.path().join("none")));
+        if lchown(&link, Some(12345), None).is_ok() {
+            assert!(is_foreign_link(&link));
         }
     }
 }
