@@ -138,13 +138,10 @@ impl Users {
 /// Parses a file of users: one per line, as `NAME:PASSWORD`. Empty lines and lines that begin with
 /// # are ignored.
 fn users_of(path: &Path) -> Result<Vec<User>, String> {
-    let mut file = fs::File::open(path).map_err(|why| why.to_string())?;
-    let metadata = file.metadata().map_err(|why| why.to_string())?;
+    let mut file = files::open(path, LARGEST_FILE).map_err(|why| why.to_string())?;
+    let metadata = file.source().metadata().map_err(|why| why.to_string())?;
     if metadata.permissions().mode() & 0o007 != 0 {
         return Err("every user of this machine can access the passwords in it (it is world-readable): chmod o= it".into());
-    }
-    if metadata.len() > LARGEST_FILE {
-        return Err(format!("it has {} bytes, more than {LARGEST_FILE}: name a file with one user per line", metadata.len()));
     }
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(|why| why.to_string())?;

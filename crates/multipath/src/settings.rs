@@ -10,7 +10,7 @@ use intercept::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 use std::{
-    fs, io,
+    io::{self, Read as _},
     net::{IpAddr, SocketAddr},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
@@ -170,23 +170,28 @@ impl BondConfig {
             let cure = match why.kind() {
                 io::ErrorKind::NotFound => format!("make one: openssl rand -hex 32 > {path}; chmod 600 {path}"),
                 io::ErrorKind::PermissionDenied => "give the file to the user that runs tandem, or run tandem as root".into(),
-                _ => "name a regular file that has the key".into(),
+                _ => "name a file that has the key and nothing else".into(),
             };
             failed(why.to_string(), cure)
         };
         if self.key_file == Path::new("") {
             return if self.key.is_some() { Ok(()) } else { Err(BondError::NoKey) };
         }
-        let mode = fs::metadata(&self.key_file).map_err(unreadable)?.permissions().mode();
+        let mut file = files::open(&self.key_file, LARGEST_KEY_FILE).map_err(unreadable)?;
+        let mode = file.source().metadata().map_err(unreadable)?.permissions().mode();
         if mode & 0o007 != 0 {
             return Err(failed("every user of this machine can access it".into(), format!("chmod o= {path}")));
         }
-        let secret = fs::read(&self.key_file).map_err(unreadable)?;
+        let mut secret = Vec::new();
+        file.read_to_end(&mut secret).map_err(unreadable)?;
         let key = PresharedKey::new(secret.trim_ascii());
         self.key = Some(key.map_err(|why| failed(why.to_string(), "and give both ends the same".into()))?);
         Ok(())
     }
 }
+
+/// The largest file of a key, in bytes.
+const LARGEST_KEY_FILE: u64 = 64 << 10;
 
 /// The names that [`scheduler`] knows.
 const SCHEDULERS: [&str; 5] = ["score", "round-robin", "single", "redundant", "tiers"];
@@ -414,6 +419,7 @@ impl BondKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_network_may_be_written_on_one_line() {

@@ -2,12 +2,14 @@
 
 use hmac::{Hmac, KeyInit as _, Mac as _, digest::CtOutput};
 use sha2::Sha256;
-use std::{fmt, fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{fmt, io::Read as _, os::unix::fs::PermissionsExt as _, path::Path};
 
 /// The fewest characters of a token: it must not be guessed.
 const SHORTEST: usize = 16;
 /// The most characters of a token: more need not be hashed.
 const LONGEST: usize = 256;
+/// The largest file of a token, in bytes.
+const LARGEST_FILE: u64 = 64 << 10;
 
 /// A token cannot be read, or cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,11 +51,13 @@ impl Token {
     /// The file cannot be read, other users of this host can read it, or its first line is no token.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let refused = |why: String| TokenError { path: path.display().to_string(), why };
-        let metadata = fs::metadata(path).map_err(|why| refused(why.to_string()))?;
+        let mut file = files::open(path, LARGEST_FILE).map_err(|why| refused(why.to_string()))?;
+        let metadata = file.source().metadata().map_err(|why| refused(why.to_string()))?;
         if metadata.permissions().mode() & 0o007 != 0 {
             return Err(refused("every user of this machine can read it: chmod o= it".into()));
         }
-        let text = fs::read_to_string(path).map_err(|why| refused(why.to_string()))?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(|why| refused(why.to_string()))?;
         Token::parse(text.lines().next().unwrap_or_default().trim()).map_err(refused)
     }
 
@@ -107,7 +111,7 @@ fn compared(secret: &[u8]) -> Option<Mac> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write as _;
+    use std::{fs, io::Write as _};
 
     #[test]
     fn a_token_is_read_from_a_secret_file_and_compared() {

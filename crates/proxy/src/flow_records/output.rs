@@ -129,6 +129,10 @@ impl FlowRecordsConfig {
             RecordTarget::File(path) => {
                 // Records have addresses: not for everyone. Opening a FIFO would wait for its reader.
                 let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+                // The directory may be another user's than this process'.
+                if files::is_foreign_link(path) {
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a symbolic link that another user has made: remove it"));
+                }
                 let mut file = OpenOptions::new().create(true).append(true).mode(0o640).custom_flags(flags).open(path)?;
                 let data = file.metadata()?;
                 if !data.is_file() {
