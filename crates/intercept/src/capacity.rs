@@ -42,13 +42,16 @@ pub struct CapacityFileError {
 #[serde(deny_unknown_fields)]
 struct CapacityKeys {
     /// File with the link's present rate, as a modem's program writes it: `8.5Mbit`, or a number of
-    /// bit/s. The first line counts that is not empty and does not begin with `#`.
+    /// bit/s of at least 100000. The first line counts that is not empty and does not begin with `#`.
     /// The file is read twice a second. While it cannot be used, the last rate stays.
     file: PathBuf,
 }
 
 /// More than this is not read.
 const MAX_BYTES: u64 = 4096;
+/// A smaller number without a unit was meant in kbit/s or Mbit/s. The rate of a link that is as slow
+/// is written with its unit.
+const LEAST_NUMBER: u64 = 100_000;
 const WRITE: &str = "have the modem's program write a rate such as 8.5Mbit, or bit/s as a number";
 
 impl CapacitySource {
@@ -80,23 +83,29 @@ fn read_rate(path: &Path) -> Result<Rate, CapacityFileError> {
         let cure = match error.kind() {
             io::ErrorKind::NotFound => "correct the path, or start the program that writes it first",
             io::ErrorKind::PermissionDenied => "let the user that the proxy runs as read it",
+            io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory => {
+                "have the modem's program write a file, under a new name, and rename it"
+            }
             _ => "see whether it can be read by hand (cat)",
         };
         fails(error.to_string(), cure)
     };
-    // Opening a FIFO would wait for its writer.
-    if !fs::metadata(path).map_err(unread)?.is_file() {
-        return Err(fails("it is not a regular file".into(), "have the modem's program write a file, under a new name, and rename it"));
-    }
     let mut text = Vec::new();
-    fs::File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut text)).map_err(unread)?;
+    files::open(path, u64::MAX).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut text)).map_err(unread)?;
     let text = String::from_utf8_lossy(&text);
     let Some(line) = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#')) else {
         return Err(fails("it is empty".into(), WRITE));
     };
-    let number = line.parse::<u64>().map(Rate);
-    let rate = number.or_else(|_| line.parse::<Rate>()).map_err(|why: UnitError| fails(why.to_string(), WRITE))?;
-    if rate.bits_per_s() == 0 { Err(fails(format!("{line:?} is no capacity"), "have it write a rate above 0")) } else { Ok(rate) }
+    let line_quoted = || format!("{:?}", files::quotation(line));
+    let rate = match line.parse::<f64>() {
+        Ok(number) if number > 0.0 && number < LEAST_NUMBER as f64 => {
+            let why = format!("{} has no unit, and is too small for bit/s", line_quoted());
+            return Err(fails(why, "have the modem's program write the unit, as in 30Mbit, or bit/s as a number"));
+        }
+        _ => line.parse::<u64>().map(Rate).or_else(|_| line.parse::<Rate>()),
+    };
+    let rate = rate.map_err(|why: UnitError| fails(files::shorten_quotations(&why.to_string()), WRITE))?;
+    if rate.bits_per_s() == 0 { Err(fails(format!("{} is no capacity", line_quoted()), "have it write a rate above 0")) } else { Ok(rate) }
 }
 
 impl FromStr for CapacitySource {
@@ -168,6 +177,7 @@ mod tests {
     fn a_file_has_a_rate_with_a_unit_or_a_number_of_bits() {
         assert_eq!(with("8.5Mbit\n").unwrap(), Rate(8_500_000));
         assert_eq!(with("# ACM\n\n  1200000  \n9Mbit\n").unwrap(), Rate(1_200_000));
+        assert_eq!((with("100000\n").unwrap(), with("30bit\n").unwrap()), (Rate(100_000), Rate(30)));
     }
 
     #[test]
@@ -175,12 +185,23 @@ mod tests {
         let said = |text: &str| with(text).unwrap_err().to_string();
         assert!(said("").ends_with(": it is empty; have the modem's program write a rate such as 8.5Mbit, or bit/s as a number"));
         assert!(said("0\n").contains("\"0\" is no capacity; have it write a rate above 0"));
+        for small in ["30\n", "0.5\n", "8500\n", "99999\n"] {
+            let expected = format!(
+                "{:?} has no unit, and is too small for bit/s; have the modem's program write the unit, as in 30Mbit",
+                small.trim()
+            );
+            assert!(said(small).contains(&expected), "{}", said(small));
+        }
+        let other = said(&format!("{}\n", "root:x:0:0:".repeat(100)));
+        assert!(other.contains(&format!("\"{}…\"", &"root:x:0:0:".repeat(9)[..40])) && other.len() < 300, "{other}");
         assert!(said("8.5M\n").contains("ambiguous unit \"M\""), "{}", said("8.5M\n"));
         let missing = read_rate(Path::new("/nonexistent/rate")).unwrap_err().to_string();
         assert!(missing.starts_with("cannot take the capacity from /nonexistent/rate: No such file"), "{missing}");
         assert!(missing.ends_with("; correct the path, or start the program that writes it first"), "{missing}");
         let directory = read_rate(Path::new("/")).unwrap_err().to_string();
-        assert!(directory.contains("it is not a regular file"), "{directory}");
+        assert!(directory.contains("is a directory; have the modem's program write a file"), "{directory}");
+        let device = read_rate(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(device.contains("it is not a regular file, but a device"), "{device}");
     }
 
     #[test]
