@@ -11,7 +11,6 @@ use pyo3::{
 use scenario::{Assignment, SetValue, Variant};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     io::{self, BufRead, Cursor},
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
@@ -34,7 +33,7 @@ impl NamedFiles {
         let bytes = match (contents.get(name), &self.directory) {
             (Some(bytes), _) => bytes.clone(),
             (None, Some(directory)) => {
-                let bytes: Arc<[u8]> = fs::read(directory.join(name))?.into();
+                let bytes: Arc<[u8]> = files::read(&directory.join(name), scenario::LARGEST_NAMED_FILE)?.into();
                 contents.insert(name.to_owned(), bytes.clone());
                 bytes
             }

@@ -7,17 +7,23 @@ use crate::{
     networks::ParallelNetwork,
     trace::DeliveryTrace,
 };
+use files::Bounded;
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    io::{self, BufRead},
+    io::{self, BufRead, Read},
     sync::{Arc, Mutex, PoisonError},
 };
 use toml_file::Fault;
 use units::{Rate, Span};
 
-/// Opens a file by the name that a scenario gives it.
+/// The largest file that a scenario names, in bytes: it holds the longest trace and the longest list
+/// of steps.
+pub const LARGEST_NAMED_FILE: u64 = 256 << 20;
+
+/// Opens a file by the name that a scenario gives it. At most [`LARGEST_NAMED_FILE`] bytes of it are
+/// read.
 pub type OpenFile = dyn Fn(&str) -> io::Result<Box<dyn BufRead>> + Send + Sync;
 
 impl Scenario {
@@ -85,7 +91,7 @@ impl AttachedFiles {
     /// The changes of a CSV file, and the line of each.
     fn steps(&self, name: &str) -> Result<(Vec<u64>, Vec<LinkChange>), String> {
         let input = (self.open)(name).map_err(|error| format!("cannot open {name:?}: {error}"))?;
-        read_steps(input).map_err(|error| format!("{name}: {error}"))
+        read_steps(Bounded::new(input, LARGEST_STEPS)).map_err(|error| format!("{name}: {error}"))
     }
 
     fn trace(&self, name: &str) -> Result<Arc<DeliveryTrace>, String> {
@@ -102,6 +108,8 @@ impl AttachedFiles {
 
 /// The most changes that a file has; they take some 100 MB.
 const MAX_STEPS: usize = 1 << 20;
+/// The most bytes of such a file.
+const LARGEST_STEPS: u64 = 64 << 20;
 
 /// A line of a file of steps.
 #[derive(Debug, Deserialize)]
@@ -113,7 +121,7 @@ struct Step {
     loss: Option<Fraction>,
 }
 
-fn read_steps(input: impl BufRead) -> Result<(Vec<u64>, Vec<LinkChange>), String> {
+fn read_steps(input: impl Read) -> Result<(Vec<u64>, Vec<LinkChange>), String> {
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).comment(Some(b'#')).from_reader(input);
     let header = reader.headers().map_err(|error| explained(&error))?.clone();
     let (mut lines, mut changes) = (Vec::new(), Vec::new());

@@ -19,7 +19,8 @@ impl Scenario {
     /// The first fault of a scenario whose values are right by themselves.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         self.control.check()?;
-        if self.networks.is_empty() { self.check_series() } else { self.check_parallel() }
+        if self.networks.is_empty() { self.check_series() } else { self.check_parallel() }?;
+        self.check_counts()
     }
 
     fn check_series(&self) -> Result<(), Fault> {

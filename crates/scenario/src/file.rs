@@ -13,6 +13,11 @@ use std::{collections::BTreeMap, io, sync::Arc};
 use toml::{Table, Value};
 use toml_file::{Fault, FileError, from_one, place, under};
 
+/// The most variants that are kept in memory together.
+const MOST_VARIANTS: usize = 100_000;
+/// The most bytes that they take.
+const MOST_MEMORY: u64 = 1 << 30;
+
 /// A scenario file that has been parsed and checked, with all its cases.
 #[derive(Debug, Clone)]
 pub struct ScenarioFile {
@@ -126,7 +131,10 @@ impl ScenarioFile {
     /// # Errors
     /// As [`variants`](Self::variants), of this case.
     pub fn each_variant(&self, name: Option<&str>, sets: &[Assignment], found: &mut dyn FnMut(Variant)) -> Result<(), FileError> {
-        self.each_of_cases(sets, |case| name.is_none_or(|name| case == name), found)
+        self.each_of_cases(sets, |case| name.is_none_or(|name| case == name), &mut |variant| {
+            found(variant);
+            Ok(())
+        })
     }
 
     /// The names of the file's cases.
@@ -135,16 +143,49 @@ impl ScenarioFile {
     }
 
     fn variants_of_cases(&self, sets: &[Assignment], is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Variant>, FileError> {
-        let mut variants = Vec::new();
-        self.each_of_cases(sets, is_wanted, &mut |variant| variants.push(variant))?;
+        self.variants_within(MOST_MEMORY, sets, is_wanted)
+    }
+
+    /// As [`variants_of_cases`](Self::variants_of_cases), with at most this many bytes in all.
+    fn variants_within(&self, most: u64, sets: &[Assignment], is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Variant>, FileError> {
+        let cases = self.cases.iter().filter(|case| is_wanted(&case.name)).count().max(1);
+        let of_case = sets.iter().map(|assignment| assignment.values().len());
+        let count = of_case.fold(cases, usize::saturating_mul);
+        if count > MOST_VARIANTS {
+            let factors: Vec<String> = sets.iter().map(|assignment| assignment.values().len().to_string()).collect();
+            return Err(self.whole(format!(
+                "has {count} variants (cases: {cases}, values of --set: {}), but at most {MOST_VARIANTS} are played at once: \
+                 give fewer values, choose a --case, or play parts one after the other",
+                if factors.is_empty() { "none".to_owned() } else { factors.join(" × ") }
+            )));
+        }
+        let (mut variants, mut bytes) = (Vec::new(), 0);
+        self.each_of_cases(sets, is_wanted, &mut |variant| {
+            bytes += variant.scenario.memory();
+            variants.push(variant);
+            if bytes <= most {
+                return Ok(());
+            }
+            Err(self.whole(format!(
+                "has {count} variants, the first {} of which take {} MiB of memory, mostly for changes and steps of links: give shorter \
+                 files of steps, fewer values, or choose a --case",
+                variants.len(),
+                bytes >> 20
+            )))
+        })?;
         Ok(variants)
+    }
+
+    /// An error of the whole file.
+    fn whole(&self, message: String) -> FileError {
+        FileError { origin: self.origin.clone(), line: None, key: String::new(), message, excerpt: None }
     }
 
     fn each_of_cases(
         &self,
         sets: &[Assignment],
         is_wanted: impl Fn(&str) -> bool,
-        found: &mut dyn FnMut(Variant),
+        found: &mut dyn FnMut(Variant) -> Result<(), FileError>,
     ) -> Result<(), FileError> {
         let plain = scenario_of(&self.base, &self.files).map_err(|fault| place(&self.text, &self.origin, &fault))?;
         let no_case = [Case { name: String::new(), set: Table::new() }];
@@ -163,7 +204,7 @@ impl ScenarioFile {
             let scenario = scenario_of(&table, &self.files).map_err(|fault| self.at_case(index, &fault))?;
             scenario.check_ends_of_intervals(&[]).map_err(|fault| self.at_case(index, &fault))?;
             if sets.is_empty() {
-                found(Variant::new(&case.name, if case.set.is_empty() { plain.clone() } else { scenario }));
+                found(Variant::new(&case.name, if case.set.is_empty() { plain.clone() } else { scenario }))?;
             } else {
                 sweep((&table, &self.files), &case.name, &scenario.intervals, sets, found)?;
             }
@@ -187,9 +228,13 @@ fn sweep(
     case: &str,
     written: &[Interval],
     sets: &[Assignment],
-    found: &mut dyn FnMut(Variant),
+    found: &mut dyn FnMut(Variant) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
-    let combinations: usize = sets.iter().map(|assignment| assignment.values().len()).product();
+    let combinations = sets.iter().try_fold(1, |product: usize, assignment| product.checked_mul(assignment.values().len()));
+    let Some(combinations) = combinations else {
+        let fault = Fault::new("", "has more combinations of values than can be counted: give fewer values");
+        return Err(from_set(case, &[], &fault));
+    };
     for number in 0..combinations {
         let (mut table, mut rest) = (table.clone(), number);
         let mut names: Vec<String> = if case.is_empty() { vec![] } else { vec![case.into()] };
@@ -212,7 +257,7 @@ fn sweep(
         for assignment in sets {
             scenario.check_override(assignment.key()).map_err(|fault| from_set(case, &made, &fault))?;
         }
-        found(Variant { case: names.join(", "), scenario, set: values });
+        found(Variant { case: names.join(", "), scenario, set: values })?;
     }
     Ok(())
 }
@@ -446,11 +491,11 @@ mod tests {
         "#);
         insta::assert_snapshot!(wrong(&RANDOM.replace("off = \"1s\"\n", "")), @r#"
         wrong.toml:18: cross[1].on: on and off go together: give both, or neither for a source that never pauses
-          18 | on = { law = "exponential", mean = "500ms" }
+          18 | on = { law = "exponential", mean = "500ms…
         "#);
         insta::assert_snapshot!(wrong(&RANDOM.replace("exponent = 1.5", "exponent = 1")), @r#"
         wrong.toml:13: flow[2].offers.off: the exponent of pareto is 1, and must be above 1: the mean is infinite otherwise
-          13 | offers = { bytes = { law = "exponential", mean = "5kB" }, every = "10ms", on = "1s", off = { law = "pareto", exponent = 1, mean = "2s" } }
+          13 | …s", off = { law = "pareto", exponent = 1…
         "#);
         insta::assert_snapshot!(wrong(&RANDOM.replace("\"64kB\"", "\"64B\"")), @r#"
         wrong.toml:11: flow[1].send_buffer: is less than one packet: nothing could be sent
@@ -470,5 +515,30 @@ mod tests {
             @r#"--set link.2.rate=0bit (case "end to end"): link[2].rate: is 0: nothing would ever cross this link"#);
         insta::assert_snapshot!(file.variants(&["split.1.buffer=1MB".parse().unwrap()]).unwrap_err(),
             @r#"--set split.1.buffer=1MB (case "end to end"): split.1.buffer: there is no split here"#);
+    }
+    #[test]
+    fn too_many_variants_are_refused_before_they_are_made() {
+        let file = ScenarioFile::parse(SATELLITE, "x").unwrap();
+        let range = |key: &str| format!("{key}=1..10000:1").parse::<Assignment>().unwrap();
+        let error = file.variants(&[range("seed"), range("flow.1.count")]).unwrap_err().to_string();
+        let expected = "x: has 200000000 variants (cases: 2, values of --set: 10000 × 10000), but at most 100000 are played at once: ";
+        assert!(error.starts_with(expected), "{error}");
+        let all: Vec<Assignment> = (0..5).map(|_| range("seed")).collect();
+        assert!(file.variants(&all).unwrap_err().to_string().contains(&format!("has {} variants", usize::MAX)));
+        let error = file.each_variant(None, &all, &mut |_| panic!("a variant was made")).unwrap_err().to_string();
+        assert!(error.contains("more combinations of values than can be counted"), "{error}");
+        assert_eq!(file.select(&[range("seed")], &["cubic".into()]).unwrap().len(), 10_000, "of one case");
+    }
+
+    #[test]
+    fn variants_that_fill_the_memory_are_refused() {
+        let changes: String = (0..200).map(|ms| format!("{{ at = \"{ms}ms\", delay = \"1ms\" }}, ")).collect();
+        let text =
+            format!("name = \"x\"\nduration = \"60s\"\n[[flow]]\n[[link]]\nrate = \"9Mbit\"\ndelay = \"1ms\"\nchanges = [{changes}]\n");
+        let file = ScenarioFile::parse(&text, "x").unwrap();
+        let sets = ["seed=1..1000:1".parse().unwrap()];
+        let error = file.variants_within(2 << 20, &sets, |_| true).unwrap_err().to_string();
+        assert!(error.starts_with("x: has 1000 variants, the first ") && error.contains(" take 2 MiB of memory"), "{error}");
+        assert_eq!(file.variants_within(2 << 20, &sets[..0], |_| true).unwrap().len(), 1);
     }
 }

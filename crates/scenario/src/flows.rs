@@ -18,7 +18,7 @@ use units::{Bytes, Span};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FlowGroup {
-    /// Number of connections.
+    /// Number of connections. All of a scenario together are at most 100000.
     #[serde(default = "one_flow")]
     pub count: u32,
     /// Payload that each sends. Absent: as much as it can until the scenario's `duration` ends.

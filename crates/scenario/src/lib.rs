@@ -11,6 +11,7 @@ mod attached_files;
 mod bond_values;
 mod case_name;
 mod check;
+mod check_counts;
 mod check_link;
 mod check_traffic;
 mod check_values;
@@ -44,7 +45,7 @@ mod web_client;
 
 pub use agent::{Agent, AgentKind};
 pub use assignment::Assignment;
-pub use attached_files::OpenFile;
+pub use attached_files::{LARGEST_NAMED_FILE, OpenFile};
 pub use bond_values::{MeasurementInterval, SplitFractions};
 pub use case_name::{case_parts, short_case, short_keys, short_parts};
 pub use control::{Control, ControllerSetting};

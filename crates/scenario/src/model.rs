@@ -109,6 +109,18 @@ impl Scenario {
         self.duration.is_none_or(|duration| interval.to <= duration)
     }
 
+    /// About how many bytes of memory this takes.
+    pub(crate) fn memory(&self) -> u64 {
+        const OF_A_TABLE: usize = 512;
+        let links = || self.links.iter().chain(self.networks.iter().map(|network| &network.link));
+        let changes: usize =
+            links().map(|link| size_of_val(&link.changes[..]) + link.steps.as_ref().map_or(0, |steps| size_of_val(&steps.lines[..]))).sum();
+        let objects: usize = self.pages.iter().map(|page| page.objects.len()).sum();
+        let traffic = self.flows.len() + self.cross.len() + self.cross_flows.len() + self.exchanges.len() + objects;
+        let tables = links().count() + self.splits.len() + self.agents.len() + self.intervals.len() + traffic;
+        (changes + OF_A_TABLE * (1 + tables)) as u64
+    }
+
     /// The connections, numbered over all groups, with random times and sizes drawn from `seed`.
     pub fn flow_specs(&self, seed: u64) -> Vec<FlowSpec> {
         let mut specs = Vec::new();

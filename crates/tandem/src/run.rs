@@ -14,6 +14,9 @@ use std::{
     str::FromStr,
 };
 
+/// The most runs of a command: each stays in memory until the end.
+const MOST_RUNS: u64 = 1_000_000;
+
 /// Run a scenario file, with all its cases, on one or more engines
 #[derive(Debug, Args)]
 pub(crate) struct RunCommand {
@@ -62,6 +65,16 @@ impl RunCommand {
         if let Some(directory) = &self.pcap {
             fs::create_dir_all(directory)
                 .map_err(|why| CommandError::Failed(format!("cannot create the directory {} for captures: {why}", directory.display())))?;
+        }
+        let count = (variants.len() as u64).saturating_mul(self.seeds).saturating_mul(self.on.len() as u64);
+        if count > MOST_RUNS {
+            return Err(CommandError::Usage(format!(
+                "{} variants × {} seeds × {} engines are {count} runs, but at most {MOST_RUNS} are planned at once: give fewer seeds or \
+                 values, or choose a --case",
+                variants.len(),
+                self.seeds,
+                self.on.len()
+            )));
         }
         let seeds = SeedRange { first: self.seed, count: self.seeds };
         let mut planned = Vec::new();

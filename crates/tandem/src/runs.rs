@@ -7,7 +7,6 @@ use outcome::{Engine, EngineError, Outcome};
 use runner::{FailedRuns, PlannedRun, RunOptions};
 use scenario::{Assignment, ScenarioFile, Variant};
 use std::{
-    fs,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     sync::Arc,
@@ -65,10 +64,13 @@ impl EngineName {
 /// Reads a scenario file and returns the variants of these cases with these changes, or all
 /// variants if `cases` is empty.
 pub(crate) fn read_variants(path: &Path, sets: &[Assignment], cases: &[String]) -> Result<Vec<Variant>, CommandError> {
-    let text =
-        fs::read_to_string(path).map_err(|why| CommandError::Usage(format!("cannot read the scenario {}: {why}", path.display())))?;
+    let text = files::read_text(path, toml_file::LARGEST_FILE)
+        .map_err(|why| CommandError::Usage(format!("cannot read the scenario {}: {why}", path.display())))?;
     let directory = path.parent().map(Path::to_path_buf).unwrap_or_default();
-    let open = move |name: &str| fs::File::open(directory.join(name)).map(|file| Box::new(BufReader::new(file)) as Box<dyn BufRead>);
+    let open = move |name: &str| {
+        let file = files::open(&directory.join(name), scenario::LARGEST_NAMED_FILE)?;
+        Ok(Box::new(BufReader::new(file)) as Box<dyn BufRead>)
+    };
     let file = ScenarioFile::parse_with(&text, &path.display().to_string(), Arc::new(open))
         .map_err(|error| CommandError::Usage(error.to_string()))?;
     let variants = file.select(sets, cases).map_err(|error| CommandError::Usage(error.to_string()))?;

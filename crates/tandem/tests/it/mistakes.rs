@@ -246,3 +246,54 @@ fn mistakes_in_options() {
         assert!(text.contains(said) && output.status.code() == Some(2), "{arguments:?}: {text}");
     }
 }
+
+/// What a scenario names or counts must neither fill the memory, nor end or hold the program, nor be
+/// printed.
+#[test]
+fn scenario_files_have_bounds() {
+    let run = ["run", "--on", "theory"];
+    let line = "root:$6$saltsalt$Zc0tWvVhlJ5dZ1cYbUu4Lq9pXk2mB7eT3nR8sG6fH0:19000:0:99999:7:::";
+    let mistakes = [
+        ("bytes = \"200kB\"", "bytes = \"200kB\"\ncount = 1000000000", "flow[1].count: makes 1000000000 connections in all"),
+        (
+            "delay = \"5ms\"",
+            "delay = \"5ms\"\nsteps = \"/dev/zero\"",
+            "link[2].steps: cannot open \"/dev/zero\": it is not a regular file, but a device",
+        ),
+        (
+            "rate = \"10Mbit\"",
+            "trace = { down = \"/dev/zero\", up = \"/dev/zero\" }",
+            "link[2].trace.down: cannot open \"/dev/zero\": it is not a regular file, but a device",
+        ),
+    ];
+    expect(&run, SCENARIO, &mistakes, &[]);
+    let (said, status) = tandem(&run, line, &[]);
+    assert!(status == 2 && said.contains("is not TOML") && !said.contains(&line[..45]) && !said.contains(&line[30..]), "{said}");
+    let (said, status) = tandem(&run, SCENARIO, &["--set", "seed=1..10000:1", "--set", "flow.1.count=1..10000:1"]);
+    assert!(status == 2 && said.contains("has 100000000 variants (cases: 1, values of --set: 10000 × 10000)"), "{said}");
+    let (said, status) = tandem(&run, SCENARIO, &["--set", "seed=1..1000:1", "--seeds", "10000"]);
+    assert!(status == 2 && said.contains("1000 variants × 10000 seeds × 1 engines are 10000000 runs"), "{said}");
+
+    // The first line of a file that is no list of steps.
+    let directory = tempfile::tempdir().unwrap();
+    let (secret, fifo) = (directory.path().join("secret"), directory.path().join("fifo"));
+    fs::write(&secret, format!("{line}\n{line}\n")).unwrap();
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for (file, expected) in [(&secret, "link[2].steps: "), (&fifo, "it is not a regular file, but a pipe")] {
+        let steps = SCENARIO.replace("delay = \"5ms\"", &format!("delay = \"5ms\"\nsteps = {:?}", file.to_str().unwrap()));
+        let (said, status) = tandem(&run, &steps, &[]);
+        assert!(status == 2 && said.contains(expected) && !said.contains(&line[..45]) && !said.contains(&line[30..]), "{said}");
+    }
+    // The same for the proxy's file, and files that it names.
+    let (said, status) = tandem(&["proxy", "--check=config", "-c"], line, &[]);
+    assert!(status == 2 && said.contains("is not TOML") && !said.contains(&line[..45]) && !said.contains(&line[30..]), "{said}");
+    for (keys, key) in [
+        ("[bond]\nkey_file = \"/dev/zero\"\n", "the key"),
+        ("[page]\nlisten = \"127.0.0.1:1\"\ntoken_file = \"/dev/zero\"\n", "the page's token"),
+    ] {
+        let (said, status) = tandem(&["proxy", "--check=config", "-c"], &format!("{PROXY}{keys}"), &[]);
+        assert!(status == 2 && said.contains(key) && said.contains("it is not a regular file, but a device"), "{said}");
+    }
+    let output = Command::new(TANDEM).args(["proxy", "--check=config", "-c", "/dev/zero"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("it is not a regular file, but a device"), "{output:?}");
+}
