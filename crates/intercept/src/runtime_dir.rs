@@ -13,7 +13,7 @@
 
 use crate::peer::Peer;
 use rustix::{
-    fs::{FlockOperation, flock},
+    fs::{FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat},
     process::{Uid, geteuid},
 };
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -22,7 +22,7 @@ use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{self, ErrorKind},
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd as _, OwnedFd},
         unix::{
             fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
             net::{UnixListener, UnixStream},
@@ -135,10 +135,21 @@ impl Drop for ClaimedSocket {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RuntimeDir {
     path: PathBuf,
-    /// The only user that can write to it, besides root. None: it is the private directory of a
-    /// service, to which root has made a link. Since systemd 257 such a directory is mounted with
-    /// mapped users, so that it has another owner outside of the service. Only root can go there.
-    owner: Option<Uid>,
+    /// The only user that can write to it, besides root.
+    owner: Uid,
+    /// Whether it is the private directory of a service, to which root has made a link. Since
+    /// systemd 257 such a directory is mounted with mapped users, so that it has another owner
+    /// outside of the service. Only root can go there.
+    is_private: bool,
+}
+
+impl RuntimeDir {
+    /// Whether a process of this user may be the proxy whose socket is here. A proxy of root has its
+    /// socket in a directory of root: elsewhere the directory's user has planted a name of another
+    /// program's socket.
+    fn has_proxy_of(&self, user: Uid) -> bool {
+        user == self.owner || self.is_private && !user.is_root()
+    }
 }
 
 /// The directories in which this process finds sockets and creates its own.
@@ -197,8 +208,7 @@ impl RuntimeDirs {
         Ok(claim)
     }
 
-    /// Connects to the proxy of this name, and checks that it runs as the directory's owner or
-    /// root.
+    /// Connects to the proxy of this name, and checks that it runs as the directory's owner.
     ///
     /// # Errors
     /// No proxy was found, with the reason.
@@ -208,7 +218,7 @@ impl RuntimeDirs {
             let path = dir.path.join(self.file_name(name));
             match connect(&path) {
                 Ok(stream) => match Peer::of(&stream) {
-                    Ok(peer) if dir.owner.is_none_or(|owner| peer.user == owner) || peer.user.is_root() => return Ok(stream),
+                    Ok(peer) if dir.has_proxy_of(peer.user) => return Ok(stream),
                     Ok(peer) => error = FindError::Impostor(path, peer.user),
                     Err(why) => error = FindError::Unknown(path, why),
                 },
@@ -265,7 +275,7 @@ impl RuntimeDirs {
     fn directories(&self) -> Vec<RuntimeDir> {
         let dir = |path: PathBuf| {
             let owner = owner_of(&path).ok()?;
-            Some(RuntimeDir { owner: (!path.is_symlink()).then_some(owner), path })
+            Some(RuntimeDir { owner, is_private: path.is_symlink(), path })
         };
         let is_own = |path: &&PathBuf| owner_of(path).is_ok_and(|owner| owner == geteuid());
         let mut dirs: Vec<RuntimeDir> = self.own.iter().filter(is_own).filter_map(|path| dir(path.clone())).collect();
@@ -285,7 +295,11 @@ impl RuntimeDirs {
 /// Creates a directory with this mode, regardless of the umask. It may exist already.
 fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
-        Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)),
+        Ok(()) => {
+            // Not a link that has taken its place.
+            let made = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            Ok(fchmod(&made, Mode::from_raw_mode(mode))?)
+        }
         Err(why) if why.kind() == ErrorKind::AlreadyExists => Ok(()),
         Err(why) => Err(why),
     }
@@ -308,7 +322,14 @@ fn owner_of(path: &Path) -> io::Result<Uid> {
     Ok(Uid::from_raw(found.uid()))
 }
 
+/// Connects to the socket at `path` itself. A symbolic link there, which the directory's user may
+/// have made, would lead to a socket of another program.
 fn connect(path: &Path) -> io::Result<UnixStream> {
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&found)?.st_mode) != FileType::Socket {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a socket"));
+    }
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     // The write timeout also limits how long a connect waits while the backlog is full.
     socket.set_write_timeout(Some(CONNECT_TIMEOUT))?;
@@ -509,6 +530,12 @@ mod tests {
         assert!(matches!(dirs.claim("a", Access::Owner), Err(ClaimError::Taken)));
         // … and uses no socket of another user there.
         assert!(matches!(dirs.connect("b"), Err(FindError::Impostor(_, user)) if user.as_raw() == 65533));
+        // … nor one of root that a link or a hard link of the directory's user leads to.
+        let _of_root = UnixListener::bind(directory.path().join("docker.sock")).unwrap();
+        std::os::unix::fs::symlink(directory.path().join("docker.sock"), service.join("7.link")).unwrap();
+        assert!(matches!(dirs.connect("link"), Err(FindError::Absent)));
+        fs::hard_link(directory.path().join("docker.sock"), service.join("7.hard")).unwrap();
+        assert!(matches!(dirs.connect("hard"), Err(FindError::Impostor(_, user)) if user.is_root()));
         // A user that may not connect gets an error that says so.
         let _own = dirs.claim("c", Access::Owner).unwrap();
         as_user(65534, &|| assert!(matches!(of_service.connect("c"), Err(FindError::Denied))));
@@ -517,5 +544,6 @@ mod tests {
         fs::rename(&service, &private).unwrap();
         std::os::unix::fs::symlink(&private, &service).unwrap();
         dirs.connect("b").unwrap();
+        assert!(matches!(dirs.connect("hard"), Err(FindError::Impostor(_, user)) if user.is_root()));
     }
 }
