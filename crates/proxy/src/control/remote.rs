@@ -86,7 +86,7 @@ impl Remote {
     }
 
     /// Connects to the proxy.
-    fn connect(&self) -> Result<UnixStream, ControlError> {
+    pub(crate) fn connect(&self) -> Result<UnixStream, ControlError> {
         let not_found = || ControlError::NotFound(self.name.clone());
         if !is_name(&self.name) {
             return Err(not_found());
@@ -100,11 +100,9 @@ impl Remote {
         })
     }
 
-    /// Begins a takeover, and returns the connection for its messages.
-    pub(crate) fn begin_takeover(&self, hello: Hello) -> Result<UnixStream, ControlError> {
-        let stream = self.connect()?;
-        write_line(&stream, &Request::TakeOver(hello), Instant::now() + ANSWER_TIMEOUT).map_err(ControlError::Io)?;
-        Ok(stream)
+    /// Begins a takeover over this connection, which serves for its messages then.
+    pub(crate) fn begin_takeover(stream: &UnixStream, hello: Hello) -> Result<(), ControlError> {
+        write_line(stream, &Request::TakeOver(hello), Instant::now() + ANSWER_TIMEOUT).map_err(ControlError::Io)
     }
 
     fn ask_within<T: DeserializeOwned>(&self, request: &Request, timeout: Duration) -> Result<T, ControlError> {

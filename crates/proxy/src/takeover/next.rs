@@ -15,7 +15,7 @@ use crate::{
 };
 use intercept::{OpenError, runtime_dir::ClaimedSocket};
 use relay::FlowRecord;
-use rustix::fd::OwnedFd;
+use rustix::{fd::OwnedFd, net::sockopt::socket_peercred, process::geteuid};
 use std::{
     io::{self, ErrorKind},
     net::{SocketAddr, TcpListener},
@@ -37,6 +37,12 @@ pub enum TakeoverError {
     /// The proxy that runs refuses.
     #[error("cannot take over: the proxy that runs refuses: {0}")]
     Refused(String),
+    /// The proxy that runs is another user's.
+    #[error(
+        "cannot take over: the proxy that runs is user {0}'s, and what it hands over (rules, settings, paths) is used with the rights of \
+         this process: start this one as that user (a service: systemctl reload)"
+    )]
+    OtherUser(u32),
     /// The proxy that runs is of a version without takeovers.
     #[error("cannot take over: the proxy that runs does not know takeovers (an earlier version): stop it and start this one")]
     Unknown,
@@ -83,7 +89,12 @@ impl Takeover {
     /// [`TakeoverError`] when no proxy runs, or it refuses.
     pub fn request(name: &str) -> Result<Self, TakeoverError> {
         intercept::leg::raise_open_files();
-        let stream = Remote::named(name).begin_takeover(Hello::of_this_process())?;
+        let stream = Remote::named(name).connect()?;
+        let user = socket_peercred(&stream).map_err(|why| TakeoverError::Lost(why.into()))?.uid;
+        if user != geteuid() {
+            return Err(TakeoverError::OtherUser(user.as_raw()));
+        }
+        Remote::begin_takeover(&stream, Hello::of_this_process())?;
         match wire::receive(&stream, Instant::now() + ANSWER_TIMEOUT) {
             Ok((FromPresent::Offer(offer), sockets)) => {
                 tracing::info!("taking over from process {}, version {}", offer.pid, offer.version);
