@@ -59,7 +59,8 @@ use std::{fmt, process::ExitCode};
 /// Split-TCP proxy, and tools that predict, measure and detect connection splitting
 ///
 /// Exit status: 0 success, 1 failure, 2 usage error or invalid file, 3 no answer (no engine
-/// supports the scenario as written, or the evidence does not suffice).
+/// supports the scenario as written, or the evidence does not suffice), 4 no takeover, but a stop and
+/// a start would work.
 #[derive(Debug, Parser)]
 #[command(name = "tandem", version, max_term_width = 110)]
 struct Arguments {
@@ -107,10 +108,11 @@ pub(crate) enum ExitStatus {
     Failed = 1,
     Usage = 2,
     CannotTell = 3,
+    NeedsStart = 4,
 }
 
 impl ExitStatus {
-    pub(crate) const ALL: [Self; 4] = [Self::Done, Self::Failed, Self::Usage, Self::CannotTell];
+    pub(crate) const ALL: [Self; 5] = [Self::Done, Self::Failed, Self::Usage, Self::CannotTell, Self::NeedsStart];
 
     /// The meaning that the documentation states.
     pub(crate) fn meaning(self) -> &'static str {
@@ -120,6 +122,9 @@ impl ExitStatus {
             ExitStatus::Usage => "usage error, or an invalid file",
             ExitStatus::CannotTell => {
                 "no answer: no engine supports the scenario as written, or the evidence does not suffice for a verdict"
+            }
+            ExitStatus::NeedsStart => {
+                "`tandem restart -c FILE`: the takeover has failed, but this program can use the file, so that a stop and a start would work"
             }
         }
     }
@@ -134,6 +139,8 @@ pub(crate) enum CommandError {
     Usage(String),
     /// There is no answer: status 3.
     CannotTell(String),
+    /// The proxy cannot be taken over, but stopped and started: status 4.
+    NeedsStart(String),
     /// Exit with this status; the message has been printed already.
     Silent(u8),
 }
@@ -144,6 +151,7 @@ impl CommandError {
             CommandError::Failed(_) => ExitStatus::Failed as u8,
             CommandError::Usage(_) => ExitStatus::Usage as u8,
             CommandError::CannotTell(_) => ExitStatus::CannotTell as u8,
+            CommandError::NeedsStart(_) => ExitStatus::NeedsStart as u8,
             CommandError::Silent(status) => *status,
         }
     }
@@ -152,7 +160,9 @@ impl CommandError {
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CommandError::Failed(text) | CommandError::Usage(text) | CommandError::CannotTell(text) => f.write_str(text),
+            CommandError::Failed(text) | CommandError::Usage(text) | CommandError::CannotTell(text) | CommandError::NeedsStart(text) => {
+                f.write_str(text)
+            }
             CommandError::Silent(_) => Ok(()),
         }
     }

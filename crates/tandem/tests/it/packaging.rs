@@ -5,7 +5,7 @@ use crate::common::{Daemon, PATIENCE, TANDEM, skip, wait_until};
 use lab::Host;
 use std::{
     fs,
-    os::unix::{fs::PermissionsExt, net::UnixDatagram},
+    os::unix::{fs::PermissionsExt, net::UnixDatagram, process::CommandExt as _},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -158,12 +158,19 @@ impl Service {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let (capabilities, directory) = (&self.capabilities, self.directory.path());
         let mut command = self.host.command("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set", capabilities]);
-        command.args(["--inh-caps", capabilities, "--ambient-caps", capabilities]).arg(directory.join("tandem")).args(arguments);
-        command.env("NOTIFY_SOCKET", directory.join("notify")).env("RUNTIME_DIRECTORY", self.runtime.path());
+        command.args(self.rights()).arg(self.directory.path().join("tandem")).args(arguments);
+        command.env("NOTIFY_SOCKET", self.directory.path().join("notify")).env("RUNTIME_DIRECTORY", self.runtime.path());
         command
+    }
+
+    /// The options of `setpriv` for a process of the service.
+    fn rights(&self) -> [&str; 10] {
+        let capabilities = self.capabilities.as_str();
+        let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"];
+        let [user, group, groups, privileges] = user;
+        let [bounding, inherited, ambient] = ["--bounding-set", "--inh-caps", "--ambient-caps"];
+        [user, group, groups, privileges, bounding, capabilities, inherited, capabilities, ambient, capabilities]
     }
 
     /// Waits for a message to the service manager.
@@ -219,6 +226,93 @@ fn serve(units: &[&str], flags: &[&str]) {
     assert_eq!(fs::read_dir(service.runtime.path()).unwrap().count(), 0, "its socket is gone");
     let rules = String::from_utf8(service.host.command("ip").arg("rule").output().unwrap().stdout).unwrap();
     assert!(!rules.contains("0x5444"), "{rules}");
+}
+
+/// An upgrade beside a proxy that is taken over, beside a process of the service's user that is no
+/// proxy any more, and with a file that the new program cannot use. The process has chosen its
+/// environment so that a program of its own runs wherever that is used.
+#[test]
+fn an_upgrade_takes_nothing_from_the_process_of_the_service() {
+    if skip("an_upgrade_takes_nothing_from_the_process_of_the_service", &["nft", "ip", "setpriv", "xargs"]) {
+        return;
+    }
+    let service = Service::new(&["tandem.service"]);
+    let directory = service.directory.path().to_owned();
+    let at = |name: &str| directory.join(name).display().to_string();
+    let script = |name: &str, text: &str| {
+        fs::write(at(name), format!("#!/bin/sh\n{text}")).unwrap();
+        fs::set_permissions(at(name), fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    script("hostile", &format!("id -u > {}\n", at("marks/hostile")));
+    fs::create_dir(at("marks")).unwrap();
+    fs::set_permissions(at("marks"), fs::Permissions::from_mode(0o777)).unwrap();
+    let mut hostile = Command::new("sleep");
+    // A root shell's `env` takes the first for an option, and any program the others.
+    hostile.arg("600").env_clear().env("--split-string", at("hostile")).env("ENV", at("hostile")).env("LD_PRELOAD", at("hostile"));
+    let hostile = Daemon::start(hostile.uid(65534));
+    // What systemd and Debian's tools do, as far as the script asks for it. `reload` runs the command
+    // of the unit as the service.
+    let reload = directive("tandem.service", "ExecReload");
+    let reload = reload.replace("/usr/bin/tandem", &at("tandem")).replace("/etc/tandem/proxy.toml", &at("proxy.toml"));
+    fs::create_dir(at("bin")).unwrap();
+    let shown = "ExecReload={ path=/usr/bin/tandem ; argv[]=/usr/bin/tandem restart -c FILE ; ignore_errors=no ; start_time=[n/a] ; \
+                 stop_time=[n/a] ; pid=7 ; code=exited ; status=%s }";
+    script(
+        "bin/systemctl",
+        &format!(
+            "echo \"systemctl $*\" >> {calls}\ncase \"$*\" in\n\
+             'reload tandem.service') NOTIFY_SOCKET={notify} RUNTIME_DIRECTORY={runtime} setpriv {rights} {reload}; status=$?\n\
+             echo $status > {status}; [ $status -eq 0 ] ;;\n\
+             'show -p ExecReload tandem.service') printf '{shown}\\n' \"$(cat {status})\" ;;\n\
+             'show -p MainPID --value tandem.service') echo {pid} ;;\nesac\n",
+            calls = at("calls"),
+            notify = at("notify"),
+            runtime = service.runtime.path().display(),
+            rights = service.rights().join(" "),
+            status = at("status"),
+            pid = hostile.0.id(),
+        ),
+    );
+    script("bin/deb-systemd-invoke", &format!("echo \"deb-systemd-invoke $*\" >> {}\n", at("calls")));
+    let postinst = fs::read_to_string(packaged("debian/postinst")).unwrap();
+    let postinst = postinst.replace("/run/systemd/system", &at("bin")).replace("/usr/bin/tandem", &at("tandem"));
+    script("postinst", &postinst.replace("/etc/tandem/proxy.toml", &at("proxy.toml")));
+    let upgrade = || {
+        let _ = fs::remove_file(at("calls"));
+        let path = format!("{}:{}", at("bin"), std::env::var("PATH").unwrap());
+        let output = service.host.command("sh").args([&at("postinst"), "configure", "0.1-1"]).env("PATH", path).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(
+            !Path::new(&at("marks/hostile")).exists(),
+            "a program of the service ran as user {:?}",
+            fs::read_to_string(at("marks/hostile"))
+        );
+        let restarted = fs::read_to_string(at("calls")).unwrap().contains("deb-systemd-invoke restart tandem.service");
+        (restarted, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+
+    let (restarted, said) = upgrade();
+    assert!(restarted, "there is no proxy to take over from: {said}");
+    let configuration = at("proxy.toml");
+    let mut proxy = Daemon::start(&mut service.command(&["proxy", "-c", &configuration]));
+    service.expect_notification("READY=1");
+    let (restarted, said) = upgrade();
+    assert!(!restarted, "{said}");
+    wait_until("the earlier process ends", || proxy.0.try_wait().unwrap().is_some());
+    let notified = [service.notification(), service.notification()];
+    let main = notified.iter().find_map(|text| text.trim().strip_prefix("MAINPID=")).unwrap_or_else(|| panic!("{notified:?}"));
+    // Root does not take over from a process of the service: it would act on its messages.
+    let refused = service.host.command(TANDEM).args(["proxy", "-c", &configuration, "--take-over"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("cannot take over: the proxy that runs is user 65534's"), "{said}");
+    // A file that the new program cannot use: the proxy that runs goes on.
+    let text = fs::read_to_string(&configuration).unwrap();
+    fs::write(&configuration, text.replace("[[listen]]", "[[listening]]")).unwrap();
+    let (restarted, said) = upgrade();
+    assert!(!restarted && said.contains("the proxy of the previous version still runs; correct its configuration"), "{said}");
+    assert!(Command::new("kill").arg(main).status().unwrap().success());
+    service.expect_notification("STOPPING=1");
+    wait_until("the last process removes its rules", || service.table().is_empty());
 }
 
 #[test]
