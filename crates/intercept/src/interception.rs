@@ -178,7 +178,7 @@ impl Interception {
         let transparent = self.listen.iter().find(|listen| listen.is_transparent())?;
         let policy = self.policy.rules.clone();
         // Connections of clients that do not know the key cannot be chosen by them.
-        let experiment = self.experiment.map(|share| Experiment { share, key: rules::random_key() });
+        let experiment = self.experiment.map(|share| Experiment { share, keys: rules::random_keys() });
         self.install_rules.then_some(Rules { listener: transparent.at, policy, forward_policy: self.forward_policy, experiment })
     }
 

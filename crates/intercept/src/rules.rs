@@ -33,7 +33,7 @@ mod table;
 mod watch;
 mod zone;
 
-pub(crate) use experiment::{ANSWER, CAPTURED, LOG_GROUP, random_key};
+pub(crate) use experiment::{ANSWER, CAPTURED, LOG_GROUP, random_keys};
 pub use experiment::{Experiment, ExperimentShare, Group};
 pub(crate) use foreign::{Firewall, Hook, input_knows_mark};
 pub use guard::ForwardPolicy;
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn an_experiment_chooses_after_all_other_rules_and_measures_both_groups() {
-        let experiment = Some(Experiment { share: "1 in 50".parse().unwrap(), key: 0xabc });
+        let experiment = Some(Experiment { share: "1 in 50".parse().unwrap(), keys: [0xabc, 1, 2, 3] });
         let rules =
             |experiment| Rules { experiment, listener: "[::]:5000".parse().unwrap(), policy: vec![], forward_policy: ForwardPolicy::Heed };
         let lines = rules(experiment).nft();

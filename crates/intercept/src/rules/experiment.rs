@@ -1,9 +1,11 @@
 //! The rules of an experiment: a share of the connections that would be split pass unsplit, and an
 //! equal share is split and measured beside them.
 //!
-//! A keyed hash of a connection's addresses and ports decides, so that retransmitted SYNs are
-//! treated alike, and clients, which do not know the key, cannot choose their group. Connections
-//! with the value [`Group::Unsplit`] pass unsplit, those with [`Group::Split`] are split. The set
+//! Keyed hashes of a connection's addresses and ports decide, so that retransmitted SYNs are treated
+//! alike, and clients, which do not know the keys, cannot choose their group. One hash says which
+//! connections are measured. The sum of three others, each a single bit, says whether one is split:
+//! nftables has hashes with keys of 32 bits, of which a client that sees its groups could try all.
+//! For three at once it would have to try 2⁶⁴ (by meeting in the middle). The set
 //! `measured` holds both kinds. The packets of both from the client, before any other hook has
 //! changed them, and the SYNs, FINs and resets to the client, after all other hooks, go to the
 //! packet log of the kernel (NFLOG), their headers alone. Both groups are measured at the same two
@@ -64,16 +66,17 @@ impl fmt::Display for ExperimentShare {
     }
 }
 
-/// An experiment: its share, and the key of the hash.
+/// An experiment: its share, and the keys of the hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Experiment {
     /// The share of connections in each group.
     pub share: ExperimentShare,
-    /// The key of the hash.
-    pub key: u32,
+    /// The key of the hash that says which connections are measured, and those of the three that
+    /// say whether one is split.
+    pub keys: [u32; 4],
 }
 
-/// A group of measured connections. Its number is the value of the hash.
+/// A group of measured connections. Its number is the last bit of the sum of three hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Group {
     /// Connections that pass unsplit.
@@ -138,49 +141,62 @@ pub(super) fn declarations() -> Vec<String> {
     lines
 }
 
-/// A new key, from the system's random numbers.
-pub(crate) fn random_key() -> u32 {
+/// New keys, from the system's random numbers.
+pub(crate) fn random_keys() -> [u32; 4] {
     // `RandomState` is keyed by them once per thread, and each one differs.
-    RandomState::new().hash_one(0) as u32
+    let random = RandomState::new();
+    std::array::from_fn(|index| random.hash_one(index) as u32)
 }
 
 impl Experiment {
-    /// The condition that a connection has a value of the hash that meets `condition`.
-    fn hash(self, [client, server, from, to]: [String; 4], condition: &str) -> String {
-        let Experiment { share, key } = self;
-        format!("jhash {client} . {server} . {from} . {to} mod {} seed {key:#010x} {condition}", share.one_in())
+    /// The condition that a connection is measured.
+    fn measures(self, [client, server, from, to]: [String; 4]) -> String {
+        let Experiment { share, keys: [key, ..] } = self;
+        format!("jhash {client} . {server} . {from} . {to} mod {} seed {key:#010x} {MEASURED}", share.one_in())
     }
 
-    /// The condition for packets from the client.
-    fn client_packets(self, family: Family, condition: &str) -> String {
+    /// The condition for packets from the client of connections that are measured.
+    fn client_packets(self, family: Family) -> String {
         let ip = family.ip();
         let fields = [format!("{ip} saddr"), format!("{ip} daddr"), "tcp sport".into(), "tcp dport".into()];
-        format!("meta nfproto ipv{} meta l4proto 6 {}", family.number(), self.hash(fields, condition))
+        format!("meta nfproto ipv{} meta l4proto 6 {}", family.number(), self.measures(fields))
     }
 
-    /// The condition for packets to the client.
-    fn packets_back(self, family: Family, condition: &str) -> String {
+    /// The condition for packets to the client of connections that are measured.
+    fn packets_back(self, family: Family) -> String {
         let ip = family.ip();
         let fields = [format!("{ip} daddr"), format!("{ip} saddr"), "tcp dport".into(), "tcp sport".into()];
-        format!("meta nfproto ipv{} meta l4proto 6 {}", family.number(), self.hash(fields, condition))
+        format!("meta nfproto ipv{} meta l4proto 6 {}", family.number(), self.measures(fields))
+    }
+
+    /// The conditions for packets from the client of measured connections of a group: one of them
+    /// is met.
+    fn of_group(self, family: Family, group: Group) -> Vec<String> {
+        let ip = family.ip();
+        let bits = (0..8u32).filter(|bits| bits.count_ones() % 2 == group as u32);
+        let hash = |(index, key): (usize, &u32), bits: u32| {
+            format!("jhash {ip} saddr . {ip} daddr . tcp sport . tcp dport mod 2 seed {key:#010x} {}", bits >> index & 1)
+        };
+        let each = |bits: u32| self.keys[1..].iter().enumerate().map(|key| hash(key, bits)).collect::<Vec<_>>().join(" ");
+        bits.map(|bits| format!("{} {}", self.client_packets(family), each(bits))).collect()
     }
 }
 
-/// The values of the hash that are measured.
+/// The values of the hash of connections that are measured.
 const MEASURED: &str = "<= 1";
 
 impl Rules {
     /// The rule of `open` that leads to the choice.
     pub(super) fn open_to_choice(&self) -> Vec<String> {
         let Some(experiment) = self.experiment else { return Vec::new() };
-        let rule = |family: &Family| format!("add rule inet {TABLE} open {} jump choose", experiment.client_packets(*family, MEASURED));
+        let rule = |family: &Family| format!("add rule inet {TABLE} open {} jump choose", experiment.client_packets(*family));
         self.families().iter().map(rule).collect()
     }
 
     /// The rule of `of_tcp` that leads to the measurement of packets from clients.
     pub(super) fn of_tcp_to_measurement(&self) -> Vec<String> {
         let Some(experiment) = self.experiment else { return Vec::new() };
-        let rule = |family: &Family| format!("{} jump measure", experiment.client_packets(*family, MEASURED));
+        let rule = |family: &Family| format!("{} jump measure", experiment.client_packets(*family));
         self.families().iter().map(rule).collect()
     }
 
@@ -198,23 +214,17 @@ impl Rules {
             let (n, key) = (family.number(), family.client_key());
             // `update` ends the rule if the set is full: the connection is split, and not measured.
             for (group, chain, then) in [(Group::Split, "choose", "return"), (Group::Unsplit, "let_pass", "goto pass")] {
-                let chosen = experiment.client_packets(*family, &(group as u32).to_string());
-                rule(chain, format!("{chosen} update @measured{n} {{ {key} }} {} {then}", log_at_once(group.name())));
+                for chosen in experiment.of_group(*family, group) {
+                    rule(chain, format!("{chosen} update @measured{n} {{ {key} }} {} {then}", log_at_once(group.name())));
+                }
             }
             rule("measure", format!("{key} @measured{n} update @measured{n} {{ {key} }} {log}"));
             let back = family.server_key();
             let answers = "tcp flags & (syn | ack) == (syn | ack)";
-            rule(
-                "translated",
-                format!("{answers} {} {back} @measured{n} {}", experiment.packets_back(*family, MEASURED), log_at_once(ANSWER)),
-            );
+            rule("translated", format!("{answers} {} {back} @measured{n} {}", experiment.packets_back(*family), log_at_once(ANSWER)));
             rule(
                 "measured",
-                format!(
-                    "tcp flags & (syn | fin | rst) != 0x0 {} {back} @measured{n} {}",
-                    experiment.packets_back(*family, MEASURED),
-                    log_at_once("back")
-                ),
+                format!("tcp flags & (syn | fin | rst) != 0x0 {} {back} @measured{n} {}", experiment.packets_back(*family), log_at_once("back")),
             );
         }
         rule("choose", format!("{} goto let_pass", self.finds_listener()));

@@ -6,7 +6,7 @@ mod handover;
 use super::{
     DELIVERY, Experiment, ExperimentShare, Firewall, ForwardPolicy, Hook, MARK, Rules, RulesError, SETTING, TABLE,
     conditions::prefixes,
-    experiment::random_key,
+    experiment::random_keys,
     family::Family,
     guard,
     nfnetlink::{Counters, NftablesSocket},
@@ -342,8 +342,8 @@ impl Installed {
         Ok(())
     }
 
-    /// Replaces the experiment by one with this share, and a new key. Returns whether that is a
-    /// change: the same share keeps its key.
+    /// Replaces the experiment by one with this share, and new keys. Returns whether that is a
+    /// change: the same share keeps its keys.
     ///
     /// # Errors
     /// The table could not be changed. The previous experiment stays then.
@@ -351,7 +351,7 @@ impl Installed {
         if share == self.rules.experiment.map(|experiment| experiment.share) {
             return Ok(false);
         }
-        let experiment = share.map(|share| Experiment { share, key: random_key() });
+        let experiment = share.map(|share| Experiment { share, keys: random_keys() });
         let before = std::mem::replace(&mut self.rules.experiment, experiment);
         let changed = self.refill();
         if changed.is_err() {

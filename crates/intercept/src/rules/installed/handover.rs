@@ -25,10 +25,10 @@ pub struct RulesHandover {
     has_zone: bool,
     /// How often lost rules were installed again.
     restored: u64,
-    /// The key of the experiment's hash, so that a connection stays in its group. An older version
-    /// has none.
+    /// The keys of the experiment's hashes, so that a connection stays in its group. An older
+    /// version has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    experiment_key: Option<u32>,
+    experiment_keys: Option<[u32; 4]>,
     /// The path of the socket of the lock, on kernels without owners of tables.
     lock: Option<PathBuf>,
 }
@@ -51,7 +51,7 @@ impl RulesHandover {
             bypass,
             has_zone: true,
             restored: 2,
-            experiment_key: None,
+            experiment_keys: None,
             lock,
         }
     }
@@ -74,7 +74,7 @@ impl Installed {
             bypass: self.bypass.clone(),
             has_zone: self.firewall.has_zone(),
             restored: self.restored,
-            experiment_key: self.rules.experiment.map(|experiment| experiment.key),
+            experiment_keys: self.rules.experiment.map(|experiment| experiment.keys),
             lock,
         };
         Ok((state, descriptors))
@@ -88,8 +88,8 @@ impl Installed {
     pub fn take_over(mut rules: Rules, state: RulesHandover, descriptors: Vec<OwnedFd>) -> Result<Self, RulesError> {
         let mut owner = Owner::take_over(OwnerParts { descriptors, lock: state.lock })?;
         owner.resume()?;
-        if let Some((experiment, key)) = rules.experiment.as_mut().zip(state.experiment_key) {
-            experiment.key = key;
+        if let Some((experiment, keys)) = rules.experiment.as_mut().zip(state.experiment_keys) {
+            experiment.keys = keys;
         }
         let watch = TableWatch::begin();
         let firewall = heeded(&rules, state.has_zone).unwrap_or_else(|why| {
@@ -177,7 +177,7 @@ mod tests {
             bypass: Vec::new(),
             has_zone: false,
             restored: 0,
-            experiment_key: None,
+            experiment_keys: None,
             lock: lock.map(PathBuf::from),
         };
         assert_eq!((with(None).descriptors(), with(Some("/run/x")).descriptors()), (3, 5));
