@@ -15,7 +15,7 @@ use netlink_sys::{Socket, SocketAddr as NetlinkAddress, protocols::NETLINK_NETFI
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::BorrowedFd,
-    net::{RecvFlags, recv},
+    net::{RecvFlags, recv, sockopt::set_socket_recv_buffer_size_force},
 };
 use std::{
     io,
@@ -149,8 +149,10 @@ impl PacketLog {
         let mut socket = Socket::new(NETLINK_NETFILTER)?;
         socket.bind_auto()?;
         socket.connect(&NetlinkAddress::new(0, 0))?;
-        // The maximum of net.core.rmem_max is enough for a smaller share.
-        let _ = socket.set_rx_buf_sz(QUEUE as i32);
+        // Beyond net.core.rmem_max if that is permitted; it is enough for a smaller share.
+        if set_socket_recv_buffer_size_force(&socket, QUEUE).is_err() {
+            let _ = socket.set_rx_buf_sz(QUEUE as i32);
+        }
         let mut log = PacketLog { socket, buffer: vec![0; READ] };
         log.configure(&[(CONFIG_COMMAND, &[BIND])])?;
         let mode = [&CAPTURED.to_be_bytes()[..], &[COPY_PACKET, 0]].concat();

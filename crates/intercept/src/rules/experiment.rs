@@ -1,16 +1,16 @@
 //! The rules of an experiment: a share of the connections that would be split pass unsplit, and an
 //! equal share is split and measured beside them.
 //!
-//! Keyed hashes of a connection's addresses and ports decide, so that retransmitted SYNs are treated
-//! alike, and clients, which do not know the keys, cannot choose their group. One hash says which
-//! connections are measured. The sum of three others, each a single bit, says whether one is split:
-//! nftables has hashes with keys of 32 bits, of which a client that sees its groups could try all.
-//! For three at once it would have to try 2⁶⁴ (by meeting in the middle). The set
+//! Keyed hashes of a connection's addresses and ports decide, so that retransmitted SYNs are
+//! treated alike, and clients, which do not know the keys, cannot choose their group. One hash says
+//! which connections are measured. The sum of three others, each a single bit, says whether one is
+//! split: nftables has hashes with keys of 32 bits, of which a client that sees its groups could
+//! try all. For three at once it would have to try 2⁶⁴ (by meeting in the middle). The set
 //! `measured` holds both kinds. The packets of both from the client, before any other hook has
-//! changed them, and the SYNs, FINs and resets to the client, after all other hooks, go to the
-//! packet log of the kernel (NFLOG), their headers alone. Both groups are measured at the same two
-//! places. The kernel tells the time of a packet only where it comes in, so that the server's
-//! answer to an unsplit SYN is logged there too.
+//! changed them, and those to the client, after all other hooks, go to the packet log of the kernel
+//! (NFLOG), their headers alone. Both groups are measured at the same two places. The packets to
+//! the client show which of its acknowledgements are true. The kernel tells the time of a packet
+//! only where it comes in, so that the server's answer to an unsplit SYN is logged there too.
 //!
 //! The chain `open` jumps to `choose` only for connections that it would hand to the proxy: neither
 //! a bypass rule, nor another program's chain, nor the lack of room has any part in the choice.
@@ -222,10 +222,10 @@ impl Rules {
             let back = family.server_key();
             let answers = "tcp flags & (syn | ack) == (syn | ack)";
             rule("translated", format!("{answers} {} {back} @measured{n} {}", experiment.packets_back(*family), log_at_once(ANSWER)));
-            rule(
-                "measured",
-                format!("tcp flags & (syn | fin | rst) != 0x0 {} {back} @measured{n} {}", experiment.packets_back(*family), log_at_once("back")),
-            );
+            // The flags come first, so that a packet needs one hash.
+            let to_client = format!("{} {back} @measured{n}", experiment.packets_back(*family));
+            rule("measured", format!("tcp flags & (syn | fin | rst) != 0x0 {to_client} {}", log_at_once("back")));
+            rule("measured", format!("tcp flags & (syn | fin | rst) == 0x0 {to_client} {log}"));
         }
         rule("choose", format!("{} goto let_pass", self.finds_listener()));
         // A leg with the same addresses and ports exists, or existed a moment ago: the packets of
