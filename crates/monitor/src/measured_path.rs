@@ -3,7 +3,7 @@
 
 use crate::rates::main_direction;
 use ipnet::IpNet;
-use proxy::{FlowView, LegView, Limiter, destination_prefix};
+use proxy::{FlowView, LegView, Limiter, prefix_of};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,7 @@ pub enum PathGroup {
 impl PathGroup {
     /// The prefix of a flow's destination.
     pub fn prefix(flow: &FlowView) -> PathGroup {
-        PathGroup::Prefix(destination_prefix(flow.server.ip()))
+        PathGroup::Prefix(prefix_of(flow.server.ip()))
     }
 }
 

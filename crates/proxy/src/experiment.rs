@@ -2,17 +2,23 @@
 //! measured beside them, and the comparison says how much sooner split ones were.
 //!
 //! The firewall chooses and reports packets (`intercept::rules`). A thread reads them and follows
-//! the `connections`; `results` adds their times up, `estimate` compares the groups.
+//! the `connections`, whose bytes it compares with those that the relay has counted (`relayed`);
+//! `results` adds their times up by client (`clients`), `estimate` compares the groups.
 
+mod clients;
 mod clock;
 mod connections;
 mod estimate;
+mod relayed;
 mod results;
+mod sequence;
 
+pub use clients::prefix_of;
 pub use estimate::Gain;
+pub(crate) use relayed::RelayedFlows;
 use results::Course;
 pub(crate) use results::Results;
-pub use results::{ExperimentRow, GroupCounts, GroupView, destination_prefix};
+pub use results::{ExperimentRow, GroupCounts, GroupView};
 
 use crate::worker::sys;
 use clock::ClockSteps;
@@ -35,6 +41,8 @@ use std::{
 
 /// Interval at which connections without packets are removed, and the longest wait of a read.
 const SWEEP: Duration = Duration::from_secs(5);
+/// The longest wait of a read while connections wait for what the relay has counted.
+const RELAY_WAIT: Duration = Duration::from_millis(100);
 /// How often the packet log is tried again, while an earlier process reads it.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -82,6 +90,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct RunningExperiment {
     state: Arc<Mutex<State>>,
+    relayed: Arc<RelayedFlows>,
     is_over: Arc<AtomicBool>,
     waker: Arc<OwnedFd>,
     thread: Option<thread::JoinHandle<()>>,
@@ -93,12 +102,13 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 impl RunningExperiment {
     /// Starts to measure in the network namespace of the calling thread, from these results on if
-    /// they were measured with the same settings.
+    /// they were measured with the same settings. The workers add flows that have ended to
+    /// `relayed`.
     ///
     /// # Errors
     /// The thread cannot be started. If the packet log cannot be opened, the experiment's view says
     /// so.
-    pub(crate) fn start(share: ExperimentShare, settings: u64, results: Results) -> io::Result<Self> {
+    pub(crate) fn start(share: ExperimentShare, settings: u64, results: Results, relayed: Arc<RelayedFlows>) -> io::Result<Self> {
         if !results.is_empty() && results.settings() != settings {
             tracing::info!("the experiment begins anew: what was measured before was measured with other settings");
         }
@@ -106,11 +116,12 @@ impl RunningExperiment {
         let state = State { share, begun: Instant::now(), failure: None, connections: Connections::default(), results };
         let (state, is_over) = (Arc::new(Mutex::new(state)), Arc::new(AtomicBool::new(false)));
         let waker = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-        let (shared, over, woken) = (state.clone(), is_over.clone(), waker.clone());
+        let (shared, flows, over, woken) = (state.clone(), relayed.clone(), is_over.clone(), waker.clone());
+        relayed.set_wanted(true);
         // Before the thread starts, so that no connection of a proxy that is ready is missed.
         let log = PacketLog::open();
         let work = move || {
-            let measured = panic::catch_unwind(panic::AssertUnwindSafe(|| measure(log, &shared, &over, &woken)));
+            let measured = panic::catch_unwind(panic::AssertUnwindSafe(|| measure(log, &shared, &flows, &over, &woken)));
             let failure = measured.unwrap_or_else(|_| Err(io::Error::other("its thread panicked"))).err();
             if let Some(why) = failure {
                 // Connections are chosen, split and forwarded as before.
@@ -119,7 +130,7 @@ impl RunningExperiment {
             }
         };
         let thread = thread::Builder::new().name("tandem-measure".into()).spawn(work)?;
-        Ok(RunningExperiment { state, is_over, waker, thread: Some(thread) })
+        Ok(RunningExperiment { state, relayed, is_over, waker, thread: Some(thread) })
     }
 
     /// Begins anew: what was measured before was measured with other settings.
@@ -160,6 +171,7 @@ impl Drop for RunningExperiment {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        self.relayed.set_wanted(false);
     }
 }
 
@@ -167,7 +179,13 @@ impl Drop for RunningExperiment {
 ///
 /// # Errors
 /// The log cannot be opened or read.
-fn measure(mut opened: io::Result<PacketLog>, state: &Mutex<State>, is_over: &AtomicBool, waker: &OwnedFd) -> io::Result<()> {
+fn measure(
+    mut opened: io::Result<PacketLog>,
+    state: &Mutex<State>,
+    relayed: &RelayedFlows,
+    is_over: &AtomicBool,
+    waker: &OwnedFd,
+) -> io::Result<()> {
     let mut log = loop {
         match opened {
             Ok(log) => break log,
@@ -183,20 +201,31 @@ fn measure(mut opened: io::Result<PacketLog>, state: &Mutex<State>, is_over: &At
     lock(state).failure = None;
     let (mut swept, mut clock) = (Instant::now(), ClockSteps::new());
     while !is_over.load(Relaxed) {
-        log.wait(waker.as_fd(), SWEEP)?;
+        let waits_for_relay = lock(state).connections.waits_for_relay();
+        log.wait(waker.as_fd(), if waits_for_relay { RELAY_WAIT } else { SWEEP })?;
         if clock.has_stepped() {
             let mut state = lock(state);
             let State { connections, results, .. } = &mut *state;
             connections.abandon(|group, event| results.add(group, event));
         }
+        // Taken before the packets are read: the SYNs of these flows are then read before them.
+        let flows = relayed.take();
         loop {
             let mut state = lock(state);
             let State { connections, results, .. } = &mut *state;
             match log.read(|packet| connections.take(&packet, |group, event| results.add(group, event)))? {
                 Reading::Packets => {}
-                Reading::Lost => results.lose(),
+                Reading::Lost => {
+                    results.lose();
+                    connections.lose(|group, event| results.add(group, event));
+                }
                 Reading::Nothing => break,
             }
+        }
+        if !flows.is_empty() {
+            let mut state = lock(state);
+            let State { connections, results, .. } = &mut *state;
+            flows.iter().for_each(|flow| connections.take_relayed(flow, |group, event| results.add(group, event)));
         }
         if swept.elapsed() >= SWEEP {
             swept = Instant::now();

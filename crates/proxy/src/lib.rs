@@ -54,7 +54,7 @@ pub use config::{
 };
 pub use end::END_TIMEOUT;
 pub use error::{ChangeError, ProxyStartError};
-pub use experiment::{ExperimentRow, ExperimentView, Gain, GroupCounts, GroupView, destination_prefix};
+pub use experiment::{ExperimentRow, ExperimentView, Gain, GroupCounts, GroupView, prefix_of};
 pub use failure::ProxyFailure;
 pub use flow_records::{FlowRecordsConfig, RecordCounts};
 pub use gate::BypassChange;

@@ -12,7 +12,7 @@ use crate::{
     config::{ListenMode, ProxyConfig},
     end::{END_TIMEOUT, EndDeadline, join_by},
     error::{ChangeError, ProxyStartError},
-    experiment::{Results, RunningExperiment},
+    experiment::{RelayedFlows, Results, RunningExperiment},
     failure::ProxyFailure,
     flow_log::LogSink,
     flow_records::{RecordCounts, RecordSink},
@@ -68,6 +68,8 @@ pub struct Proxy {
     config_file: Mutex<Option<PathBuf>>,
     /// Compares split and unsplit connections; none: no experiment is configured.
     experiment: Mutex<Option<RunningExperiment>>,
+    /// Flows that have ended, for the experiment.
+    relayed: Arc<RelayedFlows>,
     log: Option<thread::JoinHandle<()>>,
     /// The channel and the thread of flow records.
     records: Option<(RecordSink, thread::JoinHandle<()>)>,
@@ -216,7 +218,12 @@ impl PreparedProxy {
         };
         config.rename_controllers();
         let config = Arc::new(config);
-        let on_end: OnEnd = Arc::new(on_end);
+        let relayed = Arc::new(RelayedFlows::default());
+        let flows = relayed.clone();
+        let on_end: OnEnd = Arc::new(move |record| {
+            flows.add(&record);
+            on_end(record);
+        });
         let (failure_sender, failures) = mpsc::channel();
         // Dropped when a later step fails, which stops the threads that have been started. Declared
         // before the channels, so that it is dropped after the senders that its threads wait for.
@@ -229,6 +236,7 @@ impl PreparedProxy {
             gate: None,
             config_file: Mutex::default(),
             experiment: Mutex::default(),
+            relayed,
             log: None,
             records: None,
             failures: Mutex::new(Some(failures)),

@@ -1,20 +1,27 @@
-//! What an experiment has shown so far: counts of both groups, round trips, and times by size class
-//! and destination prefix, in bounded memory.
+//! What an experiment has shown so far: counts of both groups, round trips, and times by client,
+//! size class and destination prefix, in bounded memory.
 
 use super::{
+    clients::{ByClient, MANY_PREFIXES, OfClient, PlaceKey, SOME_PREFIXES, prefix_of},
     connections::{Ended, Event},
-    estimate::{Gain, LogTimes, Pair, compared_counts, compared_times, gain},
+    estimate::{Gain, LogTimes, compare, has_unlike_ends},
 };
 use crate::measure::SIZES;
 use intercept::Group;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use std::{collections::HashMap, net::IpAddr, time::Duration};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    net::IpAddr,
+    ops::Range,
+    time::Duration,
+};
 
 /// The most destination prefixes. The one that was used the longest ago makes room for a new one.
 const PREFIXES: usize = 256;
-/// Length of the prefixes of IPv4 and IPv6 destinations.
-const LENGTHS: (u8, u8) = (24, 48);
+/// The most clients of single destination prefixes, of all together. The prefix that was used the
+/// longest ago makes room.
+const CLIENTS: usize = 12 << 10;
 
 /// Connections of one group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -31,6 +38,14 @@ pub struct GroupCounts {
     pub unfinished: u64,
     /// Connections whose SYN was not answered.
     pub unanswered: u64,
+    /// Connections of which an end acknowledged what was not sent, or of which the client has
+    /// acknowledged more than the proxy has relayed. They have no time.
+    #[serde(default)]
+    pub suspicious: u64,
+    /// Connections of which packets, or the proxy's count of their bytes, were lost. They have no
+    /// time.
+    #[serde(default)]
+    pub missed: u64,
 }
 
 /// What the view shows of one group.
@@ -68,6 +83,16 @@ pub struct ExperimentRow {
     /// Of the group that is split.
     #[serde(default)]
     pub compared_split: u64,
+    /// Clients of the connections that are compared, at least.
+    #[serde(default)]
+    pub clients: u64,
+    /// Prefixes of these clients, /24 or /48, at least.
+    #[serde(default)]
+    pub client_prefixes: u64,
+    /// More connections of one group have a time than of the other, and not by chance. The times
+    /// are then of different kinds of connections. Known of rows of all sizes.
+    #[serde(default)]
+    pub unlike_ends: bool,
     /// Geometric mean time of unsplit connections, seconds; absent if a group has fewer than two.
     pub unsplit_s: Option<f64>,
     /// Of the group that is split.
@@ -76,13 +101,10 @@ pub struct ExperimentRow {
     pub gain: Option<Gain>,
 }
 
-/// Times by size class.
-type BySize = [Pair; SIZES.len()];
-
-/// Times of a destination prefix.
+/// Connections to a destination prefix.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct OfPrefix {
-    times: BySize,
+    clients: ByClient,
     /// The number of the last connection.
     last: u64,
 }
@@ -105,22 +127,17 @@ pub(super) struct Course {
 pub(crate) struct Results {
     #[serde(default)]
     course: Course,
+    /// Chooses the places of clients.
+    key: PlaceKey,
     counts: [GroupCounts; 2],
     /// Round trips of handshakes on the client's side, by group.
     near: [LogTimes; 2],
     /// On the server's side, of unsplit connections.
     far: LogTimes,
-    all: BySize,
+    all: ByClient,
     #[serde(with = "as_list")]
     prefixes: HashMap<IpNet, OfPrefix>,
-    complete: u64,
-}
-
-/// The prefix of a destination, of which connections are counted together: /24, or /48 of IPv6.
-pub fn destination_prefix(server: IpAddr) -> IpNet {
-    let server = server.to_canonical();
-    let length = if server.is_ipv4() { LENGTHS.0 } else { LENGTHS.1 };
-    IpNet::new(server, length).map_or_else(|_| server.into(), |net| net.trunc())
+    ended: u64,
 }
 
 impl Results {
@@ -165,29 +182,52 @@ impl Results {
             Event::Began => counts.begun += 1,
             Event::Near(time) => self.near[group as usize].add(time.as_secs_f64()),
             Event::Far(time) => self.far.add(time.as_secs_f64()),
-            Event::Ended(Ended::Complete { bytes, time, server }) => {
-                counts.complete += 1;
-                self.add_time(group, bytes, time, server);
+            Event::Ended { client, server, how } => {
+                let time = match how {
+                    Ended::Complete { bytes, time } => Some((size_class(bytes), time.as_secs_f64())),
+                    _ => None,
+                };
+                *match how {
+                    Ended::Complete { .. } => &mut counts.complete,
+                    Ended::Empty => &mut counts.empty,
+                    Ended::Reset => &mut counts.reset,
+                    Ended::Unfinished => &mut counts.unfinished,
+                    Ended::Unanswered => &mut counts.unanswered,
+                    Ended::Suspicious => &mut counts.suspicious,
+                    Ended::Missed => &mut counts.missed,
+                } += 1;
+                self.add_end(group, client, server, time);
             }
-            Event::Ended(Ended::Empty) => counts.empty += 1,
-            Event::Ended(Ended::Reset) => counts.reset += 1,
-            Event::Ended(Ended::Unfinished) => counts.unfinished += 1,
-            Event::Ended(Ended::Unanswered) => counts.unanswered += 1,
         }
     }
 
-    fn add_time(&mut self, group: Group, bytes: u64, time: Duration, server: IpAddr) {
-        let size = SIZES.iter().position(|(_, bound)| bytes < *bound).unwrap_or(SIZES.len() - 1);
-        self.complete += 1;
-        self.all[size][group as usize].add(time.as_secs_f64());
-        let prefix = destination_prefix(server);
-        if self.prefixes.len() >= PREFIXES && !self.prefixes.contains_key(&prefix) {
-            let oldest = self.prefixes.iter().min_by_key(|(_, of)| of.last).map(|(prefix, _)| *prefix);
-            oldest.map(|oldest| self.prefixes.remove(&oldest));
+    /// Adds a connection that has ended: its size class and its time in seconds, if it has one.
+    fn add_end(&mut self, group: Group, client: IpAddr, server: IpAddr, time: Option<(usize, f64)>) {
+        self.ended += 1;
+        self.all.add((self.key, MANY_PREFIXES), client, group, time);
+        let prefix = prefix_of(server);
+        if time.is_some() && self.prefixes.len() >= PREFIXES && !self.prefixes.contains_key(&prefix) {
+            self.forget_oldest();
         }
-        let of = self.prefixes.entry(prefix).or_default();
-        of.last = self.complete;
-        of.times[size][group as usize].add(time.as_secs_f64());
+        let of = match (self.prefixes.entry(prefix), time) {
+            (Entry::Occupied(known), _) => known.into_mut(),
+            (Entry::Vacant(place), Some(_)) => place.insert(OfPrefix::default()),
+            // A scan of many destinations must not take the places of those with times.
+            (Entry::Vacant(_), None) => return,
+        };
+        if time.is_some() {
+            of.last = self.ended;
+        }
+        of.clients.add((self.key, SOME_PREFIXES), client, group, time);
+        while self.prefixes.len() > 1 && self.prefixes.values().map(|of| of.clients.len()).sum::<usize>() > CLIENTS {
+            self.forget_oldest();
+        }
+    }
+
+    /// Forgets the destination prefix that was used the longest ago.
+    fn forget_oldest(&mut self) {
+        let oldest = self.prefixes.iter().min_by_key(|(_, of)| of.last).map(|(prefix, _)| *prefix);
+        oldest.map(|oldest| self.prefixes.remove(&oldest));
     }
 
     /// The views of both groups, of which so many connections are open.
@@ -207,7 +247,7 @@ impl Results {
     pub(super) fn rows(&self) -> Vec<ExperimentRow> {
         let mut rows = rows_of(None, &self.all);
         let mut prefixes: Vec<_> =
-            self.prefixes.iter().map(|(prefix, of)| (rows_of(Some(prefix.to_string()), &of.times), prefix)).collect();
+            self.prefixes.iter().map(|(prefix, of)| (rows_of(Some(prefix.to_string()), &of.clients), prefix)).collect();
         let count = |rows: &[ExperimentRow]| rows.first().map_or(0, |row| row.unsplit + row.split);
         prefixes.sort_by(|(a, net_a), (b, net_b)| count(b).cmp(&count(a)).then(net_a.cmp(net_b)));
         rows.extend(prefixes.into_iter().flat_map(|(rows, _)| rows));
@@ -215,12 +255,19 @@ impl Results {
     }
 }
 
-/// The row of all sizes, then those of the sizes that occurred.
-fn rows_of(prefix: Option<String>, times: &BySize) -> Vec<ExperimentRow> {
-    let row = |size: Option<&str>, strata: &[Pair]| {
-        let count = |group: Group| strata.iter().map(|pair| pair[group as usize].count()).sum::<u64>();
-        let means = compared_times(strata);
-        let [compared_unsplit, compared_split] = compared_counts(strata);
+/// The class of so much payload.
+fn size_class(bytes: u64) -> usize {
+    SIZES.iter().position(|(_, bound)| bytes < *bound).unwrap_or(SIZES.len() - 1)
+}
+
+/// The row of all sizes, then those of the sizes that occurred; none if no connection has a time.
+fn rows_of(prefix: Option<String>, clients: &ByClient) -> Vec<ExperimentRow> {
+    let clients: Vec<&OfClient> = clients.clients().collect();
+    let row = |size: Option<&str>, sizes: Range<usize>| {
+        let count =
+            |group: Group| clients.iter().flat_map(|of| &of.times[sizes.clone()]).map(|pair| pair[group as usize].count()).sum::<u64>();
+        let compared = compare(&clients, sizes.clone());
+        let [compared_unsplit, compared_split] = compared.map_or([0; 2], |compared| compared.counts);
         ExperimentRow {
             prefix: prefix.clone(),
             size: size.map(str::to_owned),
@@ -228,13 +275,17 @@ fn rows_of(prefix: Option<String>, times: &BySize) -> Vec<ExperimentRow> {
             split: count(Group::Split),
             compared_unsplit,
             compared_split,
-            unsplit_s: means.map(|[unsplit, _]| unsplit),
-            split_s: means.map(|[_, split]| split),
-            gain: gain(strata),
+            clients: compared.map_or(0, |compared| compared.clients),
+            client_prefixes: compared.map_or(0, |compared| compared.prefixes),
+            unlike_ends: size.is_none() && has_unlike_ends(&clients),
+            unsplit_s: compared.map(|compared| compared.times[Group::Unsplit as usize]),
+            split_s: compared.map(|compared| compared.times[Group::Split as usize]),
+            gain: compared.map(|compared| compared.gain),
         }
     };
-    let sizes = SIZES.iter().zip(times).filter(|(_, pair)| pair.iter().any(|times| times.count() > 0));
-    std::iter::once(row(None, times)).chain(sizes.map(|((name, _), pair)| row(Some(name), std::slice::from_ref(pair)))).collect()
+    let of_size = |(index, (name, _)): (usize, &(&str, u64))| row(Some(name), index..index + 1);
+    let sizes = SIZES.iter().enumerate().map(of_size).filter(|row| row.unsplit + row.split > 0);
+    std::iter::once(row(None, 0..SIZES.len())).chain(sizes).collect()
 }
 
 /// The prefixes as a list, since keys of JSON objects are texts.
@@ -256,7 +307,13 @@ mod tests {
     use super::*;
 
     fn complete(server: &str, bytes: u64, seconds: f64) -> Event {
-        Event::Ended(Ended::Complete { bytes, time: Duration::from_secs_f64(seconds), server: server.parse().unwrap() })
+        let [client, server] = ["192.0.2.1", server].map(|address| address.parse().unwrap());
+        Event::Ended { client, server, how: Ended::Complete { bytes, time: Duration::from_secs_f64(seconds) } }
+    }
+
+    fn ended(how: Ended) -> Event {
+        let [client, server] = ["192.0.2.1", "198.51.100.7"].map(|address| address.parse().unwrap());
+        Event::Ended { client, server, how }
     }
 
     #[test]
@@ -303,7 +360,7 @@ mod tests {
         }
         results.add(Group::Split, complete(&server(0), 100, 1.0));
         results.add(Group::Split, complete(&server(PREFIXES), 100, 1.0));
-        let known = |number: usize| results.prefixes.contains_key(&destination_prefix(server(number).parse().unwrap()));
+        let known = |number: usize| results.prefixes.contains_key(&prefix_of(server(number).parse().unwrap()));
         assert_eq!(results.prefixes.len(), PREFIXES);
         assert!(known(0) && !known(1) && known(PREFIXES));
         assert_eq!(results.rows()[0].split as usize, PREFIXES + 2, "all destinations count on");
@@ -325,12 +382,36 @@ mod tests {
     }
 
     #[test]
+    fn a_scan_of_destinations_takes_no_place_of_those_with_times() {
+        let mut results = Results::default();
+        results.add(Group::Split, complete("10.0.0.1", 100, 1.0));
+        for net in 0..=255 {
+            let [client, server] = ["192.0.2.1".into(), format!("10.1.{net}.1")].map(|address: String| address.parse().unwrap());
+            results.add(Group::Split, Event::Ended { client, server, how: Ended::Unanswered });
+        }
+        assert_eq!((results.prefixes.len(), results.all.len()), (1, 1));
+    }
+
+    #[test]
+    fn the_number_of_clients_is_bounded() {
+        let mut results = Results::default();
+        for number in 0..200_000u32 {
+            let client = IpAddr::from((10 << 24 | number.wrapping_mul(2_654_435_761) >> 8).to_be_bytes());
+            let server = format!("10.1.{}.1", number % 100).parse().unwrap();
+            results.add(Group::Split, Event::Ended { client, server, how: Ended::Complete { bytes: 7, time: Duration::from_secs(1) } });
+        }
+        let of_prefixes: usize = results.prefixes.values().map(|of| of.clients.len()).sum();
+        assert!(results.all.len() <= 8192 && of_prefixes <= CLIENTS, "{} and {of_prefixes}", results.all.len());
+        assert_eq!(results.rows()[0].split, 200_000);
+    }
+
+    #[test]
     fn groups_are_counted() {
         let mut results = Results::default();
         results.add(Group::Unsplit, Event::Began);
         results.add(Group::Unsplit, Event::Far(Duration::from_millis(20)));
         results.add(Group::Unsplit, Event::Near(Duration::from_millis(600)));
-        results.add(Group::Unsplit, Event::Ended(Ended::Reset));
+        results.add(Group::Unsplit, ended(Ended::Reset));
         let [unsplit, split] = &results.groups(|_| 3)[..] else { panic!() };
         assert_eq!((unsplit.counts.begun, unsplit.counts.reset, unsplit.open), (1, 1, 3));
         assert!((unsplit.near_rtt_s.unwrap() - 0.6).abs() < 1e-9 && (unsplit.far_rtt_s.unwrap() - 0.02).abs() < 1e-9);

@@ -18,7 +18,7 @@ type FloatGauge = Gauge<f64, AtomicU64>;
 pub(super) fn register(registry: &mut Registry, view: &ExperimentView) {
     let connections = Family::<Labels, Counter>::default();
     for GroupView { group, counts, .. } in &view.groups {
-        let GroupCounts { begun, complete, empty, reset, unfinished, unanswered } = *counts;
+        let GroupCounts { begun, complete, empty, reset, unfinished, unanswered, suspicious, missed } = *counts;
         let fates = [
             ("begun", begun),
             ("complete", complete),
@@ -26,13 +26,15 @@ pub(super) fn register(registry: &mut Registry, view: &ExperimentView) {
             ("reset", reset),
             ("unfinished", unfinished),
             ("unanswered", unanswered),
+            ("suspicious", suspicious),
+            ("missed", missed),
         ];
         for (fate, count) in fates {
             connections.get_or_create(&vec![("group", group.clone()), ("fate", fate.into())]).inc_by(count);
         }
     }
     let help = "Connections of the experiment's groups: begun; complete, which have a time; empty, without payload; reset; unfinished, silent \
-                for too long; unanswered";
+                for too long; unanswered; suspicious, by what their packets acknowledge; missed, of which packets were lost";
     registry.register("experiment_connections", help, connections);
     let gains = [
         (
@@ -70,6 +72,9 @@ pub(super) fn example() -> ExperimentView {
         split: 0,
         compared_unsplit: 0,
         compared_split: 0,
+        clients: 0,
+        client_prefixes: 0,
+        unlike_ends: false,
         unsplit_s: None,
         split_s: None,
         gain,

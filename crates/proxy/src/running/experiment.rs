@@ -28,7 +28,8 @@ impl Proxy {
     pub(super) fn measure(&self, results: Results) -> Result<(), OpenError> {
         let config = self.config();
         let share = config.experiment.filter(|_| self.gate.is_some());
-        let experiment = share.map(|share| RunningExperiment::start(share, config.compared_settings(), results)).transpose();
+        let experiment =
+            share.map(|share| RunningExperiment::start(share, config.compared_settings(), results, self.relayed.clone())).transpose();
         *self.experiment() = experiment.map_err(OpenError::system("start the thread that measures connections"))?;
         Ok(())
     }
@@ -54,7 +55,8 @@ impl Proxy {
             (Some(share), Some(experiment)) if is_other => experiment.reset(share, settings),
             (Some(_), Some(_)) => {}
             (Some(share), None) => {
-                *running = Some(RunningExperiment::start(share, settings, Results::default()).map_err(ChangeError::Thread)?);
+                let started = RunningExperiment::start(share, settings, Results::default(), self.relayed.clone());
+                *running = Some(started.map_err(ChangeError::Thread)?);
             }
         }
         Ok(())

@@ -99,9 +99,10 @@ pub(crate) struct Charge {
     pub(crate) earlier: usize,
     /// Totals of earlier proxies that have ended.
     pub(crate) past: Totals,
-    /// What an experiment has measured. An older version sends none.
+    /// What an experiment has measured. A version that measures otherwise has another field, so
+    /// that either begins anew after the other.
     #[serde(default, skip_serializing_if = "Results::is_empty")]
-    pub(crate) measured: Results,
+    pub(crate) measured_by_client: Results,
 }
 
 /// A message of the next proxy.
@@ -167,7 +168,7 @@ mod tests {
             web: 1,
             earlier: 1,
             past: Totals::default(),
-            measured: Results::default(),
+            measured_by_client: Results::default(),
         };
         let json = |value: serde_json::Result<String>| value.unwrap();
         [

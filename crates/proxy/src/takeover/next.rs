@@ -159,7 +159,7 @@ fn start(
         Ok((FromPresent::Offer(_), _)) => return Err(TakeoverError::Lost(ErrorKind::InvalidData.into())),
         Err(why) => return Err(TakeoverError::Lost(why)),
     };
-    let Charge { rules, control, web: inherited_web, earlier, past, measured } = charge;
+    let Charge { rules, control, web: inherited_web, earlier, past, measured_by_client } = charge;
     let rules = rules.map(|state| {
         let count = state.descriptors();
         (state, descriptors.by_ref().take(count).collect())
@@ -170,7 +170,7 @@ fn start(
     let inherited = descriptors.by_ref().take(inherited_web).map(TcpListener::from).collect();
     let web = web.join(inherited).ok_or_else(missing)?;
     let generations = Generations::new(descriptors.take(earlier).map(UnixStream::from), past);
-    let proxy = Arc::new(prepared.begin(rules, generations, measured)?);
+    let proxy = Arc::new(prepared.begin(rules, generations, measured_by_client)?);
     let copies = web.iter().map(TcpListener::try_clone).collect::<Result<_, _>>();
     let control = take_over_control(&proxy, claim, takeovers(copies.map_err(OpenError::system("copy the sockets of web servers"))?))?;
     Ok(StartedProxy { proxy, control, web })

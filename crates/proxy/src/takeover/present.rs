@@ -271,7 +271,7 @@ impl Takeovers {
             descriptors.push(listener.try_clone()?.into());
         }
         let (earlier, past) = proxy.earlier_connections()?;
-        let charge = Charge { rules, control, web: self.web.len(), earlier: earlier.len(), past, measured: proxy.measured() };
+        let charge = Charge { rules, control, web: self.web.len(), earlier: earlier.len(), past, measured_by_client: proxy.measured() };
         descriptors.extend(earlier);
         let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(OwnedFd::as_fd).collect();
         wire::send(stream, &FromPresent::Yours(charge.into()), &borrowed, SEND_TIMEOUT)
