@@ -7,7 +7,7 @@ const find = id => document.getElementById(id);
 const time = seconds => seconds == null ? '–' : delay(seconds);
 
 /** What a comparison says. */
-const VERDICTS = { too_few: 'too few', faster: 'split is faster', slower: 'split is slower', unclear: 'may be chance' };
+const VERDICTS = { too_few: 'too few', faster: 'split is faster', slower: 'split is slower', unclear: 'may be chance', unlike: 'not comparable' };
 
 /** The scale of the intervals: a power of two that holds all of them. */
 const scale = rows => {
@@ -68,9 +68,10 @@ export const drawExperiment = view => {
     texts.forEach((text, at) => setText(cells[at], text));
     place(cells[texts.length].firstElementChild, gain, most);
   });
-  const groups = view.groups.map(({ group, begun, complete, open, reset, unfinished, unanswered, empty }) =>
+  const groups = view.groups.map(({ group, begun, complete, open, reset, unfinished, unanswered, empty, suspicious, missed }) =>
     `${group}: ${count(begun)} connections, ${count(complete)} with a time, ${count(open)} open, ${count(reset)} reset, ` +
-    `${count(unfinished)} unfinished, ${count(unanswered)} unanswered, ${count(empty)} empty`);
+    `${count(unfinished)} unfinished, ${count(unanswered)} unanswered, ${count(empty)} empty` +
+    (suspicious > 0 ? `, ${count(suspicious)} suspicious` : '') + (missed > 0 ? `, ${count(missed)} missed` : ''));
   const lost = view.lost > 0 ? [`packets were lost ${count(view.lost)} times`] : [];
   const failure = view.failure ? [`nothing is measured: ${view.failure}`] : [];
   setText(find('experiment-state'), [...failure, `1 in ${count(view.one_in)} connections passes unsplit`, ...groups, ...lost].join('. ') + '.');

@@ -12,7 +12,7 @@ mod table;
 mod text;
 pub mod top;
 
-pub use experiment::{GainVerdict, experiment_text};
+pub use experiment::{ExperimentEvidence, GainVerdict, experiment_text};
 pub use filter::{FilterError, FlowFilter};
 pub use measured_path::{MeasuredLeg, MeasuredPath, PathGroup, PathObserver};
 pub use order::FlowOrder;

@@ -10,7 +10,7 @@ use crate::{CommandError, flows::failed};
 use ::advise::{Advice, AdviceVerdict, Advisor, ProxyLeg, buffer_to_configure};
 use clap::Args;
 use intercept::Routes;
-use monitor::{GainVerdict, MeasuredPath, PathGroup, PathObserver, limiter_name};
+use monitor::{ExperimentEvidence, MeasuredPath, PathGroup, PathObserver, limiter_name};
 use proxy::{
     ExperimentRow, FlowView, Limiter,
     control::{ProxyStatus, Remote},
@@ -54,6 +54,10 @@ pub(super) struct LiveFlags {
     /// know it as a capacity
     #[arg(long, value_name = "RATE", requires = "live")]
     rate: Option<Rate>,
+    /// With --live: act on an experiment of few clients, as in a home: one of them could have
+    /// decided it. Otherwise it takes 10 clients in 5 prefixes
+    #[arg(long, requires = "live")]
+    trust_clients: bool,
     /// With --live: what the connections of a path have in common
     #[arg(long, value_enum, default_value_t = GroupBy::Prefix, requires = "live")]
     by: GroupBy,
@@ -81,7 +85,7 @@ pub(super) fn run(flags: &LiveFlags, trials: &Trials) -> Result<(), CommandError
     let experiment = remote.experiment().map_err(failed)?.map(|view| view.rows).unwrap_or_default();
     let mut all = Vec::new();
     for path in paths.into_iter().take(PATHS) {
-        all.push(advise((flags.rate, trials), path, &status, &experiment)?);
+        all.push(advise((flags, trials), path, &status, &experiment)?);
     }
     if trials.json {
         outln!("{}", serde_json::to_string(&all).unwrap_or_default());
@@ -128,14 +132,15 @@ fn groups(by: GroupBy) -> Result<GroupOf, CommandError> {
 }
 
 fn advise(
-    (rate, trials): (Option<Rate>, &Trials),
+    (flags, trials): (&LiveFlags, &Trials),
     path: MeasuredPath,
     status: &ProxyStatus,
     experiment: &[ExperimentRow],
 ) -> Result<PathAdvice, CommandError> {
     let measured =
         experiment.iter().find(|row| row.size.is_none() && row.prefix.as_deref().is_some_and(|prefix| is_of(&path.group, prefix))).cloned();
-    let (recommendation, why) = recommend((rate, trials), &path, status, measured.as_ref())?;
+    let evidence = ExperimentEvidence::of(measured.as_ref(), flags.trust_clients);
+    let (recommendation, why) = recommend((flags.rate, trials), &path, status, &evidence)?;
     let mut advice = PathAdvice { path, recommendation, why, experiment: measured, config: None };
     advice.config = advice.lines();
     Ok(advice)
@@ -146,26 +151,16 @@ fn is_of(group: &PathGroup, prefix: &str) -> bool {
     matches!(group, PathGroup::Prefix(net) if net.to_string() == prefix)
 }
 
-/// The gain in an experiment, if it compares enough connections to decide.
-fn decided(row: Option<&ExperimentRow>) -> Option<(f64, f64, f64)> {
-    let row = row.filter(|row| GainVerdict::of(row) != GainVerdict::TooFew)?;
-    row.gain.map(|gain| (gain.ratio, gain.low, gain.high))
-}
-
 fn recommend(
     (rate, trials): (Option<Rate>, &Trials),
     path: &MeasuredPath,
     status: &ProxyStatus,
-    experiment: Option<&ExperimentRow>,
+    experiment: &ExperimentEvidence,
 ) -> Result<(Recommendation, Vec<String>), CommandError> {
     let none = |why: String, sentences: Vec<String>| Ok((Recommendation::None { why }, sentences));
-    let mut why = Vec::new();
-    let shown = decided(experiment);
-    if let Some((ratio, low, high)) = shown {
-        why.push(format!("In the experiment split connections were {ratio:.2} × as fast (95 % interval {low:.2} to {high:.2})."));
-        if high < 1.0 {
-            return Ok((Recommendation::Bypass, why));
-        }
+    let (shown, mut why) = (experiment.gain, experiment.sentences.clone());
+    if shown.is_some_and(|gain| gain.high < 1.0) {
+        return Ok((Recommendation::Bypass, why));
     }
     if let Some(little) = path.too_little() {
         return none(little, why);
@@ -206,7 +201,7 @@ fn recommend(
         "Simulated over the measured path, the best split ({}) is {:.2} ± {:.2} times as good as none.",
         gain.candidate.control, gain.gain, gain.half_width
     ));
-    let is_shown = shown.is_some_and(|(_, low, _)| low > WORTH);
+    let is_shown = shown.is_some_and(|gain| gain.low > WORTH);
     match advice.verdict {
         AdviceVerdict::Split => {}
         _ if is_shown => {}
