@@ -4,11 +4,11 @@
 mod common;
 
 use common::{
+    raw::{RawTcp, SYN, Segment},
     routed::{Routed, SERVER, echoes, ip, netstat, seconds},
     skip,
 };
 use lab::Host;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -19,36 +19,15 @@ use std::{
 /// Prefix of the forged addresses. Answers are routed to the client's host, which drops them.
 const FORGED: &str = "10.66.0.0/16";
 
-/// Returns the sum of 16-bit words for an Internet checksum (RFC 1071).
-fn sum(bytes: &[u8]) -> u32 {
-    bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]))).sum()
-}
-
-/// Returns a SYN for a raw socket: the kernel fills in length and checksum of the IP header.
-fn syn(from: SocketAddrV4, to: SocketAddrV4, sequence: u32) -> Vec<u8> {
-    let mut tcp = [from.port().to_be_bytes(), to.port().to_be_bytes()].concat();
-    tcp.extend(sequence.to_be_bytes());
-    // ACK number 0; header of 24 bytes, SYN; window, checksum, urgent pointer 0; MSS 1460.
-    tcp.extend([0, 0, 0, 0, 0x60, 0x02, 0xff, 0xff, 0, 0, 0, 0, 2, 4, 5, 180]);
-    let pseudo = [&from.ip().octets()[..], &to.ip().octets(), &[0, 6, 0, 24]].concat();
-    let mut total = sum(&pseudo) + sum(&tcp);
-    while total > 0xffff {
-        total = (total & 0xffff) + (total >> 16);
-    }
-    tcp[16..18].copy_from_slice(&(!(total as u16)).to_be_bytes());
-    let ip = [&[0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0][..], &from.ip().octets(), &to.ip().octets()].concat();
-    [ip, tcp].concat()
-}
-
 /// Sends SYNs from forged addresses at this rate until `stop` is set; returns their number.
 fn flood(host: &Host, rate: u32, stop: &AtomicBool) -> u32 {
     let to = SocketAddrV4::new(SERVER[0].parse().unwrap(), 80);
-    let socket = host.enter(|| Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(255))).unwrap()).unwrap();
+    let raw = RawTcp::new(host);
     let (begun, mut sent) = (Instant::now(), 0u32);
     while !stop.load(Relaxed) {
         while !stop.load(Relaxed) && f64::from(sent) < begun.elapsed().as_secs_f64() * f64::from(rate) {
             let from = SocketAddrV4::new(Ipv4Addr::new(10, 66, (sent >> 8) as u8, sent as u8), 1024 + (sent >> 16) as u16);
-            socket.send_to(&syn(from, to, sent.wrapping_mul(2_654_435_761)), &SockAddr::from(to)).unwrap();
+            raw.send(&Segment { from, to, seq: sent.wrapping_mul(2_654_435_761), ack: 0, flags: SYN, payload: &[] });
             sent += 1;
         }
         thread::sleep(Duration::from_millis(1));

@@ -3,6 +3,7 @@
 
 pub(crate) mod browser;
 pub(crate) mod middle;
+pub(crate) mod raw;
 pub(crate) mod routed;
 
 use lab::Host;

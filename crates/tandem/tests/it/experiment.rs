@@ -5,6 +5,7 @@ use crate::{
         Daemon, TANDEM,
         browser::{Browser, CHROMIUM},
         middle::{self, Middle},
+        raw::{ACK, FIN, RST, RawTcp, SYN, Segment},
         routed::{Routed, SERVER, dial, echoes, ip, listen, nft},
         skip, wait_until,
     },
@@ -15,10 +16,12 @@ use lab::Host;
 use proxy::{ExperimentView, GroupCounts, control::Remote};
 use socket2::Socket;
 use std::{
+    collections::HashMap,
     io::{Read, Write},
-    net::{IpAddr, Shutdown, SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// What a server sends for each request of one byte.
@@ -295,4 +298,109 @@ fn the_page_shows_the_comparison_in_a_browser() {
     let state = browser.eval("document.getElementById('experiment-state').textContent");
     assert!(state.as_str().unwrap().starts_with("1 in 2 connections passes unsplit. unsplit: "), "{state}");
     assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+/// Prefixes of honest clients, of which each has two.
+const PREFIXES: u8 = 6;
+
+/// Honest downloads of many clients.
+fn honest_downloads(routed: &Routed, each: usize) {
+    for host in (0..PREFIXES).flat_map(|net| [1, 2].map(|host| Ipv4Addr::new(10, 60 + net, 0, host))) {
+        for _ in 0..each {
+            download(dial(&routed.client, SERVER[0], 80, |socket| socket.bind(&SocketAddr::new(host.into(), 0).into())).unwrap());
+        }
+    }
+}
+
+/// What raw connections of a client tell to get a short time when they pass unsplit, and a long
+/// one when they are split: they see it by the time to live of the answer to their SYN. Each
+/// acknowledges five megabytes that were not sent, and closes.
+fn forge(raw: &RawTcp, to: SocketAddrV4, ports: std::ops::Range<u16>) {
+    const CLAIMED: u32 = 5_000_000;
+    let from = |port| SocketAddrV4::new(Ipv4Addr::new(10, 99, 1, 1), port);
+    let send = |port: u16, seq, ack, flags, payload: &[u8]| raw.send(&Segment { from: from(port), to, seq, ack, flags, payload });
+    let isn = |port: u16| u32::from(port) << 16;
+    let mut open: HashMap<u16, (u32, bool)> = HashMap::new();
+    for chunk in ports.collect::<Vec<_>>().chunks(50) {
+        chunk.iter().for_each(|port| send(*port, isn(*port), 0, SYN, &[]));
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while chunk.iter().any(|port| !open.contains_key(port)) {
+            let got = raw.receive(deadline).expect("all SYNs are answered");
+            if got.from == to && got.flags & (SYN | ACK) == SYN | ACK && chunk.contains(&got.to.port()) {
+                open.insert(got.to.port(), (got.seq, got.ttl == 64));
+            }
+        }
+    }
+    for is_split in [false, true] {
+        let ports: Vec<(u16, u32)> = open.iter().filter(|(_, of)| of.1 == is_split).map(|(port, (seq, _))| (*port, *seq)).collect();
+        assert!(ports.len() > 50, "{} of one kind", ports.len());
+        if is_split {
+            thread::sleep(Duration::from_secs(1));
+        }
+        for (port, server) in &ports {
+            send(*port, isn(*port) + 1, server.wrapping_add(1), ACK, &[]);
+            send(*port, isn(*port) + 1, server.wrapping_add(1 + CLAIMED), ACK, &[]);
+            send(*port, isn(*port) + 1, server.wrapping_add(1), ACK | FIN, &[]);
+        }
+        // The other end closes too, which completes the connection for an observer.
+        thread::sleep(Duration::from_millis(300));
+        ports.iter().for_each(|(port, server)| send(*port, isn(*port) + 2, server.wrapping_add(2), ACK, &[]));
+    }
+}
+
+/// A server that knows what its clients claim, and claims the same, without any data.
+fn collude(raw: &RawTcp, port: u16, is_over: &AtomicBool) {
+    while !is_over.load(Relaxed) {
+        let Some(got) = raw.receive(Instant::now() + Duration::from_millis(200)).filter(|got| got.to.port() == port) else { continue };
+        let answer = |seq, ack, flags| raw.send(&Segment { from: got.to, to: got.from, seq, ack, flags, payload: &[] });
+        match got.flags & (SYN | FIN | RST) {
+            SYN => answer(1000, got.seq.wrapping_add(1), SYN | ACK),
+            FIN => answer(got.ack, got.seq.wrapping_add(got.payload + 1), FIN | ACK),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn forged_packets_decide_nothing() {
+    if skip("forged_packets_decide_nothing", &["nft", "ip"]) {
+        return;
+    }
+    const FORGED: u64 = 400;
+    let routed = Routed::new();
+    for net in 0..PREFIXES {
+        ip(&routed.client, &[&format!("addr add 10.{}.0.1/24 dev lo", 60 + net), &format!("addr add 10.{}.0.2/24 dev lo", 60 + net)]);
+        ip(&routed.router, &[&format!("route add 10.{}.0.0/24 via 10.99.1.1", 60 + net)]);
+    }
+    // Neither host resets the connections of its raw sockets.
+    for host in [&routed.client, &routed.server] {
+        let rule = "tcp flags & rst == rst tcp sport { 81, 20000-29999 } drop";
+        nft(host, &format!("table inet quiet {{\n chain out {{\n type filter hook output priority 0\n {rule}\n }}\n}}\n"));
+    }
+    serve(&routed.server, 80);
+    let _proxy = routed.proxy(&["--experiment", "1 in 2"]);
+    honest_downloads(&routed, 12);
+    let honest = u64::from(PREFIXES) * 2 * 12;
+    let complete = || counts(&routed.router).iter().map(|counts| counts.complete).sum::<u64>();
+    wait_until("all honest connections have a time", || complete() == honest);
+    let before = view(&routed.router).rows;
+    // Two clients may have one place of the table.
+    assert!(before[0].clients >= 8 && before[0].client_prefixes >= 4, "{:?}", before[0]);
+    assert!(before[0].gain.is_some_and(|gain| gain.ratio > 0.2 && gain.ratio < 5.0), "{:?}", before[0]);
+
+    let (client, server) = (RawTcp::new(&routed.client), RawTcp::new(&routed.server));
+    forge(&client, SocketAddrV4::new(SERVER[0].parse().unwrap(), 80), 20_000..20_200);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| collude(&server, 81, &is_over));
+        forge(&client, SocketAddrV4::new(SERVER[0].parse().unwrap(), 81), 20_200..20_400);
+        is_over.store(true, Relaxed);
+    });
+    let suspicious = || counts(&routed.router).iter().map(|counts| counts.suspicious).sum::<u64>();
+    wait_until("all forged connections are suspicious", || suspicious() == FORGED);
+    let after = view(&routed.router).rows;
+    assert_eq!((complete(), &after[0].gain, after.len()), (honest, &before[0].gain, before.len()), "{:?}", after[0]);
+    println!("before: {:?}\nafter: {:?}", before[0], after[0]);
+    let shown = String::from_utf8(routed.tandem(&["experiment"]).stdout).unwrap();
+    assert!(shown.contains(" suspicious"), "{shown}");
 }
