@@ -246,7 +246,7 @@ mod tests {
     fn no_payload_is_captured() {
         const LEAST_TCP: u32 = 20;
         assert!(captured(Family::V4) < 20 + LEAST_TCP && captured(Family::V6) < 40 + LEAST_TCP);
-        let experiment = Some(Experiment { share: "1 in 2".parse().unwrap(), key: 1 });
+        let experiment = Some(Experiment { share: "1 in 2".parse().unwrap(), keys: [1, 2, 3, 4] });
         let rules = Rules { experiment, listener: "[::]:5000".parse().unwrap(), policy: vec![], forward_policy: ForwardPolicy::Heed };
         let lines = rules.experiment();
         let logging: Vec<&String> = lines.iter().filter(|line| line.contains("log ")).collect();
