@@ -491,7 +491,7 @@ mod tests {
         "#);
         insta::assert_snapshot!(wrong(&RANDOM.replace("off = \"1s\"\n", "")), @r#"
         wrong.toml:18: cross[1].on: on and off go together: give both, or neither for a source that never pauses
-          18 | on = { law = "exponential", mean = "500ms…
+          18 | on = { law = "exponential", mean = "500m…
         "#);
         insta::assert_snapshot!(wrong(&RANDOM.replace("exponent = 1.5", "exponent = 1")), @r#"
         wrong.toml:13: flow[2].offers.off: the exponent of pareto is 1, and must be above 1: the mean is infinite otherwise
