@@ -39,7 +39,7 @@ use std::{
 use units::Span;
 
 /// The most bytes that are relayed in a turn, so that other streams are not delayed.
-const TURN_BYTES: usize = 2 << 20;
+const TURN_BYTES: u64 = 2 << 20;
 /// The longest call or answer, bytes.
 const LONGEST_CALL: u64 = 2048;
 /// After this many bytes a direction tunes its plain socket for bulk data.
@@ -480,10 +480,9 @@ impl BondedConnection {
             plain.pause_receive().map_err(|why| failed(&why))?;
             return Ok(false);
         }
-        let mut taken = 0;
+        let before = self.taken;
         while plain.readable && !self.ended && self.stream.wants() {
-            if taken >= TURN_BYTES {
-                self.taken += taken as u64;
+            if self.taken - before >= TURN_BYTES {
                 return Ok(true);
             }
             // Only a FIN reported before this read is known to follow the bytes read.
@@ -492,7 +491,7 @@ impl BondedConnection {
             match self.stream.take(&*plain) {
                 Ok(Taken::Ended) => self.ended = true,
                 Ok(Taken::Bytes { count, more }) => {
-                    taken += count;
+                    self.taken += count as u64;
                     plain.readable = more || hung_up || plain.urgent || plain.has_failed();
                 }
                 Err(Errno::INTR) => {}
@@ -504,7 +503,6 @@ impl BondedConnection {
                 self.stream.outbound.close();
             }
         }
-        self.taken += taken as u64;
         self.tune()?;
         Ok(false)
     }
@@ -513,23 +511,21 @@ impl BondedConnection {
     fn give(&mut self, now: Span) -> Result<bool, Ending> {
         let (role, state) = (self.role, self.state);
         let Some(plain) = self.plain.as_mut().filter(|_| state == BondedState::Relaying) else { return Ok(false) };
-        let mut given = 0;
+        let before = self.given;
         while plain.writable {
             if self.preface.is_empty() && self.stream.inbound.readable_bytes() == 0 {
                 break;
             }
-            if given >= TURN_BYTES {
-                self.given += given as u64;
+            if self.given - before >= TURN_BYTES {
                 return Ok(true);
             }
             match self.stream.give(now, &*plain, &mut self.preface) {
-                Ok(count) => given += count,
+                Ok(count) => self.given += count as u64,
                 Err(Errno::AGAIN) => plain.writable = false,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(plain_failed(role, state, &errno.into())),
             }
         }
-        self.given += given as u64;
         self.tune()?;
         Ok(false)
     }
