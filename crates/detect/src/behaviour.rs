@@ -89,6 +89,14 @@ pub enum CloseKind {
     Reset,
 }
 
+impl ConnectionBehaviour {
+    /// Removes what a capture without times does not show.
+    pub(crate) fn remove_times(&mut self) {
+        (self.sent_for_s, self.received_for_s, self.burstiness, self.delay_s) = (None, None, None, None);
+        (self.ending, self.series) = (None, None);
+    }
+}
+
 /// Summarises the behaviour. `plots` adds the series over time. `ends` holds both views and the
 /// offset between their clocks, s.
 pub(crate) fn character(

@@ -67,7 +67,7 @@ pub fn findings(sender: Option<&CaptureFile>, receiver: Option<&CaptureFile>, as
         let contents = (end == 1).then(|| ContentIndex::new(&capture.flows, &known));
         for (index, flow) in capture.flows.iter().enumerate().filter(|(index, _)| !known.contains(index)) {
             let again = contents.as_ref().and_then(|contents| from_cache(contents, index, until.is_some_and(|until| flow.first < until)));
-            found.push(single(end, EndpointView { flow, sender: flow.sender() }, other, again, asked));
+            found.push(single(end, EndpointView { flow, sender: flow.sender() }, (capture, other), again, asked));
         }
     }
     let is_alone = |finding: &ConnectionFinding| finding.sender.is_none() || finding.receiver.is_none();
@@ -91,7 +91,8 @@ fn both(one: &CaptureFile, two: &CaptureFile, pair: &ConnectionMatch, asked: &Fi
         matches!((here.at(), there.at()), (Some(1), Some(0) | None)) || (!delays && matches!((here.at(), there.at()), (None, Some(0))));
     let ends = EndpointPair::new(if swapped { [there, here] } else { [here, there] });
     let (mut evidence, mut clocks) = (Vec::new(), None);
-    for stream in [0, 1] {
+    let timed = one.is_timed() && two.is_timed();
+    for stream in [0, 1].into_iter().filter(|_| timed) {
         if let Some(within) = asked.known.synchronised_s {
             evidence.extend(ack_timing::synchronised(&ends, stream, within));
         }
@@ -101,7 +102,13 @@ fn both(one: &CaptureFile, two: &CaptureFile, pair: &ConnectionMatch, asked: &Fi
         }
         evidence.extend(ack_timing::delays_seen(&ends, stream));
     }
-    evidence.extend(asked.known.ack_delay_s.and_then(|delay| ack_timing::delayed_acks(ends.sender(), delay)));
+    if timed {
+        evidence.extend(asked.known.ack_delay_s.and_then(|delay| ack_timing::delayed_acks(ends.sender(), delay)));
+        evidence.extend(packet_comparison::handshake(ends.sender(), "sender"));
+        evidence.extend(packet_comparison::handshake(ends.receiver(), "receiver"));
+        evidence.extend(split_kind::first_byte(&ends, asked.known.synchronised_s));
+        evidence.extend(split_kind::late_call(&ends));
+    }
     evidence.extend(packet_comparison::acknowledgements(&ends));
     evidence.extend(packet_comparison::isn(&ends));
     evidence.extend(packet_comparison::options(&ends));
@@ -111,10 +118,6 @@ fn both(one: &CaptureFile, two: &CaptureFile, pair: &ConnectionMatch, asked: &Fi
     evidence.extend(packet_comparison::segments(&ends));
     evidence.extend(packet_comparison::addresses(&ends));
     evidence.extend(packet_comparison::payload(&ends));
-    evidence.extend(packet_comparison::handshake(ends.sender(), "sender"));
-    evidence.extend(packet_comparison::handshake(ends.receiver(), "receiver"));
-    evidence.extend(split_kind::first_byte(&ends, asked.known.synchronised_s));
-    evidence.extend(split_kind::late_call(&ends));
     evidence.extend(split_kind::window(ends.sender(), Some(ends.receiver())));
     let (verdict, mut reason) = weigh(&mut evidence);
     if verdict == SplitVerdict::EndToEnd {
@@ -131,7 +134,10 @@ fn both(one: &CaptureFile, two: &CaptureFile, pair: &ConnectionMatch, asked: &Fi
     // Synchronised clocks have an offset of zero.
     let known = asked.known.synchronised_s.map(|_| 0.0);
     let offset = known.or(clocks.map(|clocks| clocks.offset_s)).or_else(|| clock_offset::offset(&ends).map(|offset| offset.seconds));
-    let character = behaviour::character(Some(ends.sender()), Some(ends.receiver()), Some((&ends, offset)), asked.series);
+    let mut character = behaviour::character(Some(ends.sender()), Some(ends.receiver()), Some((&ends, offset)), asked.series);
+    if !timed {
+        character.remove_times();
+    }
     ConnectionFinding {
         sender: Some(pairing::names(ends.sender().flow, ends.sender().sender)),
         receiver: Some(pairing::names(ends.receiver().flow, ends.receiver().sender)),
@@ -164,18 +170,23 @@ fn from_cache(contents: &ContentIndex<'_>, index: usize, ran_on: bool) -> Option
 fn single(
     end: usize,
     view: EndpointView<'_>,
-    other: Option<&CaptureFile>,
+    (own, other): (&CaptureFile, Option<&CaptureFile>),
     again: Option<Evidence>,
     asked: &FindingOptions,
 ) -> ConnectionFinding {
     let mut evidence = Vec::new();
+    let timed = own.is_timed() && other.is_none_or(CaptureFile::is_timed);
     let at_sender = view.at().map_or(end == 0, |stream| stream == 0);
-    if at_sender {
+    if at_sender && timed {
         evidence.extend(asked.known.ack_delay_s.and_then(|delay| ack_timing::delayed_acks(&view, delay)));
+    }
+    if at_sender {
         evidence.extend(split_kind::window(&view, None));
     }
-    evidence.extend(packet_comparison::handshake(&view, ["sender", "receiver"][end]));
-    if let Some(other) = other {
+    if timed {
+        evidence.extend(packet_comparison::handshake(&view, ["sender", "receiver"][end]));
+    }
+    if let Some(other) = other.filter(|_| timed) {
         evidence.extend(tunnelled(&view, other));
     }
     evidence.extend(again);
@@ -189,17 +200,11 @@ fn single(
     let names = Some(pairing::names(view.flow, view.sender));
     let (sender, receiver) = if end == 0 { (names, None) } else { (None, names) };
     let (as_sender, as_receiver) = if at_sender { (Some(&view), None) } else { (None, Some(&view)) };
-    ConnectionFinding {
-        sender,
-        receiver,
-        matched_by: None,
-        bytes: view.flow.bytes(),
-        verdict,
-        reason,
-        evidence,
-        clocks: None,
-        character: behaviour::character(as_sender, as_receiver, None, asked.series),
+    let mut character = behaviour::character(as_sender, as_receiver, None, asked.series);
+    if !timed {
+        character.remove_times();
     }
+    ConnectionFinding { sender, receiver, matched_by: None, bytes: view.flow.bytes(), verdict, reason, evidence, clocks: None, character }
 }
 
 /// Looks for a UDP stream in the other trace that carries about as much as this connection does

@@ -1,5 +1,5 @@
 //! Reads the frames of a capture file as a stream, in bounded memory. Supports pcap (micro- or
-//! nanoseconds, either byte order) and pcapng.
+//! nanoseconds, either byte order) and pcapng with all its kinds of packets.
 
 use pcap_parser::{Block, InterfaceDescriptionBlock, OptionCode, PcapBlockOwned, PcapError, create_reader, traits::PcapNGPacketBlock as _};
 use std::{
@@ -21,6 +21,8 @@ const LATEST: i64 = 4_600_000_000_000_000_000;
 
 /// Magic number of pcapng.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+/// Type of the obsolete Packet Block.
+const OBSOLETE_PACKET: u32 = 2;
 /// Type of an Interface Description Block, as read in a little-endian section.
 const LITTLE_ENDIAN_INTERFACE: u32 = 1;
 
@@ -37,12 +39,46 @@ pub enum LinkType {
     Cooked2,
     /// A four-byte protocol family (BSD loopback).
     Loopback,
+    /// PPP.
+    Ppp,
+    /// PPP with a byte for the direction before it.
+    PppDirected,
+    /// PPP of pppd, with the direction in place of the address.
+    PppPppd,
+    /// PPP or Cisco HDLC on a serial line.
+    PppHdlc,
+    /// A PPPoE session without Ethernet.
+    PppEther,
+    /// Cisco HDLC.
+    CiscoHdlc,
+    /// Frame Relay.
+    FrameRelay,
+    /// MPLS without a link layer.
+    Mpls,
+    /// Packets that a firewall rule logged (Linux NFLOG).
+    Nflog,
+    /// Packets that OpenBSD's IPsec decrypted.
+    Enc,
+    /// 802.11.
+    Wifi,
+    /// 802.11 after a radiotap header.
+    Radiotap,
+    /// 802.11 after a Prism or an AVS header.
+    Prism,
+    /// 802.11 after an AVS header.
+    Avs,
+    /// Per-packet information, then another link layer.
+    Ppi,
     /// The number of an unsupported type.
     Unknown(i32),
 }
 
 impl LinkType {
-    fn of(number: i32) -> Self {
+    /// Link types for messages, the common ones.
+    pub(crate) const SUPPORTED: &'static str =
+        "Ethernet, raw IP, Linux cooked, loopback, PPP, Cisco HDLC, Frame Relay, MPLS, NFLOG and 802.11";
+
+    pub(crate) fn of(number: i32) -> Self {
         match number {
             1 => LinkType::Ethernet,
             // Some systems write 12 or 14 for 101.
@@ -50,6 +86,21 @@ impl LinkType {
             113 => LinkType::Cooked,
             276 => LinkType::Cooked2,
             0 | 108 => LinkType::Loopback,
+            9 => LinkType::Ppp,
+            50 => LinkType::PppHdlc,
+            51 => LinkType::PppEther,
+            104 => LinkType::CiscoHdlc,
+            105 => LinkType::Wifi,
+            107 => LinkType::FrameRelay,
+            109 => LinkType::Enc,
+            119 => LinkType::Prism,
+            127 => LinkType::Radiotap,
+            163 => LinkType::Avs,
+            166 => LinkType::PppPppd,
+            192 => LinkType::Ppi,
+            204 => LinkType::PppDirected,
+            219 => LinkType::Mpls,
+            239 => LinkType::Nflog,
             other => LinkType::Unknown(other),
         }
     }
@@ -58,8 +109,12 @@ impl LinkType {
 /// A captured frame.
 #[derive(Debug, Clone, Copy)]
 pub struct CapturedFrame<'a> {
-    /// Time of capture, ns since 1970.
+    /// Time of capture, ns since 1970. If it is not `timed`, the time of the frame before it.
     pub at: i64,
+    /// Whether the file has the time of this frame.
+    pub timed: bool,
+    /// Number of the interface in a pcapng section; 0 otherwise.
+    pub interface: u32,
     /// Link-layer header type.
     pub link: LinkType,
     /// Content as captured, possibly truncated.
@@ -68,11 +123,20 @@ pub struct CapturedFrame<'a> {
     pub length: usize,
 }
 
+impl<'a> CapturedFrame<'a> {
+    /// A timed frame that begins with its IP header.
+    pub fn ip(at: i64, bytes: &'a [u8], length: usize) -> Self {
+        CapturedFrame { at, timed: true, interface: 0, link: LinkType::Ip, bytes, length }
+    }
+}
+
 /// How the file ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TraceEnd {
     /// Offset of the last record, if the file ends within it, bytes.
     pub cut_at: Option<u64>,
+    /// Number of packets whose interface the file does not describe. They cannot be read.
+    pub orphans: u64,
 }
 
 /// Why a trace could not be read.
@@ -145,6 +209,8 @@ impl<R: Read> Read for FullReads<R> {
 #[derive(Debug, Clone, Copy)]
 struct PcapInterface {
     link: LinkType,
+    /// Largest part of a packet that was captured, bytes.
+    snap_length: usize,
     /// Timestamp units per second, and the offset to add, s.
     per_second: u128,
     offset_s: i64,
@@ -159,7 +225,13 @@ impl PcapInterface {
             let bytes: [u8; 8] = option.value().get(..8)?.try_into().ok()?;
             Some(if block.block_type != LITTLE_ENDIAN_INTERFACE { i64::from_be_bytes(bytes) } else { i64::from_le_bytes(bytes) })
         });
-        PcapInterface { link: LinkType::of(block.linktype.0), per_second: per_second.unwrap_or(1_000_000), offset_s: offset.unwrap_or(0) }
+        let snap_length = if block.snaplen == 0 { usize::MAX } else { block.snaplen as usize };
+        PcapInterface {
+            link: LinkType::of(block.linktype.0),
+            snap_length,
+            per_second: per_second.unwrap_or(1_000_000),
+            offset_s: offset.unwrap_or(0),
+        }
     }
 
     fn time(&self, high: u32, low: u32) -> i64 {
@@ -175,6 +247,12 @@ impl PcapInterface {
 struct TraceHeaders {
     legacy: Option<(LinkType, bool)>,
     interfaces: Vec<PcapInterface>,
+    /// Byte order of the pcapng section.
+    big_endian: bool,
+    /// Time of the last packet that had one.
+    last: i64,
+    /// Packets of interfaces that are not described.
+    orphans: u64,
 }
 
 impl TraceHeaders {
@@ -191,10 +269,11 @@ impl TraceHeaders {
                 let part = i64::from(record.ts_usec) * if nanos { 1 } else { 1000 };
                 let at = (i64::from(record.ts_sec) * 1_000_000_000 + part).min(LATEST);
                 let bytes = &record.data[..(record.caplen as usize).min(record.data.len())];
-                Some(CapturedFrame { at, link, bytes, length: record.origlen as usize })
+                Some(CapturedFrame { at, timed: true, interface: 0, link, bytes, length: record.origlen as usize })
             }
-            PcapBlockOwned::NG(Block::SectionHeader(_)) => {
+            PcapBlockOwned::NG(Block::SectionHeader(block)) => {
                 self.interfaces.clear();
+                self.big_endian = block.big_endian();
                 None
             }
             PcapBlockOwned::NG(Block::InterfaceDescription(block)) => {
@@ -204,13 +283,42 @@ impl TraceHeaders {
                 None
             }
             PcapBlockOwned::NG(Block::EnhancedPacket(block)) => {
-                let interface = self.interfaces.get(block.if_id as usize)?;
-                let at = interface.time(block.ts_high, block.ts_low);
-                Some(CapturedFrame { at, link: interface.link, bytes: block.packet_data(), length: block.origlen as usize })
+                self.packet(block.if_id, Some((block.ts_high, block.ts_low)), block.packet_data(), block.origlen)
             }
-            // Simple Packet Blocks have no timestamp and are skipped.
+            PcapBlockOwned::NG(Block::SimplePacket(block)) => {
+                // It belongs to the first interface, whose snapshot length the padding follows.
+                let kept = self.interfaces.first().map_or(0, |interface| interface.snap_length).min(block.packet_data().len());
+                self.packet(0, None, &block.packet_data()[..kept], block.origlen)
+            }
+            PcapBlockOwned::NG(Block::Unknown(block)) => {
+                let kind = if self.big_endian { block.block_type.swap_bytes() } else { block.block_type };
+                if kind == OBSOLETE_PACKET { self.obsolete_packet(block.data) } else { None }
+            }
             PcapBlockOwned::NG(_) => None,
         }
+    }
+
+    /// A packet of a pcapng section. `time` is in the units of the interface.
+    fn packet<'a>(&mut self, interface: u32, time: Option<(u32, u32)>, bytes: &'a [u8], length: u32) -> Option<CapturedFrame<'a>> {
+        let Some(known) = self.interfaces.get(interface as usize) else {
+            self.orphans += 1;
+            return None;
+        };
+        self.last = time.map_or(self.last, |(high, low)| known.time(high, low));
+        Some(CapturedFrame { at: self.last, timed: time.is_some(), interface, link: known.link, bytes, length: length as usize })
+    }
+
+    /// The obsolete Packet Block (pcapng, appendix A), which pcap-parser does not parse: interface
+    /// and number of drops, time, captured and original length, packet.
+    fn obsolete_packet<'a>(&mut self, data: &'a [u8]) -> Option<CapturedFrame<'a>> {
+        let (header, packet) = data.split_at_checked(20)?;
+        let word = |at: usize| {
+            let bytes = [header[at], header[at + 1], header[at + 2], header[at + 3]];
+            if self.big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
+        };
+        let interface = if self.big_endian { word(0) >> 16 } else { word(0) & 0xffff };
+        let kept = (word(12) as usize).min(packet.len());
+        self.packet(interface, Some((word(4), word(8))), &packet[..kept], word(16))
     }
 }
 
@@ -250,8 +358,8 @@ pub fn frames_of(source: impl Read + Send, path: &Path, mut each: impl FnMut(Cap
                 offset += size as u64;
                 reader.consume(size);
             }
-            Err(PcapError::Eof) => return Ok(TraceEnd::default()),
-            Err(PcapError::UnexpectedEof) => return Ok(TraceEnd { cut_at: Some(offset) }),
+            Err(PcapError::Eof) => return Ok(TraceEnd { cut_at: None, orphans: headers.orphans }),
+            Err(PcapError::UnexpectedEof) => return Ok(TraceEnd { cut_at: Some(offset), orphans: headers.orphans }),
             Err(PcapError::Incomplete(_)) => {
                 let had = reader.data().len();
                 let refilled = reader.refill().is_ok();

@@ -1,6 +1,8 @@
 //! One connection as one capture recorded it: both directions, in bounded memory.
 
 use crate::{
+    copies::RecentSegments,
+    layer::be16,
     packet::{self, ACK, FIN, RST, SYN, TcpSegment},
     progress::ProgressCurve,
     series::BinnedSeries,
@@ -12,6 +14,10 @@ use std::net::SocketAddr;
 /// A sequence number farther than this from the current position belongs to another connection,
 /// bytes (RFC 7323 §2.3: no window exceeds 2^30).
 const FARTHEST: i64 = 1 << 30;
+/// Within this distance a number of another network belongs to the same connection, bytes. A
+/// stranger's number is within it with a probability of 0.8 %, both numbers of a segment are with
+/// one of 0.006 %.
+const NEAR: u32 = 1 << 24;
 
 /// A SYN as recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +50,7 @@ impl SynSegment {
             order += if order.is_empty() { "" } else { " " };
             order += &if name.is_empty() { format!("option-{kind}") } else { name.into() };
             match kind {
-                2 => mss = packet::be16(value, 0),
+                2 => mss = be16(value, 0),
                 // RFC 7323 §2.3: a scale above 14 counts as 14.
                 3 => scale = value.first().map(|scale| (*scale).min(14)),
                 _ => {}
@@ -102,6 +108,7 @@ pub(crate) struct TracedStream {
     pub(crate) end: Option<i64>,
     pub(crate) reset: Option<i64>,
     pub(crate) series: BinnedSeries,
+    recent: RecentSegments,
 }
 
 impl TracedStream {
@@ -115,6 +122,12 @@ impl TracedStream {
         let base = *self.base.get_or_insert(number);
         let ahead = number.wrapping_sub(base.wrapping_add(self.top as u32)) as i32;
         (i64::from(ahead).abs() <= FARTHEST).then_some(self.top + i64::from(ahead))
+    }
+
+    /// Whether a sequence number is near the current position. `None` if that is not known.
+    fn is_near(&self, number: u32) -> Option<bool> {
+        let apart = number.wrapping_sub(self.base?.wrapping_add(self.top as u32)) as i32;
+        Some(apart.unsigned_abs() <= NEAR)
     }
 
     /// Sequence number of byte 0.
@@ -150,8 +163,28 @@ impl TracedConnection {
         begins && known.is_none_or(|isn| isn != segment.seq) && (known.is_some() || carried)
     }
 
-    /// Records a segment that `side` sent. A progress curve keeps at most `room` steps.
-    pub(crate) fn note(&mut self, at: i64, side: usize, segment: &TcpSegment<'_>, room: usize) {
+    /// Whether a segment that `side` sent in another network belongs to this connection: it is there
+    /// with and without a tunnel, or each direction has a tunnel of its own. If the sequence numbers
+    /// are those of another connection, two networks use the same addresses.
+    pub(crate) fn is_continued_by(&self, side: usize, segment: &TcpSegment<'_>) -> bool {
+        let (mine, other) = (&self.halves[side], &self.halves[1 - side]);
+        if let (true, Some(syn)) = (segment.has(SYN), mine.syn.as_deref()) {
+            return syn.isn == segment.seq;
+        }
+        let acknowledges = if segment.has(ACK) { other.is_near(segment.ack) } else { None };
+        match (mine.is_near(segment.seq.wrapping_add(u32::from(segment.has(SYN)))), acknowledges) {
+            (None, None) => false,
+            (one, two) => one.unwrap_or(true) && two.unwrap_or(true),
+        }
+    }
+
+    /// Records a segment that `side` sent. A progress curve keeps at most `room` steps. Returns
+    /// whether it is a copy of one that was recorded: then it is left out.
+    pub(crate) fn note(&mut self, at: i64, side: usize, segment: &TcpSegment<'_>, room: usize) -> bool {
+        let stamps = segment.timestamps();
+        if self.halves[side].recent.is_copy(segment, stamps) {
+            return true;
+        }
         self.first = self.first.min(at);
         self.last = self.last.max(at);
         if segment.has(SYN) {
@@ -165,12 +198,11 @@ impl TracedConnection {
         let acknowledged = if segment.has(ACK) { other.place(segment.ack) } else { None };
         let (Some(begin), false) = (mine.place(number), segment.has(ACK) && acknowledged.is_none()) else {
             self.odd += 1;
-            return;
+            return false;
         };
         mine.packets += 1;
         mine.last = Some(at);
         mine.ttl = Some(mine.ttl.map_or((segment.ttl, segment.ttl), |(low, high)| (low.min(segment.ttl), high.max(segment.ttl))));
-        let stamps = segment.timestamps();
         if let Some((value, _)) = stamps {
             mine.clock.get_or_insert(TimestampSpan { first: (at, value), last: (at, value) }).last = (at, value);
         }
@@ -203,6 +235,7 @@ impl TracedConnection {
             mine.windows.note(window);
             mine.series.note(at, u64::from(segment.length), window);
         }
+        false
     }
 
     fn note_syn(&mut self, at: i64, side: usize, segment: &TcpSegment<'_>) {

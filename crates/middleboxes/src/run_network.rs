@@ -151,10 +151,13 @@ impl RunNetwork {
     /// what is for the server. Returns its interface on the middle host.
     pub(crate) fn add_tunnel(&self) -> Result<&'static str> {
         const TUNNEL: &str = "tunnel";
+        // Not the port of VXLAN: the detector would read TCP inside it, and this tunnel stands for
+        // one of an operator's own.
+        const PORT: u16 = 7789;
         let (client, middle, server) = (end_address(1 - self.server_end()), self.middle_address(), end_address(self.server_end()));
         let device = |local: IpAddr, remote: IpAddr, own: &str| {
             vec![
-                format!("link add {TUNNEL} type vxlan id 7 local {local} remote {remote} dstport 4789"),
+                format!("link add {TUNNEL} type vxlan id 7 local {local} remote {remote} dstport {PORT}"),
                 format!("addr add {own}/24 dev {TUNNEL}"),
                 format!("link set {TUNNEL} up mtu 1400"),
             ]

@@ -4,7 +4,7 @@
 use crate::{clock::now, port_filter::port_filter, sys};
 use detect::{
     TraceError, packet,
-    trace::{self, CapturedFrame, LinkType},
+    trace::{self, CapturedFrame},
 };
 use pcap_file::{
     DataLink, Endianness, TsResolution,
@@ -110,7 +110,7 @@ fn headers_only(packet: &[u8]) -> &[u8] {
 /// The packets of the given connections.
 pub(crate) fn packets_of(packets: &[CapturedPacket], connections: &[[SocketAddr; 2]]) -> Vec<CapturedPacket> {
     let of = |packet: &&CapturedPacket| {
-        let frame = CapturedFrame { at: packet.at, link: LinkType::Ip, bytes: &packet.bytes, length: packet.whole };
+        let frame = CapturedFrame::ip(packet.at, &packet.bytes, packet.whole);
         let packet::Dissected::Tcp(segment) = packet::dissect(&frame) else { return false };
         let ends = [segment.from, segment.to];
         connections.iter().any(|known| *known == ends || *known == [ends[1], ends[0]])

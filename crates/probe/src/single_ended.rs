@@ -11,7 +11,7 @@ use crate::{
 use detect::{
     SplitVerdict,
     packet::{self, ACK, Dissected, RST, SYN},
-    trace::{CapturedFrame, LinkType},
+    trace::CapturedFrame,
     weigh,
 };
 use std::{
@@ -167,7 +167,7 @@ fn ttls_short_of_host(way: &NetworkPath, short: &[SynProbe]) -> Vec<u8> {
 /// TTL of the SYN-ACK or reset from this address.
 fn answer_ttl(packets: &[CapturedPacket], from: SocketAddr) -> Option<u8> {
     packets.iter().find_map(|packet| {
-        let frame = CapturedFrame { at: packet.at, link: LinkType::Ip, bytes: &packet.bytes, length: packet.whole };
+        let frame = CapturedFrame::ip(packet.at, &packet.bytes, packet.whole);
         match packet::dissect(&frame) {
             Dissected::Tcp(segment) if segment.from == from && segment.has(ACK) && (segment.has(SYN) || segment.has(RST)) => {
                 Some(segment.ttl)

@@ -102,7 +102,11 @@ impl TraceCommand {
         // A closed pipe (`| head`) is not an error.
         let _ = std::io::stdout().write_all(text.as_bytes());
         match found.first() {
-            None => Err(CommandError::CannotTell("the traces have no TCP connection".into())),
+            None => {
+                let what = |capture: &CaptureFile| format!("{}: {}", capture.path().display(), capture.without_tcp());
+                let all: Vec<String> = sender.iter().chain(&receiver).map(what).collect();
+                Err(CommandError::CannotTell(format!("the traces have no TCP connection: {}", all.join("; "))))
+            }
             Some(first) if first.verdict == SplitVerdict::CannotTell => {
                 Err(CommandError::CannotTell(format!("cannot tell whether {} is split: {}", name(first), first.reason)))
             }
@@ -137,15 +141,31 @@ fn json(found: &[ConnectionFinding]) -> String {
 /// Returns remarks on the parts of a capture that were left out.
 fn remarks(tally: &CaptureTally) -> Vec<String> {
     let some = |count: u64, what: String| (count > 0).then_some(what);
+    let unreadable = |(obstacle, count): (&detect::Obstacle, &u64)| {
+        format!("{count} of {} frames are {}, which cannot be read: {}", tally.frames, obstacle.name(), obstacle.cure())
+    };
     [
         tally.cut_at.map(|at| format!("ends within a record, at byte {at}: everything before it was read")),
         some(tally.short, format!("{} of {} frames are too short to show the headers: they were left out", tally.short, tally.frames)),
         some(tally.fragments, format!("{} fragments of IP packets were left out", tally.fragments)),
         tally.unknown_link.map(|(number, count)| format!("{count} frames of the unsupported link type {number} were left out")),
+        some(tally.orphans, format!("{} packets belong to interfaces that the file does not describe: they were left out", tally.orphans)),
+        some(
+            tally.untimed,
+            format!(
+                "{} of {} frames have no time (Simple Packet Blocks): all that depends on times was left out (take the capture with tcpdump or dumpcap)",
+                tally.untimed, tally.frames
+            ),
+        ),
+        some(
+            tally.copies,
+            format!("{} of {} TCP segments are there more than once, from several interfaces or tunnels: one of each was used", tally.copies, tally.segments),
+        ),
         some(tally.forgotten, format!("has too many connections: the {} smallest were left out", tally.forgotten)),
     ]
     .into_iter()
     .flatten()
+    .chain(tally.unreadable.iter().map(unreadable))
     .collect()
 }
 

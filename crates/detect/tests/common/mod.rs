@@ -1,6 +1,7 @@
 //! Generates traces: a transfer over a path, captured at both ends, as one connection or split.
 #![allow(dead_code, unused_imports)]
 
+pub(crate) mod encapsulation;
 mod writer;
 
 pub(crate) use writer::{ACK, FIN, Linked, PSH, RST, Record, SYN, Segment, datagram, frame, pcap};

@@ -63,6 +63,68 @@ fn every_format_tells_the_same() {
     }
 }
 
+/// A pcapng file, with frames in blocks of this type.
+fn blocks(records: &[Record], big_endian: bool, kind: u32, interface: u32) -> Vec<u8> {
+    let word = |value: u32| if big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
+    let halves =
+        |one: u16, two: u16| if big_endian { [one.to_be_bytes(), two.to_be_bytes()] } else { [one.to_le_bytes(), two.to_le_bytes()] };
+    let block = |kind: u32, body: &[u8]| {
+        let padded = [body, &vec![0; body.len().next_multiple_of(4) - body.len()]].concat();
+        let length = word(12 + padded.len() as u32);
+        [&word(kind)[..], &length, &padded, &length].concat()
+    };
+    let mut file = block(0x0a0d_0d0a, &[&word(0x1a2b_3c4d)[..], halves(1, 0).as_flattened(), &[0xff; 8]].concat());
+    // Raw IP, 200 bytes of each packet, in units of a nanosecond.
+    let resolution = [halves(9, 1).as_flattened(), &[9, 0, 0, 0], &[0; 4]].concat();
+    file.extend(block(1, &[halves(101, 0).as_flattened(), &word(200), &resolution].concat()));
+    for record in records {
+        let kept = &record.bytes[..record.bytes.len().min(200)];
+        let time = [word((record.at >> 32) as u32), word(record.at as u32)].concat();
+        let lengths = [word(kept.len() as u32), word(record.bytes.len() as u32)];
+        file.extend(match kind {
+            2 => block(2, &[halves(interface as u16, 0xffff).as_flattened(), &time, lengths.as_flattened(), kept].concat()),
+            3 => block(3, &[&lengths[1][..], kept].concat()),
+            _ => block(6, &[&word(interface)[..], &time, lengths.as_flattened(), kept].concat()),
+        });
+    }
+    file
+}
+
+#[test]
+fn obsolete_and_simple_packet_blocks_are_read() {
+    for middle in [None, Some(common::Middle::default())] {
+        let transfer = Transfer { links: [Linked::Raw; 2], middle, ..Transfer::default() };
+        let records = transfer.records();
+        let judged = |kind: u32, big_endian: bool| {
+            let files = [0, 1].map(|end| read(&blocks(&records[end], big_endian, kind, 0)));
+            assert_eq!(files[0].tally().segments, records[0].len() as u64);
+            assert_eq!(files[0].tally().untimed, if kind == 3 { records[0].len() as u64 } else { 0 });
+            findings(Some(&files[0]), Some(&files[1]), &FindingOptions::default()).remove(0)
+        };
+        let expected = judged(6, false);
+        for big_endian in [false, true] {
+            assert_eq!(judged(2, big_endian), expected, "{big_endian}");
+            // Without times only what packets contain can be compared.
+            let untimed = judged(3, big_endian);
+            assert_eq!((untimed.verdict, untimed.bytes), (expected.verdict, expected.bytes), "{}", common::told(&untimed));
+            assert!(untimed.clocks.is_none() && untimed.character.sent_for_s.is_none() && untimed.character.delay_s.is_none());
+            let of_time = [detect::Method::FixedOffset, detect::Method::DelayedAcks, detect::Method::Handshake, detect::Method::FirstByte];
+            assert!(untimed.evidence.iter().all(|piece| !of_time.contains(&piece.method)), "{}", common::told(&untimed));
+        }
+    }
+}
+
+#[test]
+fn packets_of_interfaces_that_are_not_described_are_counted() {
+    let records = Transfer { links: [Linked::Raw; 2], bytes: 10_000, ..Transfer::default() }.records();
+    for kind in [2, 6] {
+        let said = error(&blocks(&records[0], false, kind, 82));
+        assert!(said.contains(&format!("{} packets belong to interfaces", records[0].len())) && said.contains("mergecap"), "{said}");
+        let mixed = [blocks(&records[0], false, kind, 0), blocks(&records[0], false, kind, 82)].concat();
+        assert_eq!((read(&mixed).tally().orphans, read(&mixed).tally().frames), (records[0].len() as u64, records[0].len() as u64));
+    }
+}
+
 #[test]
 fn a_file_that_ends_within_a_record_is_read_up_to_there() {
     let [whole, _] = Transfer::default().files();
@@ -81,7 +143,11 @@ fn what_is_wrong_is_said_with_its_cure() {
     assert!(error(&pcap(&[], 1, 65535, false)).contains("no frame was captured"));
     let strange = [Record { at: 1, bytes: vec![0; 60] }];
     assert!(error(&pcap(&strange, 147, 65535, false)).contains("link type 147"));
-    assert!(error(&pcap(&strange, 1, 65535, false)).contains("1 frames 0 are too short"), "{}", error(&pcap(&strange, 1, 65535, false)));
+    assert!(
+        error(&pcap(&strange, 1, 65535, false)).contains("of 1 frames 1 are of other protocols"),
+        "{}",
+        error(&pcap(&strange, 1, 65535, false))
+    );
     // An impossible record length in the middle of a large file.
     let [mut whole, _] = Transfer { bytes: 40_000_000, ..Transfer::default() }.files();
     let cut = read(&whole[..100_000]).tally().cut_at.unwrap() as usize;

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod encapsulations;
 mod evidence;
 mod formats;
 mod verdicts;

@@ -3,7 +3,7 @@
 #[path = "../../../detect/tests/common/mod.rs"]
 mod made;
 
-use made::{Middle, Transfer};
+use made::{Linked, Middle, Record, Transfer, encapsulation as wrap, pcap};
 use std::{
     fs,
     path::PathBuf,
@@ -90,4 +90,44 @@ fn unreadable_traces_are_named() {
     let (status, _, complaint) = detect(&["--sender", "/nonexistent.pcap"]);
     assert_eq!(status, Some(2));
     assert!(complaint.contains("could not read the trace /nonexistent.pcap: No such file"), "{complaint}");
+}
+
+#[test]
+fn a_capture_without_tcp_says_what_it_has_and_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("only.pcap");
+    for (link, frame, expected) in wrap::unreadable() {
+        fs::write(&path, pcap(&[Record { at: 1, bytes: frame }], link, 65535, true)).unwrap();
+        let (status, _, complaint) = detect(&["--sender", path.to_str().unwrap()]);
+        assert!(matches!(status, Some(2 | 3)), "{status:?}");
+        for part in ["only.pcap", expected[0], expected[1]] {
+            assert!(complaint.contains(part), "{part} is not in: {complaint}");
+        }
+    }
+}
+
+#[test]
+fn remarks_name_what_was_left_out_or_used_once() {
+    let transfer = Transfer { links: [Linked::Raw; 2], bytes: 100_000, ..Transfer::default() };
+    let [here, there] = transfer.records();
+    let mut both: Vec<Record> = Vec::new();
+    for record in &here {
+        for interface in [1, 2] {
+            both.push(Record { at: record.at, bytes: wrap::on_interface(interface, 0x0800, &record.bytes) });
+        }
+    }
+    both.push(Record { at: here[0].at, bytes: wrap::on_interface(1, 0x0800, &wrap::ip4(50, &[9; 60])) });
+    let directory = tempfile::tempdir().unwrap();
+    let files = [("sender.pcap", pcap(&both, 276, 65535, true)), ("receiver.pcap", pcap(&there, 101, 65535, true))];
+    let [sender, receiver] = files.map(|(name, file)| {
+        let path = directory.path().join(name);
+        fs::write(&path, file).unwrap();
+        path
+    });
+    let (status, said, complaint) = detect(&["--sender", sender.to_str().unwrap(), "--receiver", receiver.to_str().unwrap()]);
+    assert_eq!(status, Some(0), "{said}{complaint}");
+    let [twice, count] = [2 * here.len(), here.len()];
+    for part in [format!("{count} of {twice} TCP segments are there more than once"), format!("1 of {} frames are IPsec ESP", both.len())] {
+        assert!(complaint.contains(&part), "{part} is not in: {complaint}");
+    }
 }
