@@ -108,7 +108,8 @@ impl TraceCommand {
                 Err(CommandError::CannotTell(format!("the traces have no TCP connection: {}", all.join("; "))))
             }
             Some(first) if first.verdict == SplitVerdict::CannotTell => {
-                Err(CommandError::CannotTell(format!("cannot tell whether {} is split: {}", name(first), first.reason)))
+                // The reason is in the table, and in the JSON.
+                Err(CommandError::CannotTell(format!("cannot tell whether {} is split: the output has the reason", name(first))))
             }
             Some(_) => Ok(()),
         }
