@@ -71,7 +71,7 @@ pub fn weigh(evidence: &mut [Evidence]) -> (SplitVerdict, String) {
         (true, true) => {
             let looked: BTreeSet<Method> = evidence.iter().map(|piece| piece.method).collect();
             let why = match looked.len() {
-                0 => "the traces show nothing to compare".to_string(),
+                0 => "there is nothing to compare".to_string(),
                 _ if !perhaps_split.is_empty() => format!("this alone is not enough: {}", because(&perhaps_split)),
                 count => format!("all {count} applicable methods are neutral"),
             };

@@ -60,6 +60,16 @@ impl PortProbe {
         self.short.iter().filter(|seen| seen.answer == answer).filter_map(|seen| seen.ttl).min()
     }
 
+    /// Smallest TTL at which a SYN was answered by the host or on its behalf.
+    pub(crate) fn nearest_answer(&self) -> Option<u8> {
+        [SynOutcome::Accepted, SynOutcome::Refused].into_iter().filter_map(|answer| self.nearest(answer)).min()
+    }
+
+    /// Whether every SYN with this TTL had this answer.
+    fn always(&self, ttl: u8, answer: SynOutcome) -> bool {
+        self.short.iter().filter(|seen| seen.ttl == Some(ttl)).all(|seen| seen.answer == answer)
+    }
+
     /// The probe with the smallest TTL whose data were acknowledged.
     fn data_nearest(&self) -> Option<DataProbe> {
         self.data.iter().filter(|seen| seen.acked_s.is_some()).min_by_key(|seen| seen.ttl).copied()
@@ -94,7 +104,7 @@ fn address_text(from: Option<IpAddr>) -> String {
 pub(crate) fn evidence(port: &PortProbe, way: &NetworkPath, elsewhere: &[PortProbe]) -> Vec<Evidence> {
     let mut found = Vec::new();
     if port.answer() == SynOutcome::Accepted {
-        found.extend(short_data(port, way));
+        found.extend(short_data(port, way, elsewhere));
         found.extend(short_syn(port, way));
         found.extend(port_dependence(port, way, elsewhere));
         found.extend(connect_time(port, way, elsewhere));
@@ -111,15 +121,26 @@ pub(crate) fn evidence(port: &PortProbe, way: &NetworkPath, elsewhere: &[PortPro
     found
 }
 
+/// The fewest hops from which ports refuse where no service is expected, and the number of one such
+/// port. `None` unless two of them do. All answers of the other ports come from at least as far.
+pub(crate) fn refused_from(elsewhere: &[PortProbe]) -> Option<(u8, u16)> {
+    let refused = |other: &PortProbe| Some((other.nearest(SynOutcome::Refused)?, other.port));
+    if elsewhere.iter().filter_map(refused).count() < 2 || elsewhere.iter().any(|other| other.answer() == SynOutcome::Accepted) {
+        return None;
+    }
+    elsewhere.iter().filter_map(refused).min()
+}
+
 /// Where the split is, if there is one.
-pub(crate) fn place(port: &PortProbe, way: &NetworkPath) -> Option<SplitLocation> {
+pub(crate) fn place(port: &PortProbe, way: &NetworkPath, elsewhere: &[PortProbe]) -> Option<SplitLocation> {
     let hop = port.data_nearest().map(|seen| seen.ttl).or(port.nearest(SynOutcome::Accepted))?;
-    let before_host = way.reached.map_or_else(|| way.beyond().is_some_and(|(beyond, _)| hop <= beyond), |reached| hop < reached);
+    let unreached = || way.beyond().is_some_and(|(beyond, _)| hop <= beyond) || refused_from(elsewhere).is_some_and(|(far, _)| hop < far);
+    let before_host = way.reached.map_or_else(unreached, |reached| hop < reached);
     before_host.then(|| SplitLocation { hop, address: way.at(hop) })
 }
 
 /// Data whose TTL is too small to reach the host.
-fn short_data(port: &PortProbe, way: &NetworkPath) -> Option<Evidence> {
+fn short_data(port: &PortProbe, way: &NetworkPath, elsewhere: &[PortProbe]) -> Option<Evidence> {
     let of = |says, strength, far: u8, text| Some(Evidence::new(Method::ShortData, says, strength, (f64::from(far), "hops"), text));
     let beyond = way.beyond();
     if let (Some(seen), Some((far, answers))) = (port.data_nearest(), beyond)
@@ -133,6 +154,19 @@ fn short_data(port: &PortProbe, way: &NetworkPath) -> Option<Evidence> {
         );
         // A single lost answer would make the host look farther away than it is.
         return of(Indication::Split, if answers >= 2 { Strength::Strong } else { Strength::Moderate }, seen.ttl, text);
+    }
+    // Multipath routing would deliver some of the SYNs that have the same TTL.
+    if let (Some(seen), Some((far, other))) = (port.data_nearest(), refused_from(elsewhere))
+        && seen.ttl < far
+        && way.reached.is_none_or(|reached| far <= reached)
+        && port.nearest(SynOutcome::Accepted).is_some_and(|nearest| port.always(nearest, SynOutcome::Accepted))
+    {
+        let text = format!(
+            "data with a TTL of {} were acknowledged after {}, but port {other} is answered from {far} hops away and none from fewer",
+            seen.ttl,
+            seconds(seen.acked_s.unwrap_or_default())
+        );
+        return of(Indication::Split, if answers_as_far(port, elsewhere) { Strength::Weak } else { Strength::Moderate }, seen.ttl, text);
     }
     if let (Some(seen), Some(reached)) = (port.data_nearest(), way.reached)
         && seen.ttl < reached
@@ -185,18 +219,52 @@ fn short_syn(port: &PortProbe, way: &NetworkPath) -> Option<Evidence> {
     }
 }
 
-/// Distance of the answer compared with other ports. The only measure of distance if routers do not
-/// answer.
+/// What looks like a splitter that is nearer than the host's other ports.
+const ELSEWHERE: &str = " (a router that sends this port to a nearer machine, or over a shorter path, looks the same)";
+
+/// Whether the SYN-ACK travelled as many hops as the refusals of other ports, or more: then the same
+/// machine probably sent both, and only the path to it is shorter.
+fn answers_as_far(port: &PortProbe, elsewhere: &[PortProbe]) -> bool {
+    let refusals = elsewhere.iter().filter(|other| other.answer() == SynOutcome::Refused);
+    let far = refusals.filter_map(|other| other.ttl).map(hops_travelled).min();
+    port.ttl.map(hops_travelled).zip(far).is_some_and(|(came, far)| came >= far)
+}
+
+/// Distance of the answer compared with other ports. The only measure of distance if neither the
+/// host nor a router near it answers. A port that is forwarded to a server behind the host, or that a
+/// firewall refuses on its behalf, makes the port in question look farther, not nearer.
 fn port_dependence(port: &PortProbe, way: &NetworkPath, elsewhere: &[PortProbe]) -> Option<Evidence> {
-    if way.beyond().is_some() {
+    let nearest = port.nearest(SynOutcome::Accepted)?;
+    // Routers that answer show the distance better (`short_syn`).
+    if way.beyond().is_some_and(|(beyond, _)| beyond >= nearest) {
         return None;
     }
-    let nearest = port.nearest(SynOutcome::Accepted)?;
-    let others: Vec<(u16, u8)> = elsewhere.iter().filter_map(|other| Some((other.port, other.nearest(SynOutcome::Refused)?))).collect();
-    let (other, far) = others.iter().copied().min_by_key(|(_, far)| *far)?;
-    let text = format!("port {} answers from {nearest} hops away, port {other} refuses from {far} hops away", port.port);
-    let says = if nearest < far && others.len() >= 2 { Indication::Split } else { Indication::Nothing };
-    Some(Evidence::new(Method::PortDependence, says, Strength::Moderate, (f64::from(far) - f64::from(nearest), "hops"), text))
+    let refusals = elsewhere.iter().filter_map(|other| Some((other.nearest(SynOutcome::Refused)?, other.port)));
+    let (far, other) = refusals.min()?;
+    let sooner = refused_after(elsewhere).zip(port.answered_s()).map(|(refused, took)| refused - took).filter(|sooner| *sooner > CLEARLY);
+    let text = format!(
+        "port {} answers from {} away{}, port {other} refuses from {far}",
+        port.port,
+        hops(nearest),
+        sooner.map_or(String::new(), |sooner| format!(" and {} sooner", seconds(sooner)))
+    );
+    let of = |says, strength, text| {
+        Some(Evidence::new(Method::PortDependence, says, strength, (f64::from(far) - f64::from(nearest), "hops"), text))
+    };
+    if nearest >= far || refused_from(elsewhere).is_none() {
+        of(Indication::Nothing, Strength::Weak, text)
+    } else if !port.always(nearest, SynOutcome::Accepted) {
+        of(Indication::Nothing, Strength::Weak, text + "; other SYNs with the same TTL were not answered: paths of different length")
+    } else if answers_as_far(port, elsewhere) {
+        of(Indication::Split, Strength::Weak, text + "; both answers travelled as far: the path to the host may be shorter for this port")
+    } else {
+        of(Indication::Split, Strength::Moderate, text + ELSEWHERE)
+    }
+}
+
+/// Shortest time to a refusal, s.
+fn refused_after(elsewhere: &[PortProbe]) -> Option<f64> {
+    elsewhere.iter().filter(|other| other.answer() == SynOutcome::Refused).filter_map(PortProbe::answered_s).min_by(f64::total_cmp)
 }
 
 /// Connect time compared with the round trip of other protocols, which a TCP splitter does not
@@ -204,8 +272,7 @@ fn port_dependence(port: &PortProbe, way: &NetworkPath, elsewhere: &[PortProbe])
 fn connect_time(port: &PortProbe, way: &NetworkPath, elsewhere: &[PortProbe]) -> Option<Evidence> {
     let took = port.answered_s()?;
     // A reset from the host is the better baseline, since it is the same protocol.
-    let refused =
-        elsewhere.iter().filter(|other| other.answer() == SynOutcome::Refused).filter_map(PortProbe::answered_s).min_by(f64::total_cmp);
+    let refused = refused_after(elsewhere);
     let unsplit = way.round_trip.filter(|round_trip| round_trip.of >= 3);
     let (base, what) = match (refused, unsplit) {
         (Some(refused), Some(unsplit)) if refused < unsplit.least_s => (refused, "a refusal at another port"),

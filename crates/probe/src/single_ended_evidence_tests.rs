@@ -51,7 +51,7 @@ proptest! {
         let at = at.min(length);
         let (seen, way) = (port(80, at, length, SynOutcome::Accepted), way(length));
         let (verdict, evidence) = verdict(&seen, &way, &closed(length));
-        let found = (verdict, place(&seen, &way).map(|place| place.hop));
+        let found = (verdict, place(&seen, &way, &closed(length)).map(|place| place.hop));
         prop_assert_eq!(found, if at < length { (SplitVerdict::SplitTcp, Some(at)) } else { (SplitVerdict::EndToEnd, None) }, "{:#?}", evidence);
     }
 
@@ -124,6 +124,63 @@ fn without_routers_another_port_shows_the_split() {
     assert_eq!(said, SplitVerdict::SplitTcp, "{evidence:#?}");
     let (said, _) = verdict(&PortProbe { data: Vec::new(), ..port(80, 9, 9, SynOutcome::Accepted) }, &silent, &closed(9));
     assert_eq!(said, SplitVerdict::CannotTell);
+}
+
+/// A path on which only the first router answers, because ICMP and UDP are filtered.
+fn filtered() -> NetworkPath {
+    let hops = vec![RouterHop { ttl: 1, from: Some([10, 0, 0, 1].into()), answers: 3 }];
+    NetworkPath { hops, ..NetworkPath::default() }
+}
+
+/// A port on a host three hops away that is answered from two, 20 ms sooner.
+fn one_hop_nearer() -> PortProbe {
+    PortProbe { first_byte_s: None, ..port(80, 2, 3, SynOutcome::Accepted) }
+}
+
+#[test]
+fn with_filtered_icmp_another_port_shows_the_split_and_its_place() {
+    for way in [filtered(), NetworkPath::default()] {
+        let seen = one_hop_nearer();
+        let (said, evidence) = verdict(&seen, &way, &closed(3));
+        assert_eq!(said, SplitVerdict::SplitTcp, "{evidence:#?}");
+        assert_eq!(place(&seen, &way, &closed(3)).map(|place| place.hop), Some(2));
+        let piece = evidence.iter().find(|piece| piece.method == Method::PortDependence).unwrap();
+        assert!(piece.text.contains("from 2 hops away and 20 ms sooner") && piece.text.contains("looks the same"), "{}", piece.text);
+    }
+    // Without data that were acknowledged, the distance alone does not decide.
+    let seen = PortProbe { data: Vec::new(), ..one_hop_nearer() };
+    assert_eq!(verdict(&seen, &filtered(), &closed(3)).0, SplitVerdict::CannotTell);
+}
+
+#[test]
+fn innocent_causes_of_port_dependence_are_no_splits() {
+    let way = filtered();
+    let is_no_split = |seen: &PortProbe, elsewhere: &[PortProbe]| {
+        let (said, evidence) = verdict(seen, &way, elsewhere);
+        assert_eq!(said, SplitVerdict::CannotTell, "{evidence:#?}");
+        assert!(evidence.iter().all(|piece| piece.says == Indication::Nothing || piece.strength == Strength::Weak), "{evidence:#?}");
+    };
+    // A plain path; a port that is forwarded to a server behind the host; a firewall that refuses
+    // the other ports on the host's behalf.
+    let plain = |at: u8| PortProbe { first_byte_s: None, ..port(80, at, at, SynOutcome::Accepted) };
+    is_no_split(&plain(3), &closed(3));
+    is_no_split(&plain(4), &closed(3));
+    is_no_split(&plain(3), &closed(2));
+    // A SYN proxy: it answers the SYN and leaves the data to the host.
+    let mut guarded = one_hop_nearer();
+    for data in &mut guarded.data {
+        *data = DataProbe { acked_s: None, sent: 4, alive: Some(true), ..*data };
+    }
+    is_no_split(&guarded, &closed(3));
+    // Multipath routing: of several SYNs with the same TTL only some arrive.
+    let mut multipath = one_hop_nearer();
+    multipath.short.push(SynProbe { ttl: Some(2), answer: SynOutcome::Silent, after_s: 1.3, from: None });
+    is_no_split(&multipath, &closed(3));
+    // A shorter path to the same machine: its answers travel as far as those of other ports.
+    is_no_split(&PortProbe { ttl: Some(64 - 3 + 1), ..one_hop_nearer() }, &closed(3));
+    // One port that refuses, or none, shows too little.
+    is_no_split(&one_hop_nearer(), &closed(3)[..1]);
+    is_no_split(&one_hop_nearer(), &[]);
 }
 
 #[test]

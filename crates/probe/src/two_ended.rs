@@ -173,16 +173,10 @@ pub fn probe_with_responder(how: &TwoEndedOptions, mut say: impl FnMut(&str)) ->
     if let Some(clocks) = clocks {
         way.round_trip = Some(PathRoundTrip { by: Baseline::Responder, least_s: clocks.round_trip_s, of: clocks.exchanges });
     }
-    let (mut elsewhere, mut seen) = (Vec::new(), Vec::new());
-    for port in single_ended::UNUSED_PORTS {
-        elsewhere.push(single_ended::probe_port(host, port, &way, &mut missing)?);
-    }
-    for port in &traced {
-        if cells.iter().any(|cell| cell.data_port == *port) {
-            say(&format!("probing port {port} from this end alone"));
-            seen.push(single_ended::probe_port(host, *port, &way, &mut missing)?);
-        }
-    }
+    let elsewhere = single_ended::probe_ports(host, &single_ended::UNUSED_PORTS, &way, &[], &mut missing)?;
+    let judged: Vec<u16> = traced.iter().copied().filter(|port| cells.iter().any(|cell| cell.data_port == *port)).collect();
+    say("probing the ports from this end alone");
+    let seen = single_ended::probe_ports(host, &judged, &way, &elsewhere, &mut missing)?;
     let rows = cells.iter().map(|cell| judge_case(cell, &way, &seen, &elsewhere, &deaf, [&here, &there_packets], &missing)).collect();
     Ok(ProbeReport {
         host,
@@ -244,7 +238,7 @@ fn judge_case(
         direction: Some(cell.direction),
         verdict,
         reason,
-        place: port.and_then(|port| single_ended_evidence::place(port, way)).filter(|_| split),
+        place: port.and_then(|port| single_ended_evidence::place(port, way, elsewhere)).filter(|_| split),
         evidence,
         missing,
     }

@@ -10,6 +10,7 @@ use std::{
     collections::BTreeMap,
     io::{Read, Write},
     net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    path::Path,
     process::{Command, Output},
     sync::{Arc, Mutex},
     thread,
@@ -39,6 +40,21 @@ delay = "5ms"
 [[flow]]
 bytes = "1B"
 "#;
+/// Two routers between the client and the server.
+const TWO_ROUTERS: &str = r#"
+name = "two-routers"
+[[link]]
+rate  = "100Mbit"
+delay = "4ms"
+[[link]]
+rate  = "100Mbit"
+delay = "6ms"
+[[link]]
+rate  = "50Mbit"
+delay = "10ms"
+[[flow]]
+bytes = "1B"
+"#;
 const SPLIT: &str = "[[split]]\nafter = 1\nbuffer = \"256KiB\"\n";
 
 /// A client, a router, and a server; the client is the prober.
@@ -54,6 +70,21 @@ pub(crate) fn plain() -> Middle {
 /// A router that only forwards, with a lossy satellite before the client.
 pub(crate) fn satellite() -> Middle {
     Middle::new(SATELLITE)
+}
+
+/// Two routers that only forward, while the client receives neither ICMP nor UDP, except for errors
+/// from the first router if `first_answers`.
+pub(crate) fn filtered(first_answers: bool) -> Middle {
+    let middle = Middle::new(TWO_ROUTERS);
+    // What the first router sends arrives with the TTL that it had.
+    let exception = if first_answers { "ip ttl 64 icmp type time-exceeded accept" } else { "" };
+    nft(
+        middle.client(),
+        &format!(
+            "table ip filtered {{\n chain in {{\n type filter hook input priority 0\n {exception}\n ip protocol {{ icmp, udp }} drop\n }}\n}}\n"
+        ),
+    );
+    middle
 }
 
 /// A router with the proxy.
@@ -73,6 +104,30 @@ impl Middle {
 
     pub(crate) fn router(&self) -> &Host {
         &self.network.hosts()[1]
+    }
+
+    /// The router before the server.
+    pub(crate) fn last_router(&self) -> &Host {
+        let hosts = self.network.hosts();
+        &hosts[hosts.len() - 2]
+    }
+
+    /// Starts HAProxy on the last router. It splits the connections to port 80 of the server, until
+    /// the guard is dropped. Its configuration is in `directory`.
+    pub(crate) fn haproxy(&self, directory: &Path) -> Daemon {
+        let (file, server) = (directory.join("haproxy.cfg"), self.addresses()[0]);
+        let settings = format!(
+            "defaults\n mode tcp\n timeout connect 5s\n timeout client 30s\n timeout server 30s\n\
+             listen split\n bind 0.0.0.0:8480\n server server {server}:80\n"
+        );
+        std::fs::write(&file, settings).unwrap();
+        let daemon = Daemon::start(self.last_router().command("haproxy").arg("-db").arg("-f").arg(&file));
+        wait_for_listener(self.last_router(), 8480);
+        nft(
+            self.last_router(),
+            "table ip haproxy {\n chain pre {\n type nat hook prerouting priority dstnat\n tcp dport 80 redirect to :8480\n }\n}\n",
+        );
+        daemon
     }
 
     pub(crate) fn server(&self) -> &Host {

@@ -3,7 +3,8 @@
 
 use crate::common::{
     Daemon, TANDEM,
-    middle::{Interceptor, plain, proxied},
+    middle::{Interceptor, filtered, plain, proxied},
+    routed::nft,
     skip, wait_until,
 };
 use lab::Host;
@@ -12,7 +13,7 @@ use std::{
     fs,
     process::{Command, Output},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -71,6 +72,63 @@ fn a_one_ended_probe_of_a_plain_server_and_of_a_proxy() {
         assert_eq!(output.status.code(), Some(status), "{output:?}");
         assert!(said.contains(expected), "{said}");
     }
+}
+
+#[test]
+fn with_filtered_icmp_a_splitter_shows_by_its_port() {
+    const TEST: &str = "with_filtered_icmp_a_splitter_shows_by_its_port";
+    if skip(TEST, &["nft", "ip", "haproxy"]) {
+        return;
+    }
+    for first_answers in [true, false] {
+        let middle = filtered(first_answers);
+        middle.pages();
+        let probe = || probed(&middle.probe(&[], &["--ports", "80", "--json"]));
+        // A plain path, of which only the distance at which ports answer is known.
+        let begun = Instant::now();
+        assert_rows(&probe(), &["80 any : cannot tell"]);
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+        let directory = tempfile::tempdir().unwrap();
+        let _haproxy = middle.haproxy(directory.path());
+        let split = probe();
+        assert_rows(&split, &["80 any : split-tcp"]);
+        assert_eq!(hop(&split, 0), Some(2), "{:#}", split["rows"][0]);
+        let reason = split["rows"][0]["reason"].as_str().unwrap();
+        assert!(reason.contains("answers from 2 hops away and") && reason.contains("sooner, port"), "{reason}");
+    }
+}
+
+#[test]
+fn with_filtered_icmp_neither_nat_nor_a_syn_proxy_is_reported_as_split() {
+    const TEST: &str = "with_filtered_icmp_neither_nat_nor_a_syn_proxy_is_reported_as_split";
+    if skip(TEST, &["nft", "ip"]) {
+        return;
+    }
+    let middle = filtered(false);
+    middle.pages();
+    let [server, client] = [middle.addresses()[0], middle.client_addresses()[0]];
+    let is_no_split = |what: &str| {
+        let probed = probed(&middle.probe(&[], &["--ports", "80", "--json"]));
+        let row = &probed["rows"][0];
+        assert_eq!(row["verdict"], "cannot tell", "{what}: {row:#}");
+        row["evidence"].to_string()
+    };
+    let nat = format!(
+        "table ip nat {{\n chain post {{\n type nat hook postrouting priority srcnat\n ip saddr {client} ip daddr {server} masquerade\n }}\n}}\n"
+    );
+    nft(middle.router(), &nat);
+    is_no_split("address translation");
+    nft(middle.router(), "delete table ip nat\n");
+    // The first router answers SYNs to port 80 on behalf of the server.
+    nft(
+        middle.router(),
+        "table ip guard {\n chain pre {\n type filter hook prerouting priority raw\n tcp dport 80 tcp flags syn notrack\n }\n \
+         chain pass {\n type filter hook forward priority 0\n \
+         tcp dport 80 ct state { invalid, untracked } synproxy mss 1460 wscale 7 timestamp sack-perm\n ct state invalid drop\n }\n}\n",
+    );
+    middle.router().sysctl(&[("netfilter/nf_conntrack_tcp_loose", "0".into())]).unwrap();
+    let evidence = is_no_split("a SYN proxy");
+    assert!(evidence.contains("answers from 2 hops away") && evidence.contains("refuses from 3"), "{evidence}");
 }
 
 #[test]
