@@ -9,6 +9,7 @@ mod clients;
 mod clock;
 mod connections;
 mod estimate;
+mod log_times;
 mod relayed;
 mod results;
 mod sequence;

@@ -5,7 +5,7 @@
 //! clients of one prefix share 16 places, so that no prefix can fill the table, and the memory is
 //! bounded without forgetting anyone. Two clients in one place count as one.
 
-use super::estimate::{LogTimes, Pair};
+use super::log_times::{LogTimes, TimesOfGroups};
 use crate::measure::SIZES;
 use intercept::Group;
 use ipnet::IpNet;
@@ -64,18 +64,18 @@ struct Place {
 }
 
 /// Times by size class.
-pub(super) type BySize = [Pair; SIZES.len()];
+pub(super) type BySize = [TimesOfGroups; SIZES.len()];
 
 /// The connections of one client.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct OfClient {
+pub(super) struct ClientTimes {
     pub(super) prefix: u16,
     pub(super) times: BySize,
     /// Connections that have ended, with a time or without, by group.
     pub(super) ended: [u64; 2],
 }
 
-impl OfClient {
+impl ClientTimes {
     /// Connections of a group that have a time.
     pub(super) fn timed(&self, group: usize) -> u64 {
         self.times.iter().map(|pair| pair[group].count()).sum()
@@ -85,14 +85,14 @@ impl OfClient {
 /// The connections by client.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ByClient {
-    places: BTreeMap<Place, OfClient>,
+    places: BTreeMap<Place, ClientTimes>,
 }
 
 impl ByClient {
     /// Adds a connection that has ended: its size class and its time in seconds, if it has one.
     pub(super) fn add(&mut self, (key, prefixes): (PlaceKey, u64), client: IpAddr, group: Group, time: Option<(usize, f64)>) {
         let place = key.place(client, prefixes);
-        let of = self.places.entry(place).or_insert_with(|| OfClient { prefix: place.prefix, ..OfClient::default() });
+        let of = self.places.entry(place).or_insert_with(|| ClientTimes { prefix: place.prefix, ..ClientTimes::default() });
         of.ended[group as usize] += 1;
         if let Some((size, seconds)) = time {
             of.times[size][group as usize].add(seconds);
@@ -100,7 +100,7 @@ impl ByClient {
     }
 
     /// The connections of each client.
-    pub(super) fn clients(&self) -> impl Iterator<Item = &OfClient> + Clone {
+    pub(super) fn clients(&self) -> impl Iterator<Item = &ClientTimes> + Clone {
         self.places.values()
     }
 
@@ -117,7 +117,7 @@ struct Listed(u16, u8, [u64; 2], Vec<(u8, u8, LogTimes)>);
 
 impl Serialize for ByClient {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let listed = |(place, of): (&Place, &OfClient)| {
+        let listed = |(place, of): (&Place, &ClientTimes)| {
             let times =
                 of.times.iter().enumerate().flat_map(|(size, pair)| pair.iter().enumerate().map(move |(group, of)| (size, group, of)));
             let times = times.filter(|(.., of)| of.count() > 0).map(|(size, group, of)| (size as u8, group as u8, *of)).collect();
@@ -131,9 +131,9 @@ impl<'de> Deserialize<'de> for ByClient {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut places = BTreeMap::new();
         for Listed(prefix, client, ended, times) in Vec::deserialize(deserializer)? {
-            let mut of = OfClient { prefix, ended, ..OfClient::default() };
+            let mut of = ClientTimes { prefix, ended, ..ClientTimes::default() };
             for (size, group, times) in times {
-                let pair = of.times.get_mut(usize::from(size)).and_then(|pair: &mut Pair| pair.get_mut(usize::from(group)));
+                let pair = of.times.get_mut(usize::from(size)).and_then(|pair: &mut TimesOfGroups| pair.get_mut(usize::from(group)));
                 *pair.ok_or_else(|| serde::de::Error::custom("no such size class or group"))? = times;
             }
             places.insert(Place { prefix, client }, of);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_largest_table_fits_into_a_message_of_a_takeover() {
-        let of = OfClient { prefix: 0, times: [[LogTimes::of([1.0 / 3.0, 1e5]); 2]; SIZES.len()], ended: [1 << 40; 2] };
+        let of = ClientTimes { prefix: 0, times: [[LogTimes::of([1.0 / 3.0, 1e5]); 2]; SIZES.len()], ended: [1 << 40; 2] };
         let place = |number: u64| Place { prefix: (number / CLIENTS) as u16, client: (number % CLIENTS) as u8 };
         let table = ByClient { places: (0..CLIENTS * MANY_PREFIXES).map(|number| (place(number), of)).collect() };
         let text = serde_json::to_string(&table).unwrap();

@@ -26,7 +26,7 @@
 //! group may be equal but for those with a loss, which are what makes the means differ. Nor would
 //! an interval of ranks: it has no bound for what one client's many connections do to it.
 
-use super::clients::OfClient;
+use super::clients::ClientTimes;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 use std::{collections::BTreeMap, ops::Range};
@@ -54,57 +54,6 @@ const CERTAINTY: f64 = 3.0;
 /// The least weight of each group, in connections, for that.
 const FEWEST_ENDS: f64 = 20.0;
 
-/// Number, mean and variance of the logarithms of times (Welford's algorithm).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "(u64, f64, f64)", into = "(u64, f64, f64)")]
-pub(crate) struct LogTimes {
-    count: u64,
-    mean: f64,
-    squares: f64,
-}
-
-impl From<(u64, f64, f64)> for LogTimes {
-    fn from((count, mean, squares): (u64, f64, f64)) -> Self {
-        LogTimes { count, mean, squares }
-    }
-}
-
-impl From<LogTimes> for (u64, f64, f64) {
-    fn from(times: LogTimes) -> Self {
-        (times.count, times.mean, times.squares)
-    }
-}
-
-impl LogTimes {
-    /// Of times in seconds.
-    #[cfg(test)]
-    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
-        let mut all = LogTimes::default();
-        values.into_iter().for_each(|value| all.add(value));
-        all
-    }
-
-    /// Adds a time in seconds.
-    pub(crate) fn add(&mut self, seconds: f64) {
-        // A clock that is set backwards may make a time 0.
-        let value = seconds.max(1e-6).ln();
-        self.count += 1;
-        let difference = value - self.mean;
-        self.mean += difference / self.count as f64;
-        self.squares += difference * (value - self.mean);
-    }
-
-    /// The number of times.
-    pub(crate) fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// The geometric mean, seconds; absent without a time.
-    pub(crate) fn geometric_mean(&self) -> Option<f64> {
-        (self.count > 0).then(|| self.mean.exp())
-    }
-}
-
 /// A ratio and its interval of 95 %.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Gain {
@@ -115,9 +64,6 @@ pub struct Gain {
     /// Upper end of the interval.
     pub high: f64,
 }
-
-/// Times of both groups: unsplit, split.
-pub(crate) type Pair = [LogTimes; 2];
 
 /// The comparison of both groups.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -136,10 +82,10 @@ pub(crate) struct Comparison {
 type Sums = Vec<[[f64; 2]; 2]>;
 
 /// The comparison over these size classes; absent if none has two times of each group.
-pub(crate) fn compare(clients: &[&OfClient], sizes: Range<usize>) -> Option<Comparison> {
-    let has_times = |of: &&&OfClient| of.times[sizes.clone()].iter().flatten().any(|times| times.count > 0);
-    let clients: Vec<&OfClient> = clients.iter().filter(has_times).copied().collect();
-    let count = |of: &OfClient, group: usize| of.times[sizes.clone()].iter().map(|pair| pair[group].count).sum::<u64>() as f64;
+pub(crate) fn compare(clients: &[&ClientTimes], sizes: Range<usize>) -> Option<Comparison> {
+    let has_times = |of: &&&ClientTimes| of.times[sizes.clone()].iter().flatten().any(|times| times.count > 0);
+    let clients: Vec<&ClientTimes> = clients.iter().filter(has_times).copied().collect();
+    let count = |of: &ClientTimes, group: usize| of.times[sizes.clone()].iter().map(|pair| pair[group].count).sum::<u64>() as f64;
     let counts: Vec<[f64; 2]> = clients.iter().map(|of| [0, 1].map(|group| count(of, group))).collect();
     let weights = weights(&clients, &counts);
     let strata: Vec<Stratum> = sizes.filter_map(|size| Stratum::of(&clients, &weights, size)).collect();
@@ -159,7 +105,7 @@ pub(crate) fn compare(clients: &[&OfClient], sizes: Range<usize>) -> Option<Comp
 }
 
 /// Whether more connections of one group have a time than of the other, and not by chance.
-pub(crate) fn has_unlike_ends(clients: &[&OfClient]) -> bool {
+pub(crate) fn has_unlike_ends(clients: &[&ClientTimes]) -> bool {
     let counts: Vec<[f64; 2]> = clients.iter().map(|of| of.ended.map(|count| count as f64)).collect();
     let weights = weights(clients, &counts);
     let [unsplit, split] = [0, 1].map(|group: usize| {
@@ -179,7 +125,7 @@ pub(crate) fn has_unlike_ends(clients: &[&OfClient]) -> bool {
 
 /// The weight of one connection of each client, by group: 1, or less where the client or its prefix
 /// has too many of these `counts`.
-fn weights(clients: &[&OfClient], counts: &[[f64; 2]]) -> Vec<[f64; 2]> {
+fn weights(clients: &[&ClientTimes], counts: &[[f64; 2]]) -> Vec<[f64; 2]> {
     let mut weights = vec![[0.0; 2]; clients.len()];
     for group in [0, 1] {
         let of_clients: Vec<f64> = counts.iter().map(|counts| counts[group]).collect();
@@ -241,7 +187,7 @@ struct Stratum {
 impl Stratum {
     /// None if it cannot be compared: a group has less than two times, or, of many clients, one has
     /// most of the weight and would decide alone.
-    fn of(clients: &[&OfClient], weights: &[[f64; 2]], size: usize) -> Option<Self> {
+    fn of(clients: &[&ClientTimes], weights: &[[f64; 2]], size: usize) -> Option<Self> {
         let groups = [0, 1].map(|group| GroupTimes::of(clients, weights, size, group));
         let is_decided_by_one = |times: &GroupTimes| {
             let total: f64 = times.terms.iter().map(|term| term.weight).sum();
@@ -259,7 +205,7 @@ impl Stratum {
 }
 
 impl GroupTimes {
-    fn of(clients: &[&OfClient], weights: &[[f64; 2]], size: usize, group: usize) -> Self {
+    fn of(clients: &[&ClientTimes], weights: &[[f64; 2]], size: usize, group: usize) -> Self {
         let times = |client: usize| clients[client].times[size][group];
         let has_times = |client: &usize| times(*client).count > 0;
         let term = |client| Term { client, weight: weights[client][group] * times(client).count as f64, mean: times(client).mean };

@@ -2,9 +2,10 @@
 //! size class and destination prefix, in bounded memory.
 
 use super::{
-    clients::{ByClient, MANY_PREFIXES, OfClient, PlaceKey, SOME_PREFIXES, prefix_of},
+    clients::{ByClient, ClientTimes, MANY_PREFIXES, PlaceKey, SOME_PREFIXES, prefix_of},
     connections::{Ended, Event},
-    estimate::{Gain, LogTimes, compare, has_unlike_ends},
+    estimate::{Gain, compare, has_unlike_ends},
+    log_times::LogTimes,
 };
 use crate::measure::SIZES;
 use intercept::Group;
@@ -262,7 +263,7 @@ fn size_class(bytes: u64) -> usize {
 
 /// The row of all sizes, then those of the sizes that occurred; none if no connection has a time.
 fn rows_of(prefix: Option<String>, clients: &ByClient) -> Vec<ExperimentRow> {
-    let clients: Vec<&OfClient> = clients.clients().collect();
+    let clients: Vec<&ClientTimes> = clients.clients().collect();
     let row = |size: Option<&str>, sizes: Range<usize>| {
         let count =
             |group: Group| clients.iter().flat_map(|of| &of.times[sizes.clone()]).map(|pair| pair[group as usize].count()).sum::<u64>();

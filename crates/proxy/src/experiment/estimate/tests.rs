@@ -1,4 +1,5 @@
 use super::*;
+use super::super::log_times::LogTimes;
 use crate::measure::SIZES;
 use proptest::prelude::*;
 use rand::SeedableRng as _;
@@ -8,18 +9,18 @@ use rand_pcg::Pcg64;
 const ALL: Range<usize> = 0..SIZES.len();
 
 /// A client of a prefix, with times of both groups in one size class.
-fn client(prefix: u16, size: usize, unsplit: &[f64], split: &[f64]) -> OfClient {
-    let mut of = OfClient { prefix, ..OfClient::default() };
+fn client(prefix: u16, size: usize, unsplit: &[f64], split: &[f64]) -> ClientTimes {
+    let mut of = ClientTimes { prefix, ..ClientTimes::default() };
     of.times[size] = [LogTimes::of(unsplit.iter().copied()), LogTimes::of(split.iter().copied())];
     of.ended = [unsplit.len() as u64, split.len() as u64];
     of
 }
 
-fn compared(clients: &[OfClient]) -> Option<Comparison> {
+fn compared(clients: &[ClientTimes]) -> Option<Comparison> {
     compare(&clients.iter().collect::<Vec<_>>(), ALL)
 }
 
-fn gain(clients: &[OfClient]) -> Option<Gain> {
+fn gain(clients: &[ClientTimes]) -> Option<Gain> {
     compared(clients).map(|compared| compared.gain)
 }
 
@@ -74,9 +75,9 @@ fn the_largest_value_has_its_share_at_most() {
 }
 
 /// Honest clients whose connections gain e^0.8, with client effects and heavy tails.
-fn honest(random: &mut Pcg64, number: u16, connections: std::ops::RangeInclusive<u32>) -> Vec<OfClient> {
+fn honest(random: &mut Pcg64, number: u16, connections: std::ops::RangeInclusive<u32>) -> Vec<ClientTimes> {
     let one = |index| {
-        let (mut of, effect) = (OfClient { prefix: index / 2, ..OfClient::default() }, 0.5 * normal(random));
+        let (mut of, effect) = (ClientTimes { prefix: index / 2, ..ClientTimes::default() }, 0.5 * normal(random));
         for _ in 0..random.random_range(connections.clone()) {
             let (size, group) = (random.random_range(1..4usize), usize::from(random.random::<bool>()));
             let tail = if random.random_range(0..20) == 0 { 1.5 } else { 0.0 };
@@ -97,7 +98,7 @@ fn four_hundred_connections_of_one_client_do_not_decide() {
         let mut clients = honest(&mut random, 30, 4..=8);
         let alone = gain(&clients).unwrap();
         // Slow when it is split, fast when it is not.
-        let mut attacker = OfClient { prefix: 99, ..OfClient::default() };
+        let mut attacker = ClientTimes { prefix: 99, ..ClientTimes::default() };
         (0..200).for_each(|_| attacker.times[2][1].add(900.0));
         (0..200).for_each(|_| attacker.times[2][0].add(0.001));
         clients.push(attacker);
@@ -174,7 +175,7 @@ fn groups_that_end_differently_are_not_comparable() {
         of.ended = ended;
         of
     };
-    let unlike = |clients: &[OfClient]| has_unlike_ends(&clients.iter().collect::<Vec<_>>());
+    let unlike = |clients: &[ClientTimes]| has_unlike_ends(&clients.iter().collect::<Vec<_>>());
     assert!(!unlike(&[of([100, 100], [90, 85])]) && unlike(&[of([100, 100], [90, 50])]));
     assert!(!unlike(&[of([3, 2], [0, 2])]), "it may be chance");
     assert!(!unlike(&[]) && !unlike(&[of([0, 50], [0, 50])]));
@@ -196,7 +197,7 @@ proptest! {
         let mut random = Pcg64::seed_from_u64(seed);
         let mut clients = honest(&mut random, honest_clients, 4..=8);
         let Some(alone) = gain(&clients) else { return Ok(()) };
-        let mut attacker = OfClient { prefix: 999, ..OfClient::default() };
+        let mut attacker = ClientTimes { prefix: 999, ..ClientTimes::default() };
         for (size, group, logarithm, count) in times {
             (0..count).for_each(|_| attacker.times[size][group].add(logarithm.exp()));
         }
