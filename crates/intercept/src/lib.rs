@@ -13,6 +13,7 @@
 mod access;
 mod active_interception;
 mod address;
+pub mod address_race;
 mod capacity;
 pub mod check;
 mod controllers;
@@ -42,6 +43,7 @@ mod users;
 pub use access::{AccessOptions, ListenerAccess};
 pub use active_interception::{ActiveInterception, Dialler};
 pub use address::{AddressSchema, optional_address, parse_address};
+pub use address_race::{AddressHistory, AddressRace, NextAttempt};
 pub use capacity::{CapacityFileError, CapacitySource};
 pub use controllers::{ControllerError, Controllers};
 pub use destinations::{Destinations, canonical};
