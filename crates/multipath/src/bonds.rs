@@ -5,6 +5,7 @@
 //! at all while [`Bonds::is_busy`].
 
 mod arrivals;
+mod reach;
 mod streams;
 mod timeouts;
 mod view;
@@ -51,7 +52,7 @@ enum BondSocket {
     Pending(Channel, u32, Option<Preface>, Vec<u8>),
     /// A connection of the stream in this slot.
     Member(usize),
-    /// The plain leg of the stream in this slot.
+    /// The plain leg of the stream in this slot, or an attempt to reach its server.
     Plain(usize),
     /// A connection whose stream has ended, with bytes left to send.
     Linger(Box<Linger>),
@@ -222,6 +223,9 @@ impl Bonds {
             Some(BondSocket::Plain(slot)) => {
                 let slot = *slot;
                 if let Some(bonded) = self.streams.get_mut(slot) {
+                    if bonded.race.is_some() {
+                        return self.on_attempt(slot, index, events, scratch);
+                    }
                     match bonded.on_events(events, self.now) {
                         Ok(()) => self.proceed(slot, scratch),
                         Err(ending) => self.end(slot, ending),
@@ -283,6 +287,9 @@ impl Bonds {
             let Some(bonded) = self.streams.get_mut(slot) else { continue };
             if bonded.scheduled == Some(at) {
                 bonded.scheduled = None;
+                if bonded.race.as_ref().is_some_and(|race| race.wakes() <= self.now) {
+                    self.proceed_reaching(slot);
+                }
                 self.proceed(slot, scratch);
             }
         }

@@ -2,7 +2,10 @@
 
 use crate::settings::BondConfig;
 use bond::Target;
-use intercept::leg::{LegProfile, Shares};
+use intercept::{
+    AddressHistory,
+    leg::{LegProfile, Shares},
+};
 use relay::Ending;
 use socket2::Socket;
 use std::{fmt, net::SocketAddr, time::Duration};
@@ -36,6 +39,9 @@ pub trait BondHost: fmt::Debug {
     fn took_over(&self) -> bool {
         false
     }
+
+    /// Which addresses of names were reached lately.
+    fn history(&self) -> &AddressHistory;
 
     /// Requests the addresses of a name. The host passes the result to [`Bonds::on_resolved`] with
     /// the same `stream` and `serial`.

@@ -29,7 +29,7 @@ use intercept::{
     leg::{self, Shares},
     sys,
 };
-use relay::{Ending, PlainLeg, Readiness, Scratch, UNKNOWN_ADDRESS};
+use relay::{DialRace, Ending, PlainLeg, Readiness, Scratch, UNKNOWN_ADDRESS};
 use rustix::io::Errno;
 use std::{
     io, mem,
@@ -112,8 +112,8 @@ pub(crate) struct BondedConnection {
     pub(crate) known: bool,
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
-    /// Further addresses of the server.
-    pub(crate) others: Vec<SocketAddr>,
+    /// *Serve*: the attempts to reach a server with several addresses, until one is connected.
+    pub(crate) race: Option<Box<DialRace<Attempt>>>,
     pub(crate) born: Instant,
     /// Time at which its far end, the other end of the bond or a server, was last dialled.
     pub(crate) asked: Instant,
@@ -141,6 +141,13 @@ pub(crate) struct BondedConnection {
     tick: Option<Span>,
     pause: Span,
     unacknowledged: usize,
+}
+
+/// An attempt to reach an address of a server: its leg, and the leg's index among the bond's sockets.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) entry: usize,
+    pub(crate) leg: PlainLeg,
 }
 
 /// The ending for an error of the plain leg or a lack of memory.
@@ -231,7 +238,7 @@ impl BondedConnection {
             known: false,
             client: UNKNOWN_ADDRESS,
             server: UNKNOWN_ADDRESS,
-            others: Vec::new(),
+            race: None,
             born: now,
             asked: now,
             preface: Vec::new(),

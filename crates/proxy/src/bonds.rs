@@ -11,7 +11,7 @@ use crate::{
     resolver::{LookupOrigin, NameLookup},
 };
 use intercept::{
-    Routes,
+    AddressHistory, Routes,
     leg::{self, LegProfile, Shares},
 };
 use multipath::{BondConfig, BondHost, Bonds, ClientReply, Preface, StreamStart, Target};
@@ -33,8 +33,8 @@ pub(crate) fn open(config: &Arc<ProxyConfig>, context: CarrierContext) -> Result
     if config.bond.is_none() {
         return Ok(None);
     }
-    let CarrierContext { reactor, lookups, worker, took_over } = context;
-    let host = ProxyHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), lookups, worker, took_over };
+    let CarrierContext { reactor, lookups, history, worker, took_over } = context;
+    let host = ProxyHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), lookups, history, worker, took_over };
     let bonds = Bonds::new(Box::new(host.clone()), &config.networks, reactor)?;
     Ok(Some(Box::new(BondCarrier { bonds, host })))
 }
@@ -45,6 +45,7 @@ struct ProxyHost {
     config: Arc<ProxyConfig>,
     routes: Rc<Option<Routes>>,
     lookups: mpsc::Sender<NameLookup>,
+    history: Arc<AddressHistory>,
     worker: usize,
     took_over: bool,
 }
@@ -85,6 +86,10 @@ impl BondHost for ProxyHost {
 
     fn took_over(&self) -> bool {
         self.took_over
+    }
+
+    fn history(&self) -> &AddressHistory {
+        &self.history
     }
 
     fn look_up(&self, name: String, port: u16, stream: usize, serial: u64) {

@@ -9,6 +9,7 @@ use crate::{
     meter::Totals,
     resolver::NameLookup,
 };
+use intercept::AddressHistory;
 use relay::{Ending, FlowRecord, FlowStats, Reactor, Readiness, Scratch};
 use socket2::Socket;
 use std::{
@@ -93,6 +94,8 @@ pub(crate) struct CarrierContext {
     pub(crate) reactor: Rc<Reactor>,
     /// Channel for name lookups.
     pub(crate) lookups: mpsc::Sender<NameLookup>,
+    /// Which addresses of names were reached lately.
+    pub(crate) history: Arc<AddressHistory>,
     /// The worker's number.
     pub(crate) worker: usize,
     /// Whether this process took over from another one.

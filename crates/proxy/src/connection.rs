@@ -32,7 +32,9 @@
 //! acknowledged everything, fails too, or takes nothing more ([`LastDelivery`]). While dialling this
 //! means that the far leg is aborted at once only if no bytes for it have been received.
 //!
-//! A SOCKS client whose server is not reached gets a SOCKS reply and a FIN instead of a reset.
+//! A SOCKS client whose server is not reached gets a SOCKS reply and a FIN instead of a reset. A
+//! connection to a name with several addresses begins when one of them is connected
+//! (`worker/reach.rs`).
 //!
 //! `tests/it/life.rs` has a test for each cell.
 
@@ -49,7 +51,7 @@ use intercept::{
     leg::{self, DialOptions, LegProfile, Source},
     sys,
 };
-use relay::{Direction, Ending, LegSide, PlainLeg, ProfileId, Pumped, Readiness, RelayFault, Scratch, dial_first};
+use relay::{Direction, Ending, LegSide, PlainLeg, ProfileId, Pumped, Readiness, RelayFault, Scratch};
 use rustix::io::Errno;
 use socket2::Socket;
 use std::{
@@ -109,8 +111,8 @@ pub(crate) struct ConnectionStart {
     pub(crate) near: Socket,
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
-    /// Further addresses of the server, to be tried if `server` is not reached.
-    pub(crate) others: Vec<SocketAddr>,
+    /// The far leg, if it is connected already; none: it is dialled.
+    pub(crate) far: Option<ConnectedLeg>,
     /// Whether the far leg has the client's address as its source.
     pub(crate) keep_source: bool,
     /// Bytes that the server gets before the client's.
@@ -121,12 +123,18 @@ pub(crate) struct ConnectionStart {
     pub(crate) socks: bool,
 }
 
+/// A far leg that was connected before its connection began: the server has several addresses.
+#[derive(Debug)]
+pub(crate) struct ConnectedLeg {
+    pub(crate) socket: Socket,
+    pub(crate) dialled_at: Instant,
+}
+
 /// A split connection: two legs and two directions.
 ///
 /// The worker calls [`begin`](Self::begin) and has the far socket watched. It then calls
 /// [`on_events`](Self::on_events) for each event of either socket, and acts on each returned
 /// [`FollowUp`]. An error is the ending of the connection: the worker calls
-/// [`dial_another`](Self::dial_another) if the server was not reached, and else
 /// [`release`](Self::release), [`last_stats`](Self::last_stats) and drops it. Dropping it resets
 /// legs that are still open.
 #[derive(Debug)]
@@ -135,13 +143,11 @@ pub(crate) struct Connection {
     far: PlainLeg,
     client: SocketAddr,
     server: SocketAddr,
-    others: Vec<SocketAddr>,
-    source: Option<Source>,
     socks: bool,
     state: ConnectionState,
     failure: Option<Box<LegFailure>>,
     born: Instant,
-    /// When the present far leg was dialled, and the time limit for connecting it.
+    /// When the far leg was dialled, and the time limit for connecting it.
     dialled_at: Instant,
     connect_timeout: Duration,
     /// Profiles of the legs, and how long their handshakes took, as far as it is known.
@@ -172,13 +178,13 @@ pub(crate) struct Connection {
 }
 
 /// How long a dialled leg of this profile may take to connect.
-fn connect_timeout(profile: &LegProfile, config: &ProxyConfig) -> Duration {
+pub(crate) fn connect_timeout(profile: &LegProfile, config: &ProxyConfig) -> Duration {
     profile.connect_timeout.map_or(config.connect_timeout, units::Span::duration)
 }
 
 impl Connection {
-    /// Tunes the near leg of an accepted connection and begins to dial its far leg. `route` returns
-    /// the interface through which an address is reached.
+    /// Tunes the near leg of an accepted connection and begins to dial its far leg, unless that is
+    /// connected already. `route` returns the interface through which an address is reached.
     ///
     /// # Errors
     /// The ending of the connection, and the near socket if its client waits for a SOCKS reply
@@ -190,7 +196,7 @@ impl Connection {
         mut route: impl FnMut(IpAddr) -> Option<String>,
         now: Instant,
     ) -> Result<Self, (Ending, Option<Socket>)> {
-        let ConnectionStart { near, client, server, mut others, keep_source, preface, already_read, socks } = start;
+        let ConnectionStart { near, client, server, far, keep_source, preface, already_read, socks } = start;
         // The round trip of the SYN-ACK; later ones may replace it.
         let near_handshake = sys::tcp_info(&near).ok().map(|info| Duration::from_micros(info.rtt_us.into()));
         let near_handshake = near_handshake.filter(|time| !time.is_zero());
@@ -203,31 +209,27 @@ impl Connection {
             return Err((Ending::NearFailed(why.kind()), None));
         }
         // A SOCKS client sends no data before the reply, so that its SYN would have none to carry.
-        let fast_open = far_profile.fast_open && !socks;
-        let dial = |to| {
-            let call = DialOptions { profile: far_profile, shares, from: source, to, fast_open };
-            call.dial(|| sys::dscp_of_syn(&near)).map_err(|why| Ending::undialled(&why))
-        };
-        let dialled = match dial(server) {
-            Err(_) if !others.is_empty() => dial_first(&mut others, dial),
-            first => first.map(|far| (server, far)),
-        };
-        let (server, far) = match dialled {
-            Ok(dialled) => dialled,
-            Err(ending) => return Err((ending, socks.then_some(near))),
+        let fast_open = far_profile.fast_open && !socks && far.is_none();
+        let (far, dialled_at) = match far {
+            Some(far) => (far.socket, far.dialled_at),
+            None => {
+                let call = DialOptions { profile: far_profile, shares, from: source, to: server, fast_open };
+                match call.dial(|| sys::dscp_of_syn(&near)) {
+                    Ok(far) => (far, now),
+                    Err(why) => return Err((Ending::undialled(&why), socks.then_some(near))),
+                }
+            }
         };
         Ok(Connection {
             near: PlainLeg::new(near, near_profile, shares),
             far: PlainLeg::new(far, far_profile, shares),
             client,
             server,
-            others,
-            source,
             socks,
             state: ConnectionState::Dialling,
             failure: None,
             born: now,
-            dialled_at: now,
+            dialled_at,
             connect_timeout: connect_timeout(far_profile, config),
             profiles: chosen.map(|index| numbers.of(index)),
             handshakes: [near_handshake, None],
@@ -245,34 +247,7 @@ impl Connection {
         })
     }
 
-    /// Dials the next address of the server. False: there is none, or a server was reached already.
-    /// If true, the caller watches the new far leg and its connect timeout.
-    pub(crate) fn dial_another(
-        &mut self,
-        config: &ProxyConfig,
-        numbers: &ProfileNumbers,
-        mut route: impl FnMut(IpAddr) -> Option<String>,
-        now: Instant,
-    ) -> bool {
-        if self.state != ConnectionState::Dialling {
-            return false;
-        }
-        let shares = config.shares();
-        let dialled = dial_first(&mut self.others, |to| {
-            let [_, chosen] = config.policy.chosen_legs(self.client, to, &mut route);
-            let profile = config.policy.profile(chosen);
-            let call = DialOptions { profile, shares, from: self.source, to, fast_open: self.syn_waits };
-            let far = call.dial(|| sys::dscp_of_syn(&self.near)).map_err(|why| Ending::undialled(&why))?;
-            Ok((PlainLeg::new(far, profile, shares), connect_timeout(profile, config), numbers.of(chosen)))
-        });
-        let Ok((server, (far, timeout, profile))) = dialled else { return false };
-        // A new leg also discards the state of the old one: its refusal looks like an end of file.
-        (self.server, self.far) = (server, far);
-        (self.dialled_at, self.connect_timeout, self.profiles[1]) = (now, timeout, profile);
-        true
-    }
-
-    /// When the present far leg was dialled.
+    /// When the far leg was dialled.
     pub(crate) fn dialled_at(&self) -> Instant {
         self.dialled_at
     }

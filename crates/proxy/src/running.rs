@@ -25,7 +25,7 @@ use crate::{
     worker::{self, FlowRequest, Mailbox, OnEnd, Worker, WorkerCommand, WorkerContext, sys},
 };
 use intercept::{
-    Controllers, Counted, Egress, LinkView, ListenAt, Listener, OpenError, Prefix, Rules,
+    AddressHistory, Controllers, Counted, Egress, LinkView, ListenAt, Listener, OpenError, Prefix, Rules,
     kernel_setting::{self, ChangedSetting},
     leg,
     rules::Installed,
@@ -250,6 +250,7 @@ impl PreparedProxy {
         let sink = records.0.clone();
         proxy.records = Some(records);
         let (lookups, lookup_inbox) = mpsc::channel();
+        let history = Arc::<AddressHistory>::default();
         let (gate_commands, gate_inbox) = mpsc::channel();
         for number in 0..config.threads.max(1) {
             let context = |inbox, progress| WorkerContext {
@@ -263,6 +264,7 @@ impl PreparedProxy {
                 log: Some(log.clone()),
                 records: Some(sink.clone()),
                 lookups: lookups.clone(),
+                history: history.clone(),
                 open_carrier: bonds::open,
             };
             let listeners = listeners::open(&config, number, &inherited)?;

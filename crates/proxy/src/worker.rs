@@ -4,7 +4,7 @@
 //! events and handles them, then does the work that earlier turns have left, then checks what has
 //! become due. `accepting` accepts connections, `connections` drives split ones, `greet` and
 //! `pending_clients` clients that have not named their destination, `carried` those of a bond.
-//! `dialling` checks connect timeouts, `admission` limits the number of connections.
+//! `reach` tries the addresses of a name. `dialling` checks connect timeouts, `admission` limits the number of connections.
 
 mod accepting;
 mod admission;
@@ -15,6 +15,8 @@ mod flow_reports;
 mod greet;
 mod mailbox;
 mod pending_clients;
+mod reach;
+mod reaching_client;
 mod samples;
 mod slot;
 pub(crate) mod sys;
@@ -34,14 +36,15 @@ use crate::{
 };
 use flow_reports::FlowReport;
 pub(crate) use flow_reports::FlowRequest;
-use intercept::{OpenError, Routes, listener::BACKLOG};
+use intercept::{AddressHistory, OpenError, Routes, listener::BACKLOG};
 pub(crate) use mailbox::{ANSWER_TIMEOUT, Mailbox, WorkerCommand};
 use pending_clients::PendingQueue;
 use relay::{Ending, EventBatch, FlowRecord, Reactor, Scratch, Slab, Token};
 use rustix::{event::epoll::EventFlags, fd::OwnedFd, io::Errno};
 use slot::WorkerSlot;
 use std::{
-    collections::VecDeque,
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
     io,
     rc::Rc,
     sync::{Arc, Mutex, PoisonError, mpsc},
@@ -69,6 +72,8 @@ pub(crate) struct WorkerContext {
     pub(crate) records: Option<RecordSink>,
     /// Channel for name lookups.
     pub(crate) lookups: mpsc::Sender<NameLookup>,
+    /// Which addresses of names were reached lately.
+    pub(crate) history: Arc<AddressHistory>,
     pub(crate) open_carrier: OpenCarrier,
 }
 
@@ -102,6 +107,9 @@ pub(crate) struct Worker {
     ticking: Vec<usize>,
     /// Time of their next turn.
     next_tick: Instant,
+    /// When clients whose server has several addresses are continued, by slot. Entries of clients
+    /// that wait no more are ignored.
+    reaching: BinaryHeap<Reverse<(Instant, usize)>>,
     /// Connections whose far leg is connecting, and since when, the oldest first.
     dialling: VecDeque<(Instant, usize)>,
     /// Those that have been connecting for at least [`CONNECT_TICK`].
@@ -158,6 +166,7 @@ impl Worker {
         let context = CarrierContext {
             reactor: worker.reactor.clone(),
             lookups: worker.context.lookups.clone(),
+            history: worker.context.history.clone(),
             worker: worker.context.number,
             took_over: !worker.context.accepts,
         };
@@ -195,6 +204,7 @@ impl Worker {
             again: VecDeque::new(),
             ticking: Vec::new(),
             next_tick: now,
+            reaching: BinaryHeap::new(),
             dialling: VecDeque::new(),
             dialling_long: Vec::new(),
             next_dialling_check: now,
@@ -261,12 +271,14 @@ impl Worker {
                     }
                     Token::Listener(index) => self.accept(index),
                     Token::Leg(slot, side) => self.on_events(slot, side, flags),
+                    Token::Attempt(slot, number) => self.on_attempt(slot, number, flags),
                     Token::Carrier(index) => self.on_carrier_event(index, flags),
                 }
             }
             self.proceed_again();
             self.run_ticks();
             self.run_carrier();
+            self.check_reaching();
             self.check_dialling();
             self.check_clients();
             self.check_connections();
@@ -297,6 +309,7 @@ impl Worker {
             self.lines.as_ref().filter(|lines| !lines.is_empty()).map(|_| MAX_AGE),
             self.records.as_ref().filter(|records| !records.is_empty()).map(|_| MAX_AGE),
             connects.then_some(CONNECT_TICK),
+            self.reaching_timeout(),
             (!self.flows.is_empty()).then(|| self.next_samples.saturating_duration_since(Instant::now())),
             (self.alive() > 0).then(|| self.next_connections_check.saturating_duration_since(Instant::now())),
             self.listeners_close_at.map(|at| at.saturating_duration_since(Instant::now())),
@@ -355,6 +368,7 @@ impl Worker {
                 WorkerCommand::Stop => {
                     for slot in 0..self.flows.bound() {
                         self.end(slot, Ending::Stopped);
+                        self.end_reaching(slot, Ending::Stopped);
                     }
                     if let Some(carrier) = &mut self.carrier {
                         carrier.stop();
@@ -374,6 +388,7 @@ mod tests {
     use crate::connection::ConnectionStart;
     use socket2::{Domain, SockAddr, Socket, Type};
     use std::{
+        io::Read as _,
         net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
         thread,
     };
@@ -402,6 +417,7 @@ mod tests {
             log: None,
             records: None,
             lookups: mpsc::channel().0,
+            history: Arc::default(),
             open_carrier: |_, _| Ok(None),
         };
         let mut worker = Worker::new(Arc::new(config), waker, Vec::new(), context).unwrap();
@@ -409,27 +425,120 @@ mod tests {
         worker
     }
 
+    /// A client whose server has several addresses: has a worker reach one of them.
+    struct Reached {
+        client: TcpStream,
+        ended: mpsc::Receiver<FlowRecord>,
+        running: thread::JoinHandle<Result<(), Errno>>,
+    }
+
+    impl Reached {
+        fn new(servers: Vec<SocketAddr>, history: &Arc<AddressHistory>, connect_timeout: Duration) -> Self {
+            let local = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let client = TcpStream::connect(local.local_addr().unwrap()).unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let near = Socket::from(local.accept().unwrap().0);
+            near.set_nonblocking(true).unwrap();
+            let (tell, ended) = mpsc::channel();
+            let (address, history) = (client.local_addr().unwrap(), history.clone());
+            let running = thread::spawn(move || {
+                let config = ProxyConfig { connect_timeout, ..ProxyConfig::default() };
+                let mut worker = draining_worker(config, Arc::new(move |record| drop(tell.send(record))));
+                worker.context.history = history;
+                worker.reach(
+                    ConnectionStart {
+                        near,
+                        client: address,
+                        server: servers[0],
+                        far: None,
+                        keep_source: false,
+                        preface: Vec::new(),
+                        already_read: b"hello".to_vec(),
+                        socks: true,
+                    },
+                    servers,
+                );
+                worker.run()
+            });
+            Reached { client, ended, running }
+        }
+
+        /// The code of the SOCKS reply.
+        fn reply(&mut self) -> u8 {
+            let mut reply = [0; 10];
+            self.client.read_exact(&mut reply).unwrap();
+            reply[1]
+        }
+
+        /// The record of the flow, after the client has closed.
+        fn record(self) -> FlowRecord {
+            drop(self.client);
+            let record = self.ended.recv_timeout(Duration::from_secs(60)).unwrap();
+            self.running.join().unwrap().unwrap();
+            record
+        }
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     #[test]
-    fn each_address_of_a_name_has_the_connect_timeout() {
-        let timeout = Duration::from_millis(300);
+    fn a_silent_address_delays_the_first_connection_alone() {
+        let (silent, history) = (full_listener(), Arc::<AddressHistory>::default());
+        let live = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let at = live.local_addr().unwrap();
+        for is_first in [true, false] {
+            let mut reached = Reached::new(vec![silent.1, at], &history, PATIENCE);
+            let (mut server, _) = live.accept().unwrap();
+            assert_eq!(reached.reply(), 0);
+            server.read_exact(&mut [0; 5]).unwrap();
+            drop(server);
+            assert_eq!(reached.client.read(&mut [0]).unwrap(), 0, "the server's FIN is passed on");
+            let record = reached.record();
+            assert_eq!((record.ending, record.last.server), (Ending::Finished, at));
+            // The handshake of the leg itself, not the time of the whole race.
+            assert!(record.last.measured.handshakes[1].is_some());
+            // Other tests may delay it, but only a timer can delay it by as much as this.
+            let time = record.last.age;
+            assert!(!is_first || time < PATIENCE / 4, "{time:?}");
+            if !is_first {
+                let mut race = intercept::AddressRace::new([silent.1, at], &history, PATIENCE, Instant::now());
+                assert_eq!(race.next(4, Instant::now()).unwrap().address, at, "the silent address comes last");
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_the_next_address_dialled() {
+        let live = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        // A port of another address of this host, where nothing listens.
+        let refusing = SocketAddr::from(([127, 0, 0, 77], live.local_addr().unwrap().port()));
+        let mut reached = Reached::new(vec![refusing, live.local_addr().unwrap()], &Arc::default(), PATIENCE);
+        drop(live.accept().unwrap());
+        assert_eq!(reached.reply(), 0);
+        assert_eq!(reached.record().last.server, live.local_addr().unwrap());
+        let mut refused = Reached::new(vec![refusing, SocketAddr::from(([127, 0, 0, 78], refusing.port()))], &Arc::default(), PATIENCE);
+        assert_eq!(refused.reply(), 5, "connection refused (RFC 1928)");
+        assert_eq!(refused.record().ending, Ending::FarNotReached(io::ErrorKind::ConnectionRefused));
+    }
+
+    #[test]
+    fn all_addresses_of_a_name_together_have_the_connect_timeout() {
         let (silent, next) = (full_listener(), full_listener());
-        let local = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let client = TcpStream::connect(local.local_addr().unwrap()).unwrap();
-        let near = Socket::from(local.accept().unwrap().0);
-        near.set_nonblocking(true).unwrap();
-        let (tell, ended) = mpsc::channel();
-        let (server, others, client) = (silent.1, vec![next.1], client.local_addr().unwrap());
-        let running = thread::spawn(move || {
-            let config = ProxyConfig { connect_timeout: timeout, ..ProxyConfig::default() };
-            let mut worker = draining_worker(config, Arc::new(move |record| drop(tell.send(record))));
-            let (preface, already_read) = (Vec::new(), Vec::new());
-            worker.begin(ConnectionStart { near, client, server, others, keep_source: false, preface, already_read, socks: false });
-            worker.run()
-        });
         // The kernel alone would give up after two minutes.
-        let record = ended.recv_timeout(Duration::from_secs(60)).unwrap();
+        let mut reached = Reached::new(vec![silent.1, next.1], &Arc::default(), Duration::from_millis(600));
+        assert_eq!(reached.reply(), 6, "the reply for a timeout");
+        let record = reached.record();
         assert_eq!(record.ending, Ending::FarNotReached(io::ErrorKind::TimedOut));
-        assert_eq!(record.last.server, next.1);
-        running.join().unwrap().unwrap();
+        assert_eq!(record.last.server, next.1, "both were tried");
+        assert!(record.last.age >= Duration::from_millis(600));
+    }
+
+    #[test]
+    fn a_client_that_gives_up_ends_the_attempts() {
+        let (silent, next) = (full_listener(), full_listener());
+        let reached = Reached::new(vec![silent.1, next.1], &Arc::default(), PATIENCE);
+        // Closing sends a reset.
+        socket2::SockRef::from(&reached.client).set_linger(Some(Duration::ZERO)).unwrap();
+        assert_eq!(reached.record().ending, Ending::NearFailed(io::ErrorKind::ConnectionReset));
     }
 }

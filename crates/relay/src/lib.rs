@@ -13,6 +13,7 @@
 mod buffer_budget;
 mod buffer_control;
 pub mod buffer_law;
+mod dial_race;
 mod direction;
 mod ending;
 mod flow;
@@ -25,12 +26,13 @@ mod scratch;
 mod slab;
 
 pub use buffer_budget::BufferBudget;
+pub use dial_race::{DialRace, OpenAttempt};
 pub use direction::{Direction, Pumped, RelayFault};
 pub use ending::Ending;
 pub use flow::{DirectionStats, FlowMeasurements, FlowRecord, FlowStats, MultipathView, PathView, PhaseTimes, ProfileId, UNKNOWN_ADDRESS};
 pub use leg_side::LegSide;
 pub use pipe::{Filled, Pipe};
-pub use plain_leg::{PlainLeg, dial_first};
+pub use plain_leg::PlainLeg;
 pub use reactor::{EventBatch, Reactor, Token};
 pub use readiness::Readiness;
 pub use scratch::Scratch;

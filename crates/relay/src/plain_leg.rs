@@ -1,6 +1,6 @@
 //! A leg that is one TCP connection.
 
-use crate::{ending::Ending, readiness::Readiness};
+use crate::readiness::Readiness;
 use intercept::{
     ReceiveBound,
     leg::{LegProfile, Shares, SilenceTimeout},
@@ -10,7 +10,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use socket2::Socket;
 use std::{
     io, mem,
-    net::{Shutdown, SocketAddr},
+    net::Shutdown,
     time::{Duration, Instant},
 };
 
@@ -201,26 +201,6 @@ impl AsFd for PlainLeg {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// Calls `dial` for one server after the other until it succeeds; returns the address and the
-/// result of `dial`. Removes the servers that it tried from the list.
-///
-/// # Errors
-/// The last failure of `dial`.
-pub fn dial_first<T>(
-    servers: &mut Vec<SocketAddr>,
-    mut dial: impl FnMut(SocketAddr) -> Result<T, Ending>,
-) -> Result<(SocketAddr, T), Ending> {
-    let mut ending = Ending::FarNotReached(io::ErrorKind::NotFound);
-    while !servers.is_empty() {
-        let server = servers.remove(0);
-        match dial(server) {
-            Ok(dialled) => return Ok((server, dialled)),
-            Err(why) => ending = why,
-        }
-    }
-    Err(ending)
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ pub enum Token {
     Listener(usize),
     /// A leg of the connection in this slot.
     Leg(usize, LegSide),
+    /// An attempt to reach a server for the connection in this slot, and the attempt's number.
+    Attempt(usize, u16),
     /// The socket in this slot of a carrier (a bond), whose connections have several sockets each.
     Carrier(usize),
 }
@@ -32,26 +34,32 @@ const LISTENER: u64 = 1;
 const NEAR: u64 = 2;
 const FAR: u64 = 3;
 const CARRIER: u64 = 4;
+const ATTEMPT: u64 = 5;
+/// The number of an attempt is below the tag, above its slot.
+const ATTEMPT_SHIFT: u32 = TAG_SHIFT - u16::BITS;
 
 impl Token {
     fn pack(self) -> EventData {
         let (tag, index) = match self {
             Token::Waker => (WAKER, 0),
-            Token::Listener(index) => (LISTENER, index),
-            Token::Leg(index, LegSide::Near) => (NEAR, index),
-            Token::Leg(index, LegSide::Far) => (FAR, index),
-            Token::Carrier(index) => (CARRIER, index),
+            Token::Listener(index) => (LISTENER, index as u64),
+            Token::Leg(index, LegSide::Near) => (NEAR, index as u64),
+            Token::Leg(index, LegSide::Far) => (FAR, index as u64),
+            Token::Carrier(index) => (CARRIER, index as u64),
+            Token::Attempt(index, number) => (ATTEMPT, u64::from(number) << ATTEMPT_SHIFT | index as u64),
         };
-        EventData::new_u64(tag << TAG_SHIFT | index as u64)
+        EventData::new_u64(tag << TAG_SHIFT | index)
     }
 
     fn unpack(data: EventData) -> Self {
-        let (tag, index) = (data.u64() >> TAG_SHIFT, (data.u64() & ((1 << TAG_SHIFT) - 1)) as usize);
+        let (tag, rest) = (data.u64() >> TAG_SHIFT, data.u64() & ((1 << TAG_SHIFT) - 1));
+        let index = rest as usize;
         match tag {
             LISTENER => Token::Listener(index),
             NEAR => Token::Leg(index, LegSide::Near),
             FAR => Token::Leg(index, LegSide::Far),
             CARRIER => Token::Carrier(index),
+            ATTEMPT => Token::Attempt((rest & ((1 << ATTEMPT_SHIFT) - 1)) as usize, (rest >> ATTEMPT_SHIFT) as u16),
             _ => Token::Waker,
         }
     }
@@ -141,6 +149,9 @@ mod tests {
             {
                 assert_eq!(Token::unpack(token.pack()), token);
             }
+        }
+        for attempt in [Token::Attempt(0, u16::MAX), Token::Attempt(7, 0), Token::Attempt((1 << ATTEMPT_SHIFT) - 1, 3)] {
+            assert_eq!(Token::unpack(attempt.pack()), attempt);
         }
         assert_eq!(Token::unpack(Token::Waker.pack()), Token::Waker);
     }

@@ -15,7 +15,7 @@ use intercept::{
     leg::{self, DialOptions},
     sys,
 };
-use relay::{Ending, FlowRecord, PlainLeg, Readiness, Scratch, Token, UNKNOWN_ADDRESS, dial_first};
+use relay::{Ending, FlowRecord, PlainLeg, Readiness, Scratch, Token, UNKNOWN_ADDRESS};
 use std::{cmp::Reverse, io, mem, net::SocketAddr, time::Duration};
 use units::Span;
 
@@ -159,7 +159,8 @@ impl Bonds {
         let now = self.time();
         let Some(bonded) = self.streams.get_mut(slot) else { return };
         // Later than now: a stream whose timer always expires at once would starve the others.
-        if let Some(at) = bonded.wakes(now).map(|at| at.max(now + Span(1)))
+        let race = bonded.race.as_ref().map(|race| Span(race.wakes().saturating_duration_since(self.epoch).as_nanos() as u64));
+        if let Some(at) = bonded.wakes(now).into_iter().chain(race).min().map(|at| at.max(now + Span(1)))
             && bonded.scheduled.is_none_or(|scheduled| at < scheduled)
         {
             bonded.scheduled = Some(at);
@@ -213,14 +214,15 @@ impl Bonds {
         }
     }
 
-    /// *Serve*: dials the first of these servers that can be dialled.
-    pub(crate) fn dial_one_of(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
-        let Some(client) = self.streams.get(slot).map(|bonded| bonded.client) else { return };
-        match dial_first(&mut servers, |server| self.dial_plain(client, canonical(server))) {
-            Ok((server, far)) => {
+    /// *Serve*: dials one of these addresses of a server.
+    pub(crate) fn dial_one_of(&mut self, slot: usize, servers: Vec<SocketAddr>) {
+        let [server] = servers.as_slice() else { return self.reach(slot, servers) };
+        let (server, client) = (canonical(*server), self.streams.get(slot).map(|bonded| bonded.client));
+        let Some(client) = client else { return };
+        match self.dial_plain(client, server) {
+            Ok(far) => {
                 let Some(bonded) = self.streams.get_mut(slot) else { return };
-                bonded.dials(far, canonical(server), self.now);
-                bonded.others = servers;
+                bonded.dials(far, server, self.now);
                 self.watch_plain(slot);
             }
             Err(ending) => self.end(slot, ending),
@@ -228,7 +230,7 @@ impl Bonds {
     }
 
     /// *Serve*: dials a server for a client, if the destination is permitted.
-    fn dial_plain(&self, client: SocketAddr, server: SocketAddr) -> Result<PlainLeg, Ending> {
+    pub(crate) fn dial_plain(&self, client: SocketAddr, server: SocketAddr) -> Result<PlainLeg, Ending> {
         if let Err(why) = self.host.bond().destinations.check(server) {
             tracing::info!(%client, "a stream of the bond is refused: {why}");
             return Err(Ending::undialled(&why));
@@ -245,15 +247,6 @@ impl Bonds {
 
     /// Ends a stream.
     pub(crate) fn end(&mut self, slot: usize, ending: Ending) {
-        if let Some(bonded) = self.streams.get_mut(slot)
-            && matches!((bonded.role, ending), (Role::Serve { .. }, Ending::FarNotReached(_)))
-            && !bonded.others.is_empty()
-        {
-            let (others, entry) = (mem::take(&mut bonded.others), bonded.entry);
-            bonded.plain = None;
-            self.drop_entry(entry);
-            return self.dial_one_of(slot, others);
-        }
         let Some(mut bonded) = self.streams.remove(slot) else { return };
         self.by_id.remove(&bonded.id);
         self.networks.unwant(slot, bonded.id);
@@ -264,6 +257,9 @@ impl Bonds {
         let record = FlowRecord { last: self.stats_of(&bonded, false), ending };
         if bonded.entry != usize::MAX {
             self.drop_entry(bonded.entry);
+        }
+        if let Some(race) = bonded.race.take() {
+            self.close_attempts(race.open());
         }
         for (member, bytes) in bonded.release(ending) {
             self.linger(member, bytes);

@@ -39,7 +39,8 @@ struct ConfigFile {
     /// The largest B of `buffer = "auto"`, which alone may have it. Absent: 16 MiB, or less if the
     /// maximum of `net.ipv4.tcp_rmem` is.
     buffer_max: Option<Bytes>,
-    /// Time that a dialled leg may take to connect, unless its profile says otherwise.
+    /// Time that a dialled leg may take to connect, unless its profile says otherwise. All addresses
+    /// of a name have it together.
     #[schemars(extend("default" = "30s"))]
     connect_timeout: Option<Span>,
     /// Time without progress after which a connection is reset. Absent: never.

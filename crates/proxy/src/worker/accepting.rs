@@ -42,8 +42,8 @@ impl Worker {
             Some(server) => {
                 let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
                 let keep_source = listen.mode == ListenMode::Transparent;
-                let (others, already_read) = (Vec::new(), Vec::new());
-                let start = ConnectionStart { near: socket, client, server, others, keep_source, preface, already_read, socks: false };
+                let already_read = Vec::new();
+                let start = ConnectionStart { near: socket, client, server, far: None, keep_source, preface, already_read, socks: false };
                 self.begin(start);
             }
             None => self.await_greeting(socket, client, listen.clone()),

@@ -2,6 +2,7 @@
 
 use super::{Worker, WorkerSlot};
 use crate::{
+    config::ProxyConfig,
     connection::{Connection, ConnectionStart, FollowUp, refuse_socks},
     flow_log, flow_records,
     greeting::RequestedServer,
@@ -38,9 +39,16 @@ impl Worker {
         if self.is_carried(client, Some(server)) {
             return self.begin_carried(start, RequestedServer::Address(server));
         }
+        self.begin_plain(start, None);
+    }
+
+    /// Splits a connection into two plain legs. `config` is the configuration that its far leg was
+    /// dialled by; none: it is not dialled yet.
+    pub(super) fn begin_plain(&mut self, start: ConnectionStart, config: Option<&ProxyConfig>) {
+        let (client, server, config) = (start.client, start.server, config.unwrap_or(&self.config));
         let routes = self.routes.as_ref();
         let route = |address| routes?.interface_to(address);
-        match Connection::begin(&self.config, &self.measurements.profiles, start, route, self.scratch.now) {
+        match Connection::begin(config, &self.measurements.profiles, start, route, self.scratch.now) {
             Ok(connection) => {
                 if let Some(interval) = connection.silence_interval() {
                     self.next_connections_check = self.next_connections_check.min(self.scratch.now + interval);
@@ -53,7 +61,7 @@ impl Worker {
                     refuse_socks(&near, ending);
                 }
                 let mut last = FlowStats::unbegun(client, server);
-                let [_, far] = self.config.policy.chosen_legs(client, server, route);
+                let [_, far] = config.policy.chosen_legs(client, server, route);
                 last.measured.profiles[1] = self.measurements.profiles.of(far);
                 self.record(FlowRecord { last, ending });
             }
@@ -107,8 +115,10 @@ impl Worker {
     }
 
     pub(super) fn on_events(&mut self, slot: usize, side: LegSide, flags: EventFlags) {
-        if let Some(WorkerSlot::Pending(_)) = self.flows.get(slot) {
-            return self.on_client(slot);
+        match self.flows.get(slot) {
+            Some(WorkerSlot::Pending(_)) => return self.on_client(slot),
+            Some(WorkerSlot::Reaching(_)) => return self.on_reaching_client(slot),
+            _ => {}
         }
         let events = Readiness::of(flags);
         self.advance(slot, |connection, scratch| connection.on_events(side, events, scratch));
@@ -148,15 +158,9 @@ impl Worker {
         }
     }
 
-    /// Ends a connection, unless its server was not reached and has another address to dial.
+    /// Ends a connection.
     pub(super) fn end(&mut self, slot: usize, ending: Ending) {
         let Some(connection) = self.flows.get_mut(slot).and_then(WorkerSlot::split_mut) else { return };
-        let routes = self.routes.as_ref();
-        let route = |address| routes?.interface_to(address);
-        let numbers = &self.measurements.profiles;
-        if matches!(ending, Ending::FarNotReached(_)) && connection.dial_another(&self.config, numbers, route, self.scratch.now) {
-            return self.watch_dialled(slot);
-        }
         connection.release(ending, &mut self.scratch);
         let record = FlowRecord { last: connection.last_stats(self.scratch.now), ending };
         let flow = self.measurements.add(&record, connection.samples(), self.scratch.now);

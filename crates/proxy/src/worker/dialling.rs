@@ -40,7 +40,7 @@ impl Worker {
     }
 
     /// Connect timeout of the far leg in this slot that was dialled at `begun`; none: it is connected,
-    /// or was replaced by a leg to another address.
+    /// or the slot has another connection.
     fn connect_limit(&self, begun: Instant, slot: usize) -> Option<Duration> {
         let connection = self.flows.get(slot)?.split()?;
         (connection.is_dialling() && connection.dialled_at() == begun).then(|| connection.connect_timeout())

@@ -106,7 +106,8 @@ impl Worker {
                 Ok(()) if self.is_refused(client, server) => {
                     refusal = Some((server, io::Error::new(io::ErrorKind::PermissionDenied, format!("a rule refuses {server}"))));
                 }
-                Ok(()) => permitted.push(server),
+                Ok(()) if !permitted.contains(&server) => permitted.push(server),
+                Ok(()) => {}
                 Err(why) => refusal = Some((server, why)),
             }
         }
@@ -132,21 +133,18 @@ impl Worker {
         let Some(pending) = self.take_pending(slot) else { return };
         let _ = self.reactor.unwatch(&pending.socket);
         let listen = pending.listen;
-        let server = servers.remove(0);
+        let Some(server) = servers.first().copied() else { return };
         let client = pending.greeting.client.unwrap_or(pending.client);
         let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
         let already_read = pending.greeting.into_rest();
         let socks = listen.mode == ListenMode::Socks5;
-        self.begin(ConnectionStart {
-            near: pending.socket,
-            client,
-            server,
-            others: servers,
-            keep_source: false,
-            preface,
-            already_read,
-            socks,
-        });
+        let start = ConnectionStart { near: pending.socket, client, server, far: None, keep_source: false, preface, already_read, socks };
+        if servers.len() == 1 || self.is_carried(client, Some(server)) {
+            return self.begin(start);
+        }
+        // Which leg an address needs is decided by rules. Those of a bond are not tried beside it.
+        servers.retain(|server| !self.is_carried(client, Some(*server)));
+        self.reach(start, servers);
     }
 
     /// Handles the request for a name. Over a bond the other end looks the name up, else the
@@ -177,7 +175,7 @@ impl Worker {
             near: pending.socket,
             client,
             server: UNKNOWN_ADDRESS,
-            others: Vec::new(),
+            far: None,
             keep_source: false,
             preface: Vec::new(),
             already_read: pending.greeting.into_rest(),

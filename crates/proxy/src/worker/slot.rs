@@ -1,6 +1,6 @@
 //! The slots of a worker's connections.
 
-use super::pending_clients::PendingClient;
+use super::{pending_clients::PendingClient, reaching_client::ReachingClient};
 use crate::connection::Connection;
 
 /// A connection of a worker.
@@ -10,6 +10,8 @@ use crate::connection::Connection;
 pub(super) enum WorkerSlot {
     /// The client's greeting is not complete yet.
     Pending(Box<PendingClient>),
+    /// One of the server's addresses is being reached.
+    Reaching(Box<ReachingClient>),
     /// A split connection.
     Split(Connection),
 }
@@ -21,6 +23,14 @@ impl WorkerSlot {
 
     pub(super) fn pending_mut(&mut self) -> Option<&mut PendingClient> {
         if let WorkerSlot::Pending(pending) = self { Some(pending) } else { None }
+    }
+
+    pub(super) fn reaching(&self) -> Option<&ReachingClient> {
+        if let WorkerSlot::Reaching(client) = self { Some(client) } else { None }
+    }
+
+    pub(super) fn reaching_mut(&mut self) -> Option<&mut ReachingClient> {
+        if let WorkerSlot::Reaching(client) = self { Some(client) } else { None }
     }
 
     pub(super) fn split(&self) -> Option<&Connection> {
