@@ -44,6 +44,7 @@ mod pictures;
 mod protocol;
 mod proxy_auth;
 mod raw;
+mod reach;
 mod reply;
 mod request;
 mod response;

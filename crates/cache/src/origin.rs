@@ -7,6 +7,7 @@ use crate::{
     error_response::{Error, ErrorResponse},
     leg_stream::{self, LegStream},
     limits::{CONNECTION_BYTES, Reservation},
+    reach,
     server_pool::{ServerAddress, ServerConnection},
 };
 use hyper::{Request, Response, StatusCode, body::Incoming, client::conn::http1, header::UPGRADE};
@@ -107,14 +108,12 @@ impl Client {
     pub(crate) async fn dial(&self, server: &ServerAddress) -> Result<TcpStream, ErrorResponse> {
         let limit = self.shared.config.connect_timeout;
         let attempt = async {
-            let mut failure = io::Error::other("the name has no address");
-            for address in self.resolve(server).await? {
-                match self.dial_address(address).await {
-                    Ok(stream) => return Ok(stream),
-                    Err(why) => failure = why,
-                }
-            }
-            Err(cannot_connect(StatusCode::BAD_GATEWAY, server, &failure))
+            let addresses = self.resolve(server).await?;
+            let reached = match addresses.as_slice() {
+                [address] => self.dial_address(*address).await,
+                _ => reach::reach(addresses, &self.shared.history, limit, |address| self.dial_address(address)).await,
+            };
+            reached.map_err(|why| cannot_connect(StatusCode::BAD_GATEWAY, server, &why))
         };
         let late = || cannot_connect(StatusCode::GATEWAY_TIMEOUT, server, &format!("no answer in {} s", limit.as_secs_f64()));
         timeout(limit, attempt).await.unwrap_or_else(|_| Err(late()))

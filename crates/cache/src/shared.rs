@@ -10,7 +10,7 @@ use crate::{
     transcoder::Transcoder,
     worker_pool::WorkerPool,
 };
-use intercept::Dialler;
+use intercept::{AddressHistory, Dialler};
 use std::{
     hash::{BuildHasher as _, RandomState},
     sync::Arc,
@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     /// Idle connections to servers.
     pub(crate) server_pool: ServerPool,
     pub(crate) dialler: Dialler,
+    /// Which addresses of names were reached lately.
+    pub(crate) history: AddressHistory,
     /// The name of this proxy in `Via` and `Cache-Status` (RFC 9110 §7.6.3): random, so that
     /// several proxies on a path can be told apart.
     pub(crate) pseudonym: String,
@@ -48,6 +50,7 @@ impl Shared {
             limits: MemoryLimits::new(config.memory.0, config.client_share, config.connect_timeout),
             server_pool: ServerPool::default(),
             dialler,
+            history: AddressHistory::default(),
             pseudonym: format!("tandem-{:08x}", RandomState::new().hash_one(0_u8) as u32),
             config,
         }
