@@ -28,6 +28,7 @@ mod legs;
 mod live_page;
 mod mistakes;
 mod modes;
+mod names;
 mod nat;
 mod no_owner;
 mod observers;
