@@ -1,13 +1,17 @@
 //! The greeting of a client, which precedes its data: a PROXY protocol header, a SOCKS5 request, or
 //! both. Also the PROXY protocol header that the proxy sends to servers. Pure: bytes in, bytes out.
 
-use crate::config::ProxyVersion;
+use crate::config::{ListenerConfig, ProxyVersion};
 use intercept::{Users, canonical};
 use ppp::{v1, v2};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    borrow::Cow,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+use units::Bytes;
 
-/// The longest greeting that is accepted, bytes. The PROXY protocol allows longer headers of
-/// version 2, whose extensions the proxy does not use.
+/// The most bytes of a greeting that are held, besides those of one read. The longest SOCKS message
+/// is shorter, and of a PROXY protocol header only the addresses are held.
 pub(crate) const MAX_GREETING: usize = 4096;
 /// The longest header of the PROXY protocol's version 1, bytes (section 2.1).
 const MAX_V1_LINE: usize = 107;
@@ -15,8 +19,12 @@ const MAX_V1_LINE: usize = 107;
 /// Length of the fixed part of a version 2 header, bytes; its last two bytes are the length of the
 /// rest (section 2.2).
 const V2_FIXED: usize = 16;
-/// The byte after the signature for version 2, command LOCAL (section 2.2).
+/// The longest addresses of a version 2 header, bytes: two of Unix sockets (section 2.2). Extensions
+/// follow them.
+const V2_ADDRESSES: usize = 216;
+/// The byte after the signature for version 2, command LOCAL, and command PROXY (section 2.2).
 const V2_LOCAL: u8 = 0x20;
+const V2_PROXY: u8 = 0x21;
 
 /// Methods of authentication (RFC 1928 §3).
 const NO_AUTHENTICATION: u8 = 0;
@@ -47,19 +55,26 @@ pub(crate) enum GreetingStep {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// The reason, for the log.
-    pub(crate) why: &'static str,
+    pub(crate) why: Cow<'static, str>,
     /// The reply to the client; may be empty.
     pub(crate) reply: Vec<u8>,
 }
 
-fn refuse(why: &'static str, reply: &[u8]) -> Refusal {
-    Refusal { why, reply: reply.to_vec() }
+fn refuse(why: impl Into<Cow<'static, str>>, reply: &[u8]) -> Refusal {
+    Refusal { why: why.into(), reply: reply.to_vec() }
 }
 
 /// The next part of the greeting. Parts arrive in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GreetingStage {
-    ProxyHeader { then_socks: bool },
+    ProxyHeader {
+        then_socks: bool,
+    },
+    /// The extensions of a PROXY header, which the proxy does not use: so many bytes are left.
+    ProxyExtensions {
+        left: usize,
+        then_socks: bool,
+    },
     SocksMethods,
     SocksPassword,
     SocksRequest,
@@ -78,8 +93,12 @@ pub(crate) struct Greeting {
     received: Vec<u8>,
     /// Users that may use a SOCKS listener.
     users: Users,
+    /// The longest PROXY header that is accepted, bytes.
+    most_header: usize,
     /// Address of the client by its PROXY header.
     pub(crate) client: Option<SocketAddr>,
+    /// The address that the client connected to, by its PROXY header.
+    pub(crate) destination: Option<SocketAddr>,
 }
 
 impl Greeting {
@@ -90,7 +109,13 @@ impl Greeting {
             (false, true) => GreetingStage::SocksMethods,
             (false, false) => GreetingStage::Complete,
         };
-        Greeting { stage, received: Vec::new(), users: Users::default(), client: None }
+        let most_header = ListenerConfig::MOST_PROXY_HEADER.0 as usize;
+        Greeting { stage, received: Vec::new(), users: Users::default(), most_header, client: None, destination: None }
+    }
+
+    /// Refuses longer PROXY headers.
+    pub(crate) fn with_longest_header(self, most: Bytes) -> Self {
+        Greeting { most_header: usize::try_from(most.0).unwrap_or(usize::MAX), ..self }
     }
 
     /// Requires user and password of SOCKS clients, if there are users.
@@ -113,6 +138,7 @@ impl Greeting {
         loop {
             let step = match self.stage {
                 GreetingStage::ProxyHeader { then_socks } => self.proxy_header(then_socks)?,
+                GreetingStage::ProxyExtensions { left, then_socks } => self.proxy_extensions(left, then_socks),
                 GreetingStage::SocksMethods => self.socks_methods()?,
                 GreetingStage::SocksPassword => self.socks_password()?,
                 GreetingStage::SocksRequest => self.socks_request()?,
@@ -129,37 +155,64 @@ impl Greeting {
     /// Parses a PROXY protocol header (sections 2.1 and 2.2 of its specification).
     fn proxy_header(&mut self, then_socks: bool) -> Result<Option<GreetingStep>, Refusal> {
         let is_begun = |prefix: &[u8]| prefix.starts_with(&self.received[..self.received.len().min(prefix.len())]);
-        // Parsed once it is complete, so that the result does not depend on segmentation.
+        // Parsed once all that is parsed of it is there, so that the result does not depend on
+        // segmentation: the addresses, the bytes up to there, and the length of the whole header.
         let parsed = if is_begun(b"PROXY ") {
             let line = &self.received[..self.received.len().min(MAX_V1_LINE)];
             match line.iter().position(|byte| *byte == b'\n') {
-                Some(end) => v1::Header::try_from(&line[..=end]).ok().map(|header| (of_v1(&header.addresses), end + 1)),
+                Some(end) => v1::Header::try_from(&line[..=end]).ok().map(|header| (of_v1(&header.addresses), end + 1, end + 1)),
                 None if line.len() < MAX_V1_LINE => return Ok(Some(GreetingStep::More)),
                 None => None,
             }
         } else if is_begun(v2::PROTOCOL_PREFIX) {
             let Some((fixed, rest)) = self.received.split_at_checked(V2_FIXED) else { return Ok(Some(GreetingStep::More)) };
             let length = V2_FIXED + usize::from(u16::from_be_bytes([fixed[V2_FIXED - 2], fixed[V2_FIXED - 1]]));
+            let is_version_2 = matches!(fixed[v2::PROTOCOL_PREFIX.len()], V2_LOCAL | V2_PROXY);
+            if is_version_2 && length > self.most_header {
+                let why = format!(
+                    "its PROXY protocol header has {length} bytes, and this listener accepts {} (accept_proxy_max)",
+                    self.most_header
+                );
+                return Err(refuse(why, &[]));
+            }
+            let begin = length.min(V2_FIXED + V2_ADDRESSES);
             match fixed[v2::PROTOCOL_PREFIX.len()] {
-                _ if length > MAX_GREETING => None,
-                _ if V2_FIXED + rest.len() < length => return Ok(Some(GreetingStep::More)),
+                // At once: the length of what is no header means nothing.
+                _ if !is_version_2 => None,
+                _ if V2_FIXED + rest.len() < begin => return Ok(Some(GreetingStep::More)),
                 // A connection of the sending proxy itself, such as a health check. Its addresses
                 // are ignored.
-                V2_LOCAL => Some((None, length)),
-                _ => v2::Header::try_from(&self.received[..length]).ok().map(|header| (of_v2(&header.addresses), length)),
+                V2_LOCAL => Some((None, begin, length)),
+                _ => {
+                    let mut header = self.received[..begin].to_vec();
+                    header[V2_FIXED - 2..V2_FIXED].copy_from_slice(&((begin - V2_FIXED) as u16).to_be_bytes());
+                    v2::Header::try_from(header.as_slice()).ok().map(|header| (of_v2(&header.addresses), begin, length))
+                }
             }
         } else {
-            None
-        };
-        let Some((client, length)) = parsed else {
             return Err(refuse("it did not begin with a PROXY protocol header, which this listener expects (accept_proxy)", &[]));
+        };
+        let Some((addresses, begin, length)) = parsed else {
+            return Err(refuse("its PROXY protocol header is malformed", &[]));
         };
         // The header of an IPv4 client and an IPv6 server has the client in the form of IPv6, which
         // no rule for IPv4 would match.
-        self.client = client.map(canonical);
-        self.received.drain(..length);
-        self.stage = if then_socks { GreetingStage::SocksMethods } else { GreetingStage::Complete };
+        (self.client, self.destination) = addresses.map(|(client, server)| (canonical(client), canonical(server))).unzip();
+        self.received.drain(..begin);
+        self.stage = GreetingStage::ProxyExtensions { left: length - begin, then_socks };
         Ok(None)
+    }
+
+    /// Discards the extensions of a PROXY header as they arrive.
+    fn proxy_extensions(&mut self, left: usize, then_socks: bool) -> Option<GreetingStep> {
+        let count = left.min(self.received.len());
+        self.received.drain(..count);
+        self.stage = match left - count {
+            0 if then_socks => GreetingStage::SocksMethods,
+            0 => GreetingStage::Complete,
+            left => GreetingStage::ProxyExtensions { left, then_socks },
+        };
+        (left > count).then_some(GreetingStep::More)
     }
 
     /// Parses the method selection message (RFC 1928 §3).
@@ -272,24 +325,38 @@ pub(crate) fn socks_code(why: std::io::ErrorKind) -> u8 {
     }
 }
 
-fn of_v1(addresses: &v1::Addresses) -> Option<SocketAddr> {
+/// Source and destination of a header; none: it has no IP addresses.
+fn of_v1(addresses: &v1::Addresses) -> Option<(SocketAddr, SocketAddr)> {
     match addresses {
-        v1::Addresses::Tcp4(ip) => Some(SocketAddr::new(ip.source_address.into(), ip.source_port)),
-        v1::Addresses::Tcp6(ip) => Some(SocketAddr::new(ip.source_address.into(), ip.source_port)),
+        v1::Addresses::Tcp4(ip) => Some((
+            SocketAddr::new(ip.source_address.into(), ip.source_port),
+            SocketAddr::new(ip.destination_address.into(), ip.destination_port),
+        )),
+        v1::Addresses::Tcp6(ip) => Some((
+            SocketAddr::new(ip.source_address.into(), ip.source_port),
+            SocketAddr::new(ip.destination_address.into(), ip.destination_port),
+        )),
         v1::Addresses::Unknown => None,
     }
 }
 
-fn of_v2(addresses: &v2::Addresses) -> Option<SocketAddr> {
+/// As [`of_v1`].
+fn of_v2(addresses: &v2::Addresses) -> Option<(SocketAddr, SocketAddr)> {
     match addresses {
-        v2::Addresses::IPv4(ip) => Some(SocketAddr::new(ip.source_address.into(), ip.source_port)),
-        v2::Addresses::IPv6(ip) => Some(SocketAddr::new(ip.source_address.into(), ip.source_port)),
+        v2::Addresses::IPv4(ip) => Some((
+            SocketAddr::new(ip.source_address.into(), ip.source_port),
+            SocketAddr::new(ip.destination_address.into(), ip.destination_port),
+        )),
+        v2::Addresses::IPv6(ip) => Some((
+            SocketAddr::new(ip.source_address.into(), ip.source_port),
+            SocketAddr::new(ip.destination_address.into(), ip.destination_port),
+        )),
         v2::Addresses::Unspecified | v2::Addresses::Unix(_) => None,
     }
 }
 
-/// The PROXY protocol header that tells a server the client's address and the address that it
-/// connected to.
+/// The PROXY protocol header that tells a server the client's address and the address that the
+/// client connected to, `server`.
 pub(crate) fn proxy_header(version: ProxyVersion, client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     // The protocol requires two addresses of one family.
     let (client, server) = match (client, server) {
@@ -423,24 +490,93 @@ mod tests {
                 }
             }
         }
-        assert!(exchange(Greeting::new(true, false), b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3).is_err());
-        // Truncated or endless headers are refused at once, not by a timeout.
-        let long = [v2::PROTOCOL_PREFIX, &[0x21, 0x11, 0xff, 0xff, 0]].concat();
-        for wrong in [b"PROXY TCP4 192.0.2.1\r\n".to_vec(), [b"PROXY TCP4 ", &[b'1'; 100][..]].concat(), b"P\rPXY ".to_vec(), long] {
-            for step in [1, wrong.len()] {
-                let refusal = exchange(Greeting::new(true, false), &wrong, step).unwrap_err();
-                assert!(refusal.why.starts_with("it did not begin with a PROXY protocol header"), "{refusal:?}");
+    }
+
+    #[test]
+    fn what_is_no_proxy_header_is_refused_at_once_with_the_reason() {
+        let why = |bytes: &[u8], step: usize| exchange(Greeting::new(true, false), bytes, step).unwrap_err().why;
+        let unsupported = [v2::PROTOCOL_PREFIX, &[0x31, 0x11, 0, 0, 0]].concat();
+        for (bytes, said) in [
+            (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), "it did not begin with a PROXY protocol header"),
+            (b"P\rPXY ".to_vec(), "it did not begin with a PROXY protocol header"),
+            (b"PROXY TCP4 192.0.2.1\r\n".to_vec(), "its PROXY protocol header is malformed"),
+            ([b"PROXY TCP4 ", &[b'1'; 100][..]].concat(), "its PROXY protocol header is malformed"),
+            (unsupported, "its PROXY protocol header is malformed"),
+            // It is refused before the length that it seems to have, 25 kB, has arrived.
+            ([v2::PROTOCOL_PREFIX, b"rubbish"].concat(), "its PROXY protocol header is malformed"),
+        ] {
+            for step in [1, bytes.len()] {
+                assert!(why(&bytes, step).starts_with(said), "{}", why(&bytes, step));
             }
         }
     }
 
+    /// A header of version 2 with extensions of `length` bytes.
+    fn extended(client: SocketAddr, server: SocketAddr, length: u16) -> Vec<u8> {
+        let mut header = proxy_header(ProxyVersion::V2, client, server);
+        let whole = (header.len() - V2_FIXED) as u16 + 3 + length;
+        header[V2_FIXED - 2..V2_FIXED].copy_from_slice(&whole.to_be_bytes());
+        // The type for TLS, then a length.
+        header.push(0x20);
+        header.extend(length.to_be_bytes());
+        header.extend(vec![5; length.into()]);
+        header
+    }
+
     #[test]
-    fn a_local_header_names_no_client() {
+    fn extensions_of_a_header_are_discarded_as_they_arrive() {
+        let (client, server): (SocketAddr, SocketAddr) = ("192.0.2.7:4711".parse().unwrap(), "198.51.100.9:25".parse().unwrap());
+        let most = u16::MAX - 12 - 3;
+        for length in [0, 100, 4096, 10_000, most] {
+            let bytes = [&extended(client, server, length), TO_ADDRESS].concat();
+            for step in [1, 1460, bytes.len()] {
+                let (_, target, named_client, rest) = exchange(Greeting::new(true, true), &bytes, step).unwrap();
+                assert_eq!((target.is_some(), named_client, rest), (true, Some(client), b"GET".to_vec()));
+            }
+            let mut greeting = Greeting::new(true, true);
+            for piece in bytes[..bytes.len() - TO_ADDRESS.len()].chunks(2048) {
+                assert_eq!(greeting.receive(piece), Ok(GreetingStep::More));
+                assert!(greeting.received.len() <= 2048 + V2_FIXED + V2_ADDRESSES, "{} bytes are held", greeting.received.len());
+            }
+            assert_eq!(greeting.destination, Some(server));
+        }
+        assert_eq!(extended(client, server, most).len() as u64, ListenerConfig::MOST_PROXY_HEADER.0);
+    }
+
+    #[test]
+    fn a_header_beyond_the_limit_is_refused_by_its_length() {
+        let address = "192.0.2.7:4711".parse().unwrap();
+        let limited = || Greeting::new(true, false).with_longest_header(Bytes(1000));
+        let fits = 1000 - V2_FIXED as u16 - 12 - 3;
+        assert!(exchange(limited(), &extended(address, address, fits), 500).is_ok());
+        let refusal = exchange(limited(), &extended(address, address, fits + 1), 500).unwrap_err();
+        assert_eq!(refusal.why, "its PROXY protocol header has 1001 bytes, and this listener accepts 1000 (accept_proxy_max)");
+    }
+
+    #[test]
+    fn a_local_header_names_neither_client_nor_destination() {
         let mut header = proxy_header(ProxyVersion::V2, "192.0.2.7:4711".parse().unwrap(), "192.0.2.1:80".parse().unwrap());
         assert!(exchange(Greeting::new(true, false), &header, 5).unwrap().2.is_some());
         // LOCAL instead of PROXY.
         header[v2::PROTOCOL_PREFIX.len()] = 0x20;
-        assert_eq!(exchange(Greeting::new(true, false), &header, 5).unwrap().2, None);
+        let unspecified = [v2::PROTOCOL_PREFIX, &[0x21, 0, 0, 0]].concat();
+        for header in [&header[..], b"PROXY UNKNOWN\r\n", b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n", &unspecified] {
+            let mut greeting = Greeting::new(true, false);
+            assert_eq!(greeting.receive(header), Ok(GreetingStep::Done(None)), "{header:?}");
+            assert_eq!((greeting.client, greeting.destination), (None, None), "{header:?}");
+        }
+    }
+
+    #[test]
+    fn a_header_names_the_destination_in_each_version_and_family() {
+        let (v4, v6): (SocketAddr, SocketAddr) = ("192.0.2.7:4711".parse().unwrap(), "[2001:db8::7]:80".parse().unwrap());
+        for version in [ProxyVersion::V1, ProxyVersion::V2] {
+            for (client, server) in [(v4, v4), (v6, v6), (v4, v6), (v6, v4)] {
+                let mut greeting = Greeting::new(true, false);
+                greeting.receive(&proxy_header(version, client, server)).unwrap();
+                assert_eq!((greeting.client, greeting.destination), (Some(client), Some(server)));
+            }
+        }
     }
 
     proptest! {

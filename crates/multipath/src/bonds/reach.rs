@@ -69,7 +69,7 @@ impl Bonds {
         let Some((winner, others)) = race.won(is_it, self.host.history(), now) else { return };
         (bonded.entry, bonded.asked) = (entry, winner.dialled_at);
         bonded.dials(winner.socket.leg, winner.server, winner.dialled_at);
-        let connected = bonded.on_events(events);
+        let connected = bonded.on_events(events, now);
         self.close_attempts(&others);
         match connected {
             Ok(()) => self.proceed(slot, scratch),

@@ -86,6 +86,17 @@ impl ListenerConfig {
         if self.mode == ListenMode::Bond && self.accept_proxy {
             return Err("the bond transmits the client's address itself: leave accept_proxy out".into());
         }
+        if !self.accept_proxy && self.accept_proxy_max != ListenerConfig::MOST_PROXY_HEADER {
+            return Err("accept_proxy_max applies only to listeners with accept_proxy: set that too, or leave it out".into());
+        }
+        if !(ListenerConfig::LEAST_PROXY_HEADER..=ListenerConfig::MOST_PROXY_HEADER).contains(&self.accept_proxy_max) {
+            return Err(format!(
+                "accept_proxy_max is {} bytes: give {} (addresses without extensions) to {} (all that the PROXY protocol allows)",
+                self.accept_proxy_max.0,
+                ListenerConfig::LEAST_PROXY_HEADER.0,
+                ListenerConfig::MOST_PROXY_HEADER.0
+            ));
+        }
         if self.mode == ListenMode::Bond && self.destinations.has_lists() {
             return Err("allow and deny of a bond apply to all its listeners: move them to [bond]".into());
         }

@@ -379,8 +379,13 @@ struct ListenKeys {
     /// version.
     #[serde(default)]
     accept_proxy: bool,
-    /// `forward`, `socks5`, `bond`: version of the PROXY protocol header that far legs begin with.
-    /// Absent: none.
+    /// The longest PROXY protocol header that is accepted, with its extensions (such as a client's
+    /// certificate), which are discarded. Version 2 allows no more than 65551 bytes.
+    #[schemars(extend("default" = "65551"))]
+    accept_proxy_max: Option<Bytes>,
+    /// `forward`, `socks5`, `bond`: version of the PROXY protocol header that far legs begin with. It
+    /// names the client and the address that the client connected to: the listener's own, or that of
+    /// the header that was accepted; at a `bond`, the address that the stream goes to. Absent: none.
     send_proxy: Option<ProxyVersion>,
     /// `socks5`: prefixes of the only destinations that clients may name, one or a list. Absent:
     /// all but this host and link-local addresses.
@@ -423,6 +428,7 @@ impl<'de> Deserialize<'de> for ListenerConfig {
             }
         };
         (listen.accept_proxy, listen.send_proxy) = (keys.accept_proxy, keys.send_proxy);
+        listen.accept_proxy_max = keys.accept_proxy_max.unwrap_or(listen.accept_proxy_max);
         listen.destinations = Destinations { allow: keys.allow, deny: keys.deny };
         listen.users = keys.users;
         listen.check().map_err(de::Error::custom)?;

@@ -22,7 +22,8 @@ impl FromStr for ListenerConfig {
     /// A listener and its options, separated by commas:
     ///
     /// - `transparent=[::]:5000`, without options;
-    /// - `forward=127.0.0.1:8080=192.0.2.10:80`, with `send-proxy=v2`, `accept-proxy`;
+    /// - `forward=127.0.0.1:8080=192.0.2.10:80`, with `send-proxy=v2`, `accept-proxy`,
+    ///   `accept-proxy-max=16KiB`;
     /// - `socks5=127.0.0.1:1080`, with these and `allow=PREFIX` and `deny=PREFIX` (repeatable),
     ///   `users=FILE`, `user=NAME:PASSWORD` (repeatable);
     /// - `bond=[::]:7000`, with `send-proxy=v2`.
@@ -50,12 +51,15 @@ impl FromStr for ListenerConfig {
         for part in parts {
             match part.split_once('=').unwrap_or((part, "")) {
                 ("accept-proxy", "") => listen.accept_proxy = true,
+                ("accept-proxy-max", bytes) => {
+                    listen.accept_proxy_max = bytes.parse().map_err(|error: UnitError| format!("accept-proxy-max: {error}"))?;
+                }
                 ("send-proxy", version) => listen.send_proxy = Some(version.parse()?),
                 _ if access.take(part)? => {}
                 (option, _) => {
                     // Without its value, which may be the rest of a password with a comma.
                     return Err(format!(
-                        "unknown listener option {option:?}: expected accept-proxy, send-proxy=v2, {}",
+                        "unknown listener option {option:?}: expected accept-proxy, accept-proxy-max=SIZE, send-proxy=v2, {}",
                         AccessOptions::EXPECTED
                     ));
                 }
@@ -93,6 +97,7 @@ units::impl_text!(BufferSetting, "a size, \"auto\" or \"unlimited\"", "4MiB");
 #[cfg(test)]
 mod tests {
     use super::*;
+    use units::Bytes;
 
     #[test]
     fn listeners_are_parsed() {
@@ -101,11 +106,20 @@ mod tests {
         assert_eq!("forward=127.0.0.1:80=[::1]:8080".parse(), Ok(forward.clone()));
         assert_eq!(
             "forward=127.0.0.1:80=[::1]:8080,accept-proxy,send-proxy=v2".parse(),
-            Ok(ListenerConfig { accept_proxy: true, send_proxy: Some(ProxyVersion::V2), ..forward })
+            Ok(ListenerConfig { accept_proxy: true, send_proxy: Some(ProxyVersion::V2), ..forward.clone() })
+        );
+        assert_eq!(
+            "forward=127.0.0.1:80=[::1]:8080,accept-proxy,accept-proxy-max=16KiB".parse(),
+            Ok(ListenerConfig { accept_proxy: true, accept_proxy_max: Bytes(16 << 10), ..forward })
         );
         assert_eq!("socks5=[::1]:1080".parse(), Ok(ListenerConfig::socks5("[::1]:1080".parse().unwrap())));
         let wrong = ["5000", "transparent=5000", "forward=127.0.0.1:80", "socks=[::]:1", "socks5=[::]:1,send-proxy=v3"];
-        for wrong in wrong.into_iter().chain(["transparent=[::]:1,accept-proxy"]) {
+        for wrong in wrong.into_iter().chain([
+            "transparent=[::]:1,accept-proxy",
+            "socks5=[::]:1,accept-proxy-max=16KiB",
+            "socks5=[::]:1,accept-proxy,accept-proxy-max=231",
+            "socks5=[::]:1,accept-proxy,accept-proxy-max=65552",
+        ]) {
             assert!(wrong.parse::<ListenerConfig>().is_err(), "{wrong}");
         }
     }

@@ -166,6 +166,8 @@ pub struct ListenerConfig {
     /// Whether each connection begins with a PROXY protocol header, version 1 or 2, with the
     /// client's address.
     pub accept_proxy: bool,
+    /// The longest PROXY protocol header that is accepted, with its extensions.
+    pub accept_proxy_max: Bytes,
     /// Version of the PROXY protocol header that each far leg begins with; none: no header.
     pub send_proxy: Option<ProxyVersion>,
     /// Permitted destinations of [`ListenMode::Socks5`]. [`BondConfig`] has those of a bond.
@@ -204,8 +206,21 @@ impl ListenerConfig {
         ListenerConfig::new(at, ListenMode::Transparent)
     }
 
+    /// The longest header that the PROXY protocol allows, that of version 2.
+    pub const MOST_PROXY_HEADER: Bytes = Bytes(16 + 65_535);
+    /// The longest header without extensions: with the addresses of Unix sockets.
+    pub const LEAST_PROXY_HEADER: Bytes = Bytes(16 + 216);
+
     fn new(at: SocketAddr, mode: ListenMode) -> Self {
-        ListenerConfig { at, mode, accept_proxy: false, send_proxy: None, destinations: Destinations::default(), users: Users::default() }
+        ListenerConfig {
+            at,
+            mode,
+            accept_proxy: false,
+            accept_proxy_max: Self::MOST_PROXY_HEADER,
+            send_proxy: None,
+            destinations: Destinations::default(),
+            users: Users::default(),
+        }
     }
 
     /// A listener at `at` whose connections go on to `to`.

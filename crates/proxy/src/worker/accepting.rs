@@ -1,7 +1,7 @@
 //! Accepts connections from a worker's listeners.
 
-use super::{LISTENER_PAUSE, Worker};
-use crate::{config::ListenMode, connection::ConnectionStart, greeting::proxy_header};
+use super::{LISTENER_PAUSE, Worker, greet::header_for_server};
+use crate::{config::ListenMode, connection::ConnectionStart};
 use intercept::AcceptedConnection;
 
 impl Worker {
@@ -40,7 +40,7 @@ impl Worker {
         }
         match server.filter(|_| !listen.accept_proxy) {
             Some(server) => {
-                let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
+                let preface = header_for_server(listen, client, None, &socket);
                 let keep_source = listen.mode == ListenMode::Transparent;
                 let already_read = Vec::new();
                 let start = ConnectionStart { near: socket, client, server, far: None, keep_source, preface, already_read, socks: false };

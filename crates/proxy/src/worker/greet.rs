@@ -21,6 +21,7 @@ impl Worker {
     /// Adds a client whose greeting is to be read.
     pub(super) fn await_greeting(&mut self, socket: Socket, client: SocketAddr, listen: ListenerConfig) {
         let greeting = Greeting::new(listen.accept_proxy, listen.mode == ListenMode::Socks5).with_users(&listen.users);
+        let greeting = greeting.with_longest_header(listen.accept_proxy_max);
         self.serial += 1;
         let serial = self.serial;
         let slot = self.flows.insert(WorkerSlot::Pending(Box::new(PendingClient { socket, client, greeting, listen, serial })));
@@ -70,7 +71,7 @@ impl Worker {
                 }
                 Ok(GreetingStep::Done(Some(RequestedServer::Address(to)))) => return self.begin_where_permitted(slot, vec![to]),
                 Ok(GreetingStep::Done(Some(RequestedServer::Name(name, port)))) => return self.begin_by_name(slot, name, port),
-                Err(refusal) => return self.drop_client(slot, refusal.why, &refusal.reply),
+                Err(refusal) => return self.drop_client(slot, &refusal.why, &refusal.reply),
             }
         }
     }
@@ -135,7 +136,7 @@ impl Worker {
         let listen = pending.listen;
         let Some(server) = servers.first().copied() else { return };
         let client = pending.greeting.client.unwrap_or(pending.client);
-        let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
+        let preface = header_for_server(&listen, client, pending.greeting.destination, &pending.socket);
         let already_read = pending.greeting.into_rest();
         let socks = listen.mode == ListenMode::Socks5;
         let start = ConnectionStart { near: pending.socket, client, server, far: None, keep_source: false, preface, already_read, socks };
@@ -171,13 +172,14 @@ impl Worker {
         }
         let (Some(pending), to) = (self.take_pending(slot), RequestedServer::Name(name, port)) else { return };
         let socks = pending.listen.mode == ListenMode::Socks5;
+        let preface = header_for_server(&pending.listen, client, pending.greeting.destination, &pending.socket);
         let start = ConnectionStart {
             near: pending.socket,
             client,
             server: UNKNOWN_ADDRESS,
             far: None,
             keep_source: false,
-            preface: Vec::new(),
+            preface,
             already_read: pending.greeting.into_rest(),
             socks,
         };
@@ -203,6 +205,15 @@ impl Worker {
             self.drop_client(slot, "its greeting took too long (connect_timeout)", &[]);
         }
     }
+}
+
+/// The PROXY protocol header that a listener sends to servers before the client's bytes; empty: it
+/// sends none. `destination`: the address that the client connected to, if an accepted header named
+/// it; else it is the local address of the client's socket.
+pub(super) fn header_for_server(listen: &ListenerConfig, client: SocketAddr, destination: Option<SocketAddr>, near: &Socket) -> Vec<u8> {
+    let Some(version) = listen.send_proxy else { return Vec::new() };
+    let local = || near.local_addr().ok().and_then(|local| local.as_socket()).map(canonical);
+    proxy_header(version, client, destination.or_else(local).unwrap_or(listen.at))
 }
 
 /// Whether the slot has a pending client with this serial number.

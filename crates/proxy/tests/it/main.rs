@@ -10,5 +10,6 @@ mod failures;
 mod forward;
 mod life;
 mod measurements;
+mod proxy_header;
 mod received_before_failure;
 mod users;
