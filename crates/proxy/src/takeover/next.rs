@@ -13,9 +13,9 @@ use crate::{
     listeners::InheritedListeners,
     running::{PreparedProxy, Proxy},
 };
-use intercept::{OpenError, runtime_dir::ClaimedSocket};
+use intercept::{OpenError, peer::Peer, runtime_dir::ClaimedSocket};
 use relay::FlowRecord;
-use rustix::{fd::OwnedFd, net::sockopt::socket_peercred, process::geteuid};
+use rustix::{fd::OwnedFd, process::geteuid};
 use std::{
     io::{self, ErrorKind},
     net::{SocketAddr, TcpListener},
@@ -90,7 +90,7 @@ impl Takeover {
     pub fn request(name: &str) -> Result<Self, TakeoverError> {
         intercept::leg::raise_open_files();
         let stream = Remote::named(name).connect()?;
-        let user = socket_peercred(&stream).map_err(|why| TakeoverError::Lost(why.into()))?.uid;
+        let user = Peer::of(&stream).map_err(TakeoverError::Lost)?.user;
         if user != geteuid() {
             return Err(TakeoverError::OtherUser(user.as_raw()));
         }
