@@ -2,7 +2,7 @@
 //! of responses.
 
 use crate::{cache_status::CacheOutcome, counters::CacheCounters, error_response::Error};
-use hyper::{Method, StatusCode};
+use hyper::StatusCode;
 use std::{
     net::SocketAddr,
     sync::{
@@ -18,7 +18,7 @@ pub(crate) struct AccessRecord {
     counters: Arc<CacheCounters>,
     begun: Instant,
     client: SocketAddr,
-    method: Method,
+    method: String,
     pub(crate) uri: String,
     pub(crate) status: StatusCode,
     pub(crate) outcome: CacheOutcome,
@@ -34,7 +34,7 @@ pub(crate) struct AccessRecord {
 }
 
 impl AccessRecord {
-    pub(crate) fn new(counters: &Arc<CacheCounters>, client: SocketAddr, method: Method, uri: String) -> Self {
+    pub(crate) fn new(counters: &Arc<CacheCounters>, client: SocketAddr, method: String, uri: String) -> Self {
         AccessRecord {
             counters: counters.clone(),
             begun: Instant::now(),
@@ -73,6 +73,8 @@ impl AccessRecord {
             CacheOutcome::Pass => counters.passed.add(1),
             CacheOutcome::Refused => counters.refused.add(1),
             CacheOutcome::Tunnel => counters.tunnels.add(1),
+            // The connection is counted when it goes on.
+            CacheOutcome::Verbatim => {}
         }
         if !self.complete {
             counters.aborted.add(1);

@@ -22,6 +22,8 @@ pub(crate) enum CacheOutcome {
     Refused,
     /// A tunnel was opened.
     Tunnel,
+    /// From the origin server, passed on as it came.
+    Verbatim,
 }
 
 impl CacheOutcome {
@@ -35,6 +37,7 @@ impl CacheOutcome {
             CacheOutcome::Pass => "pass",
             CacheOutcome::Refused => "refused",
             CacheOutcome::Tunnel => "tunnel",
+            CacheOutcome::Verbatim => "verbatim",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! State of one connection of a client.
 
 use crate::{
+    client_gate::ClientGate,
     limits::ClientShare,
     server_pool::{ClientConnectionId, ServerAddress},
     shared::Shared,
@@ -27,6 +28,8 @@ pub(crate) struct Client {
     pub(crate) share: ClientShare,
     /// Identifies this connection in the pool of idle connections to servers.
     pub(crate) id: ClientConnectionId,
+    /// The way of the connection out of hyper.
+    pub(crate) gate: Arc<ClientGate>,
 }
 
 impl Client {

@@ -3,15 +3,18 @@
 
 use crate::{
     client::Client,
+    client_gate::ClientGate,
+    client_stream::ClientStream,
     config::RawMode,
     error_response::{Error, ErrorResponse},
     exchange,
     leg_stream::{self, LegStream},
-    limits::BODY_WINDOW,
+    limits::{BODY_WINDOW, MAX_HEADER_BYTES, MAX_HEADER_FIELDS},
     protocol::{ClientProtocol, detect},
     raw,
     server_pool::ServerAddress,
     shared::Shared,
+    verbatim,
 };
 use bytes::{Bytes, BytesMut};
 use hyper::{
@@ -36,10 +39,6 @@ const FIRST_BYTE_TIMEOUT: Duration = Duration::from_millis(300);
 const DETECTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Size of the buffer for the first bytes. It grows.
 const FIRST_BYTES: usize = 4096;
-/// Size of a request's header section, bytes at most.
-const MAX_HEADER_BYTES: usize = 64 * 1024;
-/// Fields of a request, at most.
-const MAX_HEADER_FIELDS: usize = 200;
 /// Concurrent requests of one HTTP/2 connection: about half of a client's share by default.
 const MAX_STREAMS: u32 = 32;
 /// Receive window of an HTTP/2 stream, bytes: about the protocol's default.
@@ -79,7 +78,8 @@ pub(crate) async fn serve(
     let ListenerAccess { destinations, users } = settings.access;
     let share = shared.limits.share_of(address.ip());
     let id = shared.server_pool.new_id(address.ip());
-    let client = Arc::new(Client { shared, address, server, source, destinations, users, share, id });
+    let gate = Arc::new(ClientGate::default());
+    let client = Arc::new(Client { shared, address, server, source, destinations, users, share, id, gate });
     let mut first = BytesMut::with_capacity(FIRST_BYTES);
     match server {
         Some(server) => serve_any(client, near, first, server, drain).await,
@@ -163,14 +163,17 @@ fn text(error: ErrorResponse) -> String {
 /// Serves HTTP/1.1 or HTTP/2. `first` was read before.
 async fn serve_http(client: Arc<Client>, near: TcpStream, first: Bytes, drain: DrainSignal) -> Result<(), Error> {
     let is_http2 = detect(&first, true) == ClientProtocol::Http2;
+    let gate = client.gate.clone();
     // Uploads that have been received and not been read yet are in memory.
     let _receive_window = if is_http2 { Some(client.reserve(u64::from(CONNECTION_WINDOW)).await.map_err(text)?) } else { None };
     let patience = client.shared.config.patience;
     let socket = SockRef::from(&near).try_clone()?;
-    let io = TokioIo::new(LegStream::new(near, first, patience));
-    let service = service_fn(move |request| exchange::serve(client.clone(), request));
-    let served = async {
-        if is_http2 {
+    let near = LegStream::new(near, first, patience);
+    let service_client = client.clone();
+    let service = service_fn(move |request| exchange::serve(service_client.clone(), request));
+    if is_http2 {
+        let io = TokioIo::new(near);
+        let served = async {
             let connection = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 .max_concurrent_streams(MAX_STREAMS)
@@ -180,8 +183,17 @@ async fn serve_http(client: Arc<Client>, near: TcpStream, first: Bytes, drain: D
                 .initial_connection_window_size(CONNECTION_WINDOW)
                 .keep_alive_interval(patience)
                 .serve_connection(io, service);
-            return serve_until_drained(connection, drain, http2::Connection::graceful_shutdown).await;
-        }
+            serve_until_drained(connection, drain, http2::Connection::graceful_shutdown).await
+        };
+        return tokio::select! {
+            served = served => Ok(served?),
+            () = until_reset(&socket) => Err("the client reset its connection".into()),
+        };
+    }
+    gate.open();
+    let (near, departed) = ClientStream::new(near, client.server, gate.clone());
+    let io = TokioIo::new(near);
+    let served = async {
         // Without hyper's `pipeline_flush`: it buffers without bounds for a client that does not
         // read.
         let connection = http1::Builder::new()
@@ -198,8 +210,21 @@ async fn serve_http(client: Arc<Client>, near: TcpStream, first: Bytes, drain: D
         serve_until_drained(connection, drain, http1::UpgradeableConnection::graceful_shutdown).await
     };
     tokio::select! {
-        served = served => Ok(served?),
-        () = until_reset(&socket) => Err("the client reset its connection".into()),
+        served = served => served.inspect_err(|why| log_refusal(&client, why))?,
+        () = gate.departs() => {}
+        () = until_reset(&socket) => return Err("the client reset its connection".into()),
+    }
+    // hyper has dropped its stream.
+    match departed.await {
+        Ok(departed) => verbatim::go_on(&client, departed).await,
+        Err(_) => Ok(()),
+    }
+}
+
+/// Logs that hyper has answered a request that it could not parse: with 400, 414 or 431.
+fn log_refusal(client: &Client, why: &hyper::Error) {
+    if why.is_parse() {
+        tracing::info!(client = %client.address, "a request is refused: it cannot be parsed: {why}");
     }
 }
 

@@ -17,4 +17,9 @@ impl ErrorResponse {
     pub(crate) fn new(status: StatusCode, text: impl Into<String>) -> Self {
         ErrorResponse { status, text: text.into() }
     }
+
+    /// The body of the response.
+    pub(crate) fn body(&self) -> String {
+        format!("tandem cache: {}\n", self.text)
+    }
 }

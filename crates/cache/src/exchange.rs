@@ -14,6 +14,7 @@ use crate::{
     reply::{Reply, ReplyResult},
     request::ClientRequest,
     response::{self, SelectedResponse, respond},
+    response_head,
     semantics::{CachingRules, Freshness, StoredResponse, cache_directive},
     shared::Shared,
     store::{CollapsedFetch, FetchLeader},
@@ -23,6 +24,7 @@ use crate::{
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode, Version,
     body::{Body as _, Incoming},
+    ext::ReasonPhrase,
     header::{
         AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, COOKIE, DATE, HeaderName, HeaderValue,
         LOCATION, MAX_FORWARDS, PROXY_AUTHENTICATE, RETRY_AFTER, SET_COOKIE, VIA,
@@ -51,12 +53,23 @@ const RETRY_AFTER_SECONDS: u64 = 5;
 /// None: failures are responses with an error status. (hyper closes the connection on an error.)
 pub(crate) async fn serve(client: Arc<Client>, request: Request<Incoming>) -> Result<Response<MessageBody>, Error> {
     let shared = &client.shared;
-    let mut record = AccessRecord::new(&shared.counters, client.address, request.method().clone(), request.uri().to_string());
-    let reply = match dispatch(&client, request, &mut record).await {
+    let mut record = AccessRecord::new(&shared.counters, client.address, request.method().to_string(), request.uri().to_string());
+    let reply = tokio::select! {
+        reply = dispatch(&client, request, &mut record) => reply,
+        (bytes, why) = client.gate.response() => {
+            record.status = response_head::status(&bytes).unwrap_or_default();
+            record.outcome = CacheOutcome::Verbatim;
+            record.complete = true;
+            record.set_failure(&why.into());
+            drop(record);
+            return client.gate.depart().await;
+        }
+    };
+    let reply = match reply {
         Ok(reply) => reply,
         Err(error) => {
             record.set_failure(&error.text.clone().into());
-            Reply::unchanged(error_page(error), CacheOutcome::Refused)
+            Reply::unchanged(error_page(&error), CacheOutcome::Refused)
         }
     };
     let Reply { mut response, outcome, form } = reply;
@@ -95,8 +108,8 @@ async fn dispatch(client: &Arc<Client>, mut request: Request<Incoming>, record: 
 }
 
 /// The response to a request that cannot be answered otherwise.
-fn error_page(error: ErrorResponse) -> Response<MessageBody> {
-    let mut response = Response::new(MessageBody::full(format!("tandem cache: {}\n", error.text)));
+pub(crate) fn error_page(error: &ErrorResponse) -> Response<MessageBody> {
+    let mut response = Response::new(MessageBody::full(error.body()));
     *response.status_mut() = error.status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -349,7 +362,8 @@ async fn forward_response(
         drop(leader);
         return Ok(stream_response(client, &request, parts, source));
     };
-    let stored = Arc::new(StoredResponse::new(rules, parts.status, parts.headers, writer.blob().clone()));
+    let phrase = parts.extensions.remove();
+    let stored = Arc::new(StoredResponse::new(rules, (parts.status, phrase), parts.headers, writer.blob().clone()));
     let mut selected = SelectedResponse::new(stored.clone(), CacheOutcome::Miss);
     // A body of known length has its room reserved: others may read it while it is received. One of
     // unknown length is added to the store when it is complete, and collapsed requests wait for
@@ -393,7 +407,7 @@ fn forward_head(client: &Client, request: &ClientRequest, mut parts: Parts, cont
 }
 
 /// Forwards a response as it is received, compressed where possible.
-fn stream_response(client: &Client, request: &ClientRequest, parts: Parts, source: IncomingBody) -> Reply {
+fn stream_response(client: &Client, request: &ClientRequest, mut parts: Parts, source: IncomingBody) -> Reply {
     let has_body = !source.body.is_end_stream();
     let mut stream = source.into_stream();
     let status = parts.status;
@@ -408,6 +422,9 @@ fn stream_response(client: &Client, request: &ClientRequest, parts: Parts, sourc
     let mut response = Response::new(if has_body { MessageBody::stream(stream) } else { MessageBody::empty() });
     *response.status_mut() = status;
     *response.headers_mut() = headers;
+    if let Some(phrase) = parts.extensions.remove::<ReasonPhrase>() {
+        response.extensions_mut().insert(phrase);
+    }
     Reply { response, outcome: CacheOutcome::Pass, form }
 }
 

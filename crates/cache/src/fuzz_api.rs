@@ -1,17 +1,30 @@
 //! For fuzzing: the parsing of messages, without sockets.
 
-use crate::{conditions, fields, negotiate, protocol, semantics, target::TargetResource};
+use crate::{
+    conditions, entity_tag, explicit_request::ExplicitRequest, fields, negotiate, protocol, request_head, response_head, semantics,
+    target::TargetResource,
+};
 use hyper::{HeaderMap, Method, Request, StatusCode, header::HeaderName};
-use std::time::{Duration, SystemTime};
+use std::{
+    net::SocketAddr,
+    time::{Duration, SystemTime},
+};
 
 /// Parses a request and its response: a line with the request's URI, its fields, an empty line, the
-/// response's fields. Lines that are not fields are skipped.
+/// response's fields. Lines that are not fields are skipped. The bytes are also judged as the header
+/// section of a request and of a response.
 ///
 /// # Panics
 /// When a requested range is outside the body.
 pub fn message(bytes: &[u8]) {
     protocol::detect(bytes, false);
     protocol::detect(bytes, true);
+    let servers = [None, Some(SocketAddr::from(([192, 0, 2, 1], 80)))];
+    for server in servers {
+        request_head::judge(bytes, server);
+    }
+    response_head::judge(bytes);
+    let _ = ExplicitRequest::of(bytes);
     let text = String::from_utf8_lossy(bytes);
     let mut lines = text.lines();
     let uri = lines.next().unwrap_or_default();
@@ -21,7 +34,6 @@ pub fn message(bytes: &[u8]) {
     let (mut parts, ()) = request.into_parts();
     parts.headers = request_fields;
     let request = Request::from_parts(parts.clone(), ());
-    let servers = [None, "192.0.2.1:80".parse().ok()];
     for target in servers.into_iter().filter_map(|server| TargetResource::of(&request, server).ok()) {
         for location in response_fields.values().filter_map(|value| value.to_str().ok()) {
             target.same_origin(location);
@@ -43,6 +55,7 @@ pub fn message(bytes: &[u8]) {
     negotiate::is_compressible(&negotiate::media_type(&response_fields));
     fields::via_lists(&parts.headers, "tandem");
     fields::strip_hop_by_hop(&mut response_fields);
+    entity_tag::restore(&mut parts.headers);
 }
 
 fn parse_fields<'a>(lines: &mut impl Iterator<Item = &'a str>) -> HeaderMap {

@@ -191,7 +191,7 @@ impl Drop for LegStream {
 }
 
 /// Reads and discards what the peer still sends, within bounds, then closes the connection.
-async fn linger(mut stream: TcpStream) {
+pub(crate) async fn linger(mut stream: TcpStream) {
     let mut buffer = vec![0; LINGER_BUFFER];
     let mut remaining = LINGER_BYTES;
     let discard = async {

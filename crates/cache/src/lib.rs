@@ -5,7 +5,9 @@
 //! for memory, within the `limits`) → `exchange` (from the `store`, by the rules of `semantics`, or
 //! from an `origin` server) → `blob` (received at the server's speed) → `response` (whole or a
 //! range, through `encode`, or as one of its `pictures`) → `body` (through a `window`). What is not
-//! HTTP goes through `raw`, tunnels through `tunnel`. TLS is never decrypted.
+//! HTTP goes through `raw`, tunnels through `tunnel`. What hyper cannot represent leaves it through
+//! `client_stream` and `server_stream`, and goes through `verbatim` as it came. TLS is never
+//! decrypted.
 //!
 //! Pictures are transcoded by other processes, which have no privileges: `transcoder` (whose turn
 //! it is) → `worker_pool` (a process) → `picture_protocol` → `picture_worker` (in its `sandbox`) →
@@ -24,18 +26,24 @@ mod cache_status;
 mod check;
 mod client;
 mod client_connection;
+mod client_gate;
+mod client_stream;
 mod conditions;
 mod config;
 mod counters;
 mod encode;
+mod entity_tag;
 mod error_response;
 mod exchange;
+mod explicit_request;
 mod fields;
+mod framing;
 pub mod fuzz_api;
 mod leg_stream;
 mod limits;
 pub mod metrics;
 mod negotiate;
+mod one_exchange;
 mod origin;
 mod per_client;
 mod picture_protocol;
@@ -47,15 +55,19 @@ mod raw;
 mod reach;
 mod reply;
 mod request;
+mod request_head;
 mod response;
+mod response_head;
 mod semantics;
 mod server_pool;
+mod server_stream;
 mod shared;
 pub mod shrink;
 mod store;
 mod target;
 mod transcoder;
 mod tunnel;
+mod verbatim;
 mod window;
 mod worker_pool;
 

@@ -32,6 +32,11 @@ pub(crate) const CONNECTION_BYTES: u64 = 2 * READ_BYTES as u64;
 /// Copies of a request's header fields that exist while the request is served.
 pub(crate) const HEADER_COPIES: u64 = 4;
 
+/// Size of the header section of a message that is parsed, bytes at most.
+pub(crate) const MAX_HEADER_BYTES: usize = 64 * 1024;
+/// Fields of a message that is parsed, at most.
+pub(crate) const MAX_HEADER_FIELDS: usize = 200;
+
 /// Lower bound of the pool, bytes: a few requests must fit however little memory is configured.
 const MIN_POOL: u64 = 1 << 20;
 /// Lower bound of a client's share, bytes.

@@ -6,11 +6,17 @@ use crate::{
     client::Client,
     error_response::{Error, ErrorResponse},
     leg_stream::{self, LegStream},
-    limits::{CONNECTION_BYTES, Reservation},
+    limits::{CONNECTION_BYTES, MAX_HEADER_BYTES, MAX_HEADER_FIELDS, Reservation},
     reach,
     server_pool::{ServerAddress, ServerConnection},
+    server_stream::{ServerGate, ServerStream, VerbatimResponse},
 };
-use hyper::{Request, Response, StatusCode, body::Incoming, client::conn::http1, header::UPGRADE};
+use hyper::{
+    Request, Response, StatusCode,
+    body::{Body as _, Incoming},
+    client::conn::http1,
+    header::UPGRADE,
+};
 use hyper_util::rt::TokioIo;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
@@ -22,10 +28,6 @@ use tokio::{
 /// How long a request may make no progress after its response is complete. Then the connection is
 /// closed.
 const REQUEST_TAIL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Size of a response's header section, bytes at most.
-const MAX_HEADER_BYTES: usize = 64 * 1024;
-/// Fields of a response, at most.
-const MAX_HEADER_FIELDS: usize = 200;
 
 /// Returns for how long a request body has made no progress.
 pub(crate) type StallClock = Arc<dyn Fn() -> Duration + Send + Sync>;
@@ -91,11 +93,13 @@ struct FailedRequest {
     response: ErrorResponse,
     /// The request, where nothing of it was sent: it can be sent again.
     unsent: Option<Box<Request<MessageBody>>>,
+    /// The response, where hyper cannot represent it.
+    verbatim: Option<Box<VerbatimResponse>>,
 }
 
 impl FailedRequest {
     fn sent(status: StatusCode, text: String) -> Self {
-        FailedRequest { response: ErrorResponse::new(status, text), unsent: None }
+        FailedRequest { response: ErrorResponse::new(status, text), unsent: None, verbatim: None }
     }
 }
 
@@ -175,9 +179,12 @@ impl Client {
         stream: TcpStream,
         reservation: Reservation,
     ) -> Result<ServerConnection, ErrorResponse> {
-        let io = TokioIo::new(LegStream::to_server(stream, self.shared.config.patience));
+        let gate = Arc::new(ServerGate::default());
+        let io = TokioIo::new(ServerStream::new(LegStream::to_server(stream, self.shared.config.patience), gate.clone()));
         let mut builder = http1::Builder::new();
         builder.max_buf_size(MAX_HEADER_BYTES + 64 * 1024).max_header_size(MAX_HEADER_BYTES).max_headers(MAX_HEADER_FIELDS);
+        // RFC 9112 §5.1 and §5.2: a proxy removes the white space, and replaces the line ends.
+        builder.allow_spaces_after_header_name_in_responses(true).allow_obsolete_multiline_headers_in_responses(true);
         let (sender, connection) = builder
             .handshake(io)
             .await
@@ -188,7 +195,7 @@ impl Client {
                 tracing::debug!("a connection to a server ended: {why}");
             }
         });
-        Ok(ServerConnection { sender, task: task.abort_handle() })
+        Ok(ServerConnection { sender, task: task.abort_handle(), gate })
     }
 
     /// Sends a request, and waits for the head of its final response.
@@ -197,8 +204,12 @@ impl Client {
     /// idle connection at the moment at which it is reused. `reservation` has the memory for a new
     /// connection. `stalled_for` says for how long the request body has made no progress.
     ///
+    /// Does not return if a response comes that hyper cannot represent: the client's connection
+    /// leaves hyper then, and the caller is dropped.
+    ///
     /// # Errors
-    /// 502 when the server is not reached or its response is invalid, 503 when there is no memory
+    /// 400 when the body of the request is invalid or breaks off, 502 when the server is not reached
+    /// or its response is invalid, 503 when there is no memory
     /// for a connection, 504 when a timeout expires, 403 as [`Client::dial`].
     pub(crate) async fn send(
         self: &Arc<Self>,
@@ -219,16 +230,30 @@ impl Client {
             match self.exchange(lease(connection), request).await {
                 Ok(response) => return Ok(response),
                 Err(FailedRequest { unsent: Some(unsent), .. }) => request = *unsent,
-                Err(FailedRequest { response, unsent: None }) => match &again {
-                    Some(again) if response.status == StatusCode::BAD_GATEWAY => request = again(),
-                    _ => return Err(response),
+                Err(failed) => match &again {
+                    Some(again) if failed.response.status == StatusCode::BAD_GATEWAY && failed.verbatim.is_none() => request = again(),
+                    _ => return Err(self.give_up(failed).await),
                 },
             }
         }
         let reserved = self.reserve_connection(reservation).await?;
         let stream = self.dial(server).await?;
         let connection = self.start_http(server, stream, reserved).await?;
-        self.exchange(lease(connection), request).await.map_err(|failed| failed.response)
+        match self.exchange(lease(connection), request).await {
+            Ok(response) => Ok(response),
+            Err(failed) => Err(self.give_up(failed).await),
+        }
+    }
+
+    /// The response to a request that has failed. If the server's response can be passed on as it
+    /// came, does not return.
+    async fn give_up(&self, failed: FailedRequest) -> ErrorResponse {
+        if let Some(verbatim) = failed.verbatim
+            && self.gate.hand_over(*verbatim).is_none()
+        {
+            return std::future::pending().await;
+        }
+        failed.response
     }
 
     /// Sends a request over a connection, and waits for the head of its final response.
@@ -238,6 +263,9 @@ impl Client {
         let server = lease.server.clone();
         let stalled_for = lease.stalled_for.clone();
         let Some(connection) = &mut lease.connection else { unreachable!("a lease has its connection until it is recycled") };
+        let gate = connection.gate.clone();
+        let may_continue = self.server.is_some() && request.body().is_end_stream();
+        gate.expect_response();
         let response = connection.sender.try_send_request(request);
         tokio::pin!(response);
         let response = loop {
@@ -258,11 +286,30 @@ impl Client {
                 let text = format!("{server} switched the protocol although the request did not ask for that");
                 Err(FailedRequest::sent(StatusCode::BAD_GATEWAY, text))
             }
-            Ok(response) => Ok(OriginResponse { response, lease }),
+            Ok(mut response) => {
+                if let Some(phrase) = gate.take_phrase() {
+                    response.extensions_mut().insert(phrase);
+                }
+                Ok(OriginResponse { response, lease })
+            }
             Err(mut failure) => {
                 let unsent = failure.take_message().map(Box::new);
-                let text = format!("{server} sent no valid response: {}", chain(&failure.into_error()));
-                Err(FailedRequest { response: ErrorResponse::new(StatusCode::BAD_GATEWAY, text), unsent })
+                let failure = failure.into_error();
+                let why = chain(&failure);
+                let mut failed = if failure.is_user() {
+                    FailedRequest::sent(StatusCode::BAD_REQUEST, format!("the body of the request broke off or is invalid: {why}"))
+                } else {
+                    FailedRequest::sent(StatusCode::BAD_GATEWAY, format!("{server} sent no valid response: {why}"))
+                };
+                failed.unsent = unsent;
+                if gate.is_verbatim() {
+                    // It drops the stream, which then has the response.
+                    drop(lease);
+                    let verbatim = gate.take_verbatim().await;
+                    failed.unsent = None;
+                    failed.verbatim = verbatim.map(|verbatim| Box::new(VerbatimResponse { may_continue, ..verbatim }));
+                }
+                Err(failed)
             }
         }
     }

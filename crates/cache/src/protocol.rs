@@ -1,5 +1,7 @@
 //! Detects the protocol of a connection from the first bytes that its client sends.
 
+use crate::framing::start_of_head;
+
 /// The connection preface of HTTP/2 (RFC 9113 §3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Length of a request line up to which the protocol may stay undecided, bytes.
@@ -33,7 +35,10 @@ pub(crate) fn detect(first: &[u8], is_complete: bool) -> ClientProtocol {
     if first.starts_with(&[0x16, 0x03]) {
         return ClientProtocol::Tls;
     }
-    if !may_be_request_line(first) {
+    // Empty lines may come before a request line (RFC 9112 §2.2). A client that sends nothing else
+    // may wait for a reply.
+    let first = &first[start_of_head(first)..];
+    if first.is_empty() || !may_be_request_line(first) {
         return ClientProtocol::Other;
     }
     match first.iter().position(|byte| *byte == b'\n') {
@@ -74,6 +79,8 @@ mod tests {
             (b"CONNECT example.org:443 HTTP/1.1\r\n", ClientProtocol::Http1),
             (b"M-SEARCH * HTTP/1.1\r\n", ClientProtocol::Http1),
             (b"GET /x HTTP/1.0\n", ClientProtocol::Http1),
+            (b"\r\nGET /x HTTP/1.1\r\n", ClientProtocol::Http1),
+            (b"\r\n", ClientProtocol::Other),
             (HTTP2_PREFACE, ClientProtocol::Http2),
             (b"PRI * HTTP/2.0\r\n\r\n", ClientProtocol::Undecided),
             (b"\x16\x03\x01\x02\x00", ClientProtocol::Tls),

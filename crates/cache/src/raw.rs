@@ -44,7 +44,7 @@ const READ_BYTES: usize = 32 * 1024;
 /// Bytes of one read without a reservation.
 const MIN_READ_BYTES: usize = 4 * 1024;
 /// Interval at which a leg is polled for acknowledgements that its peer's close waits for.
-const ACK_POLL_INTERVAL: Duration = Duration::from_millis(5);
+pub(crate) const ACK_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Interval at which both legs are checked for failures that no read or write reports.
 const FAILURE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -61,8 +61,8 @@ enum ForwardItem {
 
 /// A leg, and whether its connection is over.
 #[derive(Debug)]
-struct Leg {
-    stream: TcpStream,
+pub(crate) struct Leg {
+    pub(crate) stream: TcpStream,
     /// Set at its first error, which the kernel reports only once: a later read of the rest of the
     /// receive queue returns an end of file, as after a FIN.
     has_failed: AtomicBool,
@@ -70,7 +70,7 @@ struct Leg {
 }
 
 impl Leg {
-    fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: TcpStream) -> Self {
         Leg { stream, has_failed: AtomicBool::new(false), failure: Notify::new() }
     }
 
@@ -106,7 +106,7 @@ impl Leg {
     }
 
     /// Bytes that the peer has not acknowledged; a FIN counts as one.
-    fn unacknowledged(&self) -> io::Result<usize> {
+    pub(crate) fn unacknowledged(&self) -> io::Result<usize> {
         self.check()?;
         sys::unacknowledged(&self.stream).map_err(|why| self.fail(why))
     }
@@ -114,23 +114,23 @@ impl Leg {
 
 /// The state of one direction.
 #[derive(Debug, Default)]
-struct DirectionState {
+pub(crate) struct DirectionState {
     /// The FIN of its source has been received.
     source_finished: AtomicBool,
     /// Everything received has been written to its sink.
     all_written: AtomicBool,
     /// Bytes written to its sink.
-    bytes: AtomicU64,
+    pub(crate) bytes: AtomicU64,
 }
 
 /// A direction as its two halves see it.
 #[derive(Clone, Copy)]
-struct Direction<'a> {
-    source: &'a Leg,
-    sink: &'a Leg,
-    state: &'a DirectionState,
+pub(crate) struct Direction<'a> {
+    pub(crate) source: &'a Leg,
+    pub(crate) sink: &'a Leg,
+    pub(crate) state: &'a DirectionState,
     /// The state of the opposite direction.
-    opposite: &'a DirectionState,
+    pub(crate) opposite: &'a DirectionState,
 }
 
 type ItemSender = mpsc::Sender<ForwardItem>;
@@ -180,7 +180,7 @@ pub(crate) async fn relay(
 /// Detects failures of legs that are neither read nor written. Returns when nothing is left to wait
 /// for: both legs have failed, or the peer of one takes nothing more of what the failed one has
 /// sent. The directions are those that end at the legs.
-async fn watch_for_failure(near: (&Leg, &DirectionState), far: (&Leg, &DirectionState)) -> io::Error {
+pub(crate) async fn watch_for_failure(near: (&Leg, &DirectionState), far: (&Leg, &DirectionState)) -> io::Error {
     let delivery = loop {
         if near.0.check().is_err() || far.0.check().is_err() {
             break LastDelivery::new(Instant::now());
@@ -205,7 +205,7 @@ async fn watch_for_failure(near: (&Leg, &DirectionState), far: (&Leg, &Direction
 
 /// Relays one direction. `first` was read from its source before. When the source fails, what was
 /// received is forwarded before the error is returned.
-async fn carry(client: &Arc<Client>, direction: Direction<'_>, first: Bytes, mode: RawMode) -> io::Result<()> {
+pub(crate) async fn carry(client: &Arc<Client>, direction: Direction<'_>, first: Bytes, mode: RawMode) -> io::Result<()> {
     let Direction { source, sink, state, .. } = direction;
     let (sender, items) = mpsc::channel(MAX_QUEUED);
     let receive = async move {
@@ -326,7 +326,7 @@ async fn read(source: &Leg) -> io::Result<Bytes> {
 
 /// As [`read`], with a reservation for the bytes. Without one only a few bytes are read, so that
 /// the connection still makes progress.
-async fn read_reserved(share: &ClientShare, source: &Leg) -> io::Result<(Bytes, Option<Reservation>)> {
+pub(crate) async fn read_reserved(share: &ClientShare, source: &Leg) -> io::Result<(Bytes, Option<Reservation>)> {
     loop {
         source.stream.readable().await?;
         let reservation = share.try_reserve_spare(READ_BYTES as u64);
@@ -385,7 +385,7 @@ async fn finish(direction: Direction<'_>) -> io::Result<()> {
     SockRef::from(&sink.stream).shutdown(std::net::Shutdown::Write)
 }
 
-async fn write(sink: &Leg, mut bytes: &[u8], state: &DirectionState) -> io::Result<()> {
+pub(crate) async fn write(sink: &Leg, mut bytes: &[u8], state: &DirectionState) -> io::Result<()> {
     while !bytes.is_empty() {
         sink.stream.writable().await?;
         match sink.stream.try_write(bytes) {

@@ -6,12 +6,12 @@ use crate::{
     body::{BodyPart, BodyStream, IncomingBody, MessageBody, send_rest, stream_blob},
     client::Client,
     conditions::PRECONDITIONS,
-    fields, negotiate, semantics,
+    entity_tag, fields, negotiate, semantics,
     server_pool::ServerAddress,
     target::TargetResource,
 };
 use hyper::{
-    HeaderMap, Method, Request, StatusCode, Uri,
+    HeaderMap, Method, Request, StatusCode, Uri, Version,
     body::{Body as _, Incoming},
     header::{
         ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, RANGE, TE, TRANSFER_ENCODING, UPGRADE,
@@ -38,6 +38,9 @@ pub(crate) struct ClientRequest {
     pub(crate) body: Option<Incoming>,
     /// `Accept-Encoding` as received. In `parts` it may have a canonical spelling.
     pub(crate) accept_encoding: HeaderMap,
+    /// `If-None-Match` as received, where it has tags of transformed bodies. In `parts` it has the
+    /// server's tags.
+    pub(crate) marked_tags: Option<Vec<HeaderValue>>,
     pub(crate) reservation: Arc<RequestReservation>,
     /// The protocol to which the client asks to switch.
     pub(crate) upgrade: Option<HeaderValue>,
@@ -68,10 +71,11 @@ impl ClientRequest {
             parts.headers.insert(ACCEPT_ENCODING, codings);
         }
         join_cookies(&mut parts.headers);
+        let marked_tags = entity_tag::restore(&mut parts.headers);
         let presented = semantics::presented_request(&target, &parts.headers);
         fields::add_via(&mut parts.headers, parts.version, &client.shared.pseudonym);
         let had_body = body.is_some();
-        ClientRequest { parts, target, presented, body, accept_encoding, reservation, upgrade, accepts_trailers, had_body }
+        ClientRequest { parts, target, presented, body, accept_encoding, marked_tags, reservation, upgrade, accepts_trailers, had_body }
     }
 
     /// The server that the request is forwarded to.
@@ -124,9 +128,19 @@ impl ClientRequest {
         }
         let mut request = Request::new(MessageBody::empty());
         *request.method_mut() = self.parts.method.clone();
-        *request.uri_mut() = self.target.origin_form().unwrap_or_else(|| Uri::from_static("/"));
+        *request.uri_mut() = self.forwarded_uri();
         *request.headers_mut() = headers;
         request
+    }
+
+    /// The request target that the server gets (RFC 9112 §3.2). A client that has sent the absolute
+    /// form to a server takes it for a proxy.
+    fn forwarded_uri(&self) -> Uri {
+        let is_absolute = self.parts.uri.scheme().is_some() && self.parts.version != Version::HTTP_2;
+        if is_absolute && self.target.server.is_some() {
+            return self.parts.uri.clone();
+        }
+        self.target.origin_form().unwrap_or_else(|| Uri::from_static("/"))
     }
 
     /// The request for the server, with its body; and a function that returns for how long the body

@@ -7,6 +7,7 @@ use crate::{
     cache_status::{CACHE_STATUS, CacheOutcome},
     client::Client,
     conditions::{self, RequestedRange},
+    entity_tag,
     error_response::ErrorResponse,
     fields,
     limits::BODY_WINDOW,
@@ -21,8 +22,8 @@ use crate::{
 use hyper::{
     HeaderMap, Response, StatusCode, Version,
     header::{
-        ACCEPT_RANGES, AGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName, HeaderValue,
-        IF_NONE_MATCH, RANGE, VARY,
+        ACCEPT_RANGES, AGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderName, HeaderValue,
+        RANGE, VARY,
     },
 };
 use std::{sync::Arc, time::SystemTime};
@@ -161,7 +162,11 @@ fn whole(client: &Arc<Client>, request: &ClientRequest, selected: SelectedRespon
         }
         MessageBody::stream(stream)
     };
-    Reply { response: make(stored.status, headers, body), outcome, form }
+    let mut response = make(stored.status, headers, body);
+    if let Some(phrase) = &stored.phrase {
+        response.extensions_mut().insert(phrase.clone());
+    }
+    Reply { response, outcome, form }
 }
 
 fn make(status: StatusCode, headers: HeaderMap, body: MessageBody) -> Response<MessageBody> {
@@ -186,14 +191,10 @@ pub(crate) fn adjust_not_modified(client: &Client, request: &ClientRequest, head
     }
 }
 
-/// Makes the entity tag of a 304 the one that the client has. A client whose `If-None-Match` does not
-/// list the tag as it is has another form of the response, compressed or transcoded, with the weak
-/// tag.
+/// Makes the fields of a 304 those of the form that the client has: it replaces its own by them.
 fn restore_etag(request: &ClientRequest, headers: &mut HeaderMap) {
-    if let Some(etag) = headers.get(ETAG).and_then(|etag| etag.to_str().ok())
-        && !negotiate::list_elements(request.headers(), &IF_NONE_MATCH).any(|asked| asked == etag)
-    {
-        weaken_etag(headers);
+    if entity_tag::mark_if_client_has_marked(headers, request.marked_tags.as_deref()) {
+        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
     }
 }
 
@@ -209,11 +210,7 @@ fn not_modified(request: &ClientRequest, mut headers: HeaderMap) -> Response<Mes
 /// Makes the entity tag weak and excludes ranges: the body is no longer the same byte for byte (RFC
 /// 9110 §8.8.1).
 fn weaken_etag(headers: &mut HeaderMap) {
-    let weak = headers.get(ETAG).filter(|etag| !etag.as_bytes().starts_with(b"W/")).and_then(|etag| {
-        let weak = [b"W/", etag.as_bytes()].concat();
-        HeaderValue::from_bytes(&weak).ok()
-    });
-    weak.into_iter().for_each(|weak| drop(headers.insert(ETAG, weak)));
+    entity_tag::mark(headers);
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
 }
 

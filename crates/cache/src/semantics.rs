@@ -13,6 +13,7 @@ use crate::{
 use http_cache_semantics::{BeforeRequest, CacheOptions, CachePolicy};
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode,
+    ext::ReasonPhrase,
     header::{
         AGE, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST, HeaderName, HeaderValue, RANGE,
         SET_COOKIE, VARY,
@@ -47,6 +48,8 @@ pub(crate) fn cache_directive<'a>(headers: &'a HeaderMap, wanted: &str) -> Optio
 #[derive(Debug)]
 pub(crate) struct StoredResponse {
     pub(crate) status: StatusCode,
+    /// Its reason phrase, where it is not that of the standard.
+    pub(crate) phrase: Option<ReasonPhrase>,
     /// Its fields, without hop-by-hop fields and `Content-Length`.
     pub(crate) headers: HeaderMap,
     policy: CachePolicy,
@@ -95,8 +98,13 @@ impl CachingRules {
 }
 
 impl StoredResponse {
-    pub(crate) fn new(rules: CachingRules, status: StatusCode, headers: HeaderMap, blob: Arc<Blob>) -> Self {
-        StoredResponse { status, headers, policy: rules.0, blob, pictures: Arc::default() }
+    pub(crate) fn new(
+        rules: CachingRules,
+        (status, phrase): (StatusCode, Option<ReasonPhrase>),
+        headers: HeaderMap,
+        blob: Arc<Blob>,
+    ) -> Self {
+        StoredResponse { status, phrase, headers, policy: rules.0, blob, pictures: Arc::default() }
     }
 
     /// Whether it can answer `presented` (RFC 9111 §4).
@@ -164,7 +172,7 @@ impl StoredResponse {
         }
         let rules = CachingRules::new(presented, self.status, &headers, now);
         let pictures = self.pictures.clone();
-        Some(StoredResponse { pictures, ..StoredResponse::new(rules, self.status, headers, self.blob.clone()) })
+        Some(StoredResponse { pictures, ..StoredResponse::new(rules, (self.status, self.phrase.clone()), headers, self.blob.clone()) })
     }
 }
 

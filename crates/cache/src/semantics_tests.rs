@@ -22,7 +22,7 @@ fn stored(request: &[(&str, &str)], response: &[(&str, &str)]) -> StoredResponse
     let writer = BlobWriter::new(FixedQuota::new(1000, 1000), None).unwrap();
     let fields = headers(response);
     let rules = CachingRules::new(&presented(request), StatusCode::OK, &fields, at(0));
-    StoredResponse::new(rules, StatusCode::OK, fields, writer.blob().clone())
+    StoredResponse::new(rules, (StatusCode::OK, None), fields, writer.blob().clone())
 }
 
 fn storable(request: &[(&str, &str)], status: u16, response: &[(&str, &str)]) -> bool {

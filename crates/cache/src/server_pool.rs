@@ -2,13 +2,13 @@
 //! since a server may identify a client by its connection. All are in one list, so that the oldest
 //! can be closed when a request waits for memory.
 
-use crate::{body::MessageBody, per_client::accounting_address};
+use crate::{body::MessageBody, per_client::accounting_address, server_stream::ServerGate};
 use hyper::client::conn::http1::SendRequest;
 use std::{
     collections::VecDeque,
     net::{IpAddr, SocketAddr},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -56,6 +56,7 @@ impl std::fmt::Display for ServerAddress {
 pub(crate) struct ServerConnection {
     pub(crate) sender: SendRequest<MessageBody>,
     pub(crate) task: AbortHandle,
+    pub(crate) gate: Arc<ServerGate>,
 }
 
 /// Identifies a client connection.

@@ -24,7 +24,7 @@ async fn put(store: &Arc<ResponseStore>, target: &TargetResource, language: &str
     headers.insert("vary", "accept-language".parse().unwrap());
     let mut writer = BlobWriter::new(store.clone(), Some(bytes as u64))?;
     let rules = semantics::CachingRules::new(&request, StatusCode::OK, &headers, now());
-    let response = Arc::new(StoredResponse::new(rules, StatusCode::OK, headers, writer.blob().clone()));
+    let response = Arc::new(StoredResponse::new(rules, (StatusCode::OK, None), headers, writer.blob().clone()));
     if !writer.append(&vec![7; bytes]).await {
         return None;
     }

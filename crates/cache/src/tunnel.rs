@@ -4,6 +4,7 @@
 use crate::{
     body::MessageBody,
     client::Client,
+    client_stream::ClientStream,
     config::RawMode,
     error_response::ErrorResponse,
     fields,
@@ -12,6 +13,7 @@ use crate::{
     raw,
     request::ClientRequest,
     server_pool::ServerAddress,
+    server_stream::ServerStream,
 };
 use bytes::Bytes;
 use hyper::{
@@ -26,7 +28,7 @@ use std::{sync::Arc, time::Instant};
 /// Opens a tunnel for a client of an explicit proxy.
 ///
 /// # Errors
-/// 405 where this is no explicit proxy, 400 where the request names no host and port, and the
+/// 405 where this is no explicit proxy (one of HTTP/1.1 passes on CONNECT as it came), 400 where the request names no host and port, and the
 /// errors of [`Client::dial`].
 pub(crate) async fn connect(client: &Arc<Client>, mut request: Request<Incoming>) -> Result<Response<MessageBody>, ErrorResponse> {
     if client.server.is_some() {
@@ -84,8 +86,12 @@ pub(crate) async fn upgrade(client: &Arc<Client>, mut request: ClientRequest, ne
     tokio::spawn(async move {
         lease.detach();
         match tokio::try_join!(near, far) {
-            Ok((near, far)) => match far.downcast::<TokioIo<LegStream>>() {
-                Ok(Parts { io, read_buf, .. }) => join(&tunnel_client, near, io.into_inner().unread(read_buf)).await,
+            Ok((near, far)) => match far.downcast::<TokioIo<ServerStream>>() {
+                Ok(Parts { io, read_buf, .. }) => {
+                    if let Some(far) = io.into_inner().into_leg() {
+                        join(&tunnel_client, near, far.unread(read_buf)).await;
+                    }
+                }
                 Err(_) => tracing::error!("the upgraded connection to {server} has an unexpected type: its tunnel is closed"),
             },
             Err(why) => tracing::debug!("a connection to {server} did not switch its protocol: {why}"),
@@ -104,11 +110,13 @@ pub(crate) async fn upgrade(client: &Arc<Client>, mut request: ClientRequest, ne
 
 /// Relays both directions until both ends have finished.
 async fn join(client: &Arc<Client>, near: Upgraded, mut far: LegStream) {
-    let outcome = match near.downcast::<TokioIo<LegStream>>() {
-        Ok(Parts { io, read_buf, .. }) => match (io.into_inner().unread(read_buf).into_parts(), far.into_parts()) {
-            (Some(near), Some(far)) => raw::relay(client, near, far, RawMode::Stream).await,
-            _ => return,
-        },
+    let outcome = match near.downcast::<TokioIo<ClientStream>>() {
+        Ok(Parts { io, read_buf, .. }) => {
+            match (io.into_inner().into_leg().and_then(|near| near.unread(read_buf).into_parts()), far.into_parts()) {
+                (Some(near), Some(far)) => raw::relay(client, near, far, RawMode::Stream).await,
+                _ => return,
+            }
+        }
         // A stream of an HTTP/2 connection.
         Err(near) => {
             let mut near = TokioIo::new(near);

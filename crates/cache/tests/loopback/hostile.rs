@@ -61,13 +61,16 @@ fn invalid_requests_are_refused_by_an_http_proxy() {
         &b"\0\x01\x02\x03\r\n\r\n"[..],
         b"GET\r\n\r\n",
         b"GET http://a/ HTTP/9.9\r\n\r\n",
-        b"GET http://a/ HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET http://a/ HTTP/1.1\r\nX : y\r\n\r\n",
+        b"GET /path<b> HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET http://a/ HTTP/1.1\r\nHost: a\r\n",
         b"\x16\x03\x01\x02\x00",
     ] {
         let received = send_bytes(at, garbage);
-        assert!(received.is_empty() || received.starts_with("HTTP/1.1 400"), "{received}");
+        assert!(received.starts_with("HTTP/1.1 400") && received.contains("\r\n\r\ntandem cache: "), "{received}");
     }
     assert_eq!(origin.count(), 0);
+    eventually("a refusal is not counted", || cache.stats().refused == 7);
     assert!(
         send_bytes(at, format!("GET http://{}/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", origin.address).as_bytes())
             .starts_with("HTTP/1.1 200")
@@ -109,13 +112,21 @@ fn requests_cannot_be_smuggled() {
     }
 }
 
+/// A body that cannot be decoded is the client's fault, and the log and the response say so.
+#[test]
+fn an_invalid_request_body_is_a_bad_request() {
+    let origin = TestOrigin::start(|_| answer(200, &[], ScriptedBody::all("")));
+    let cache = cache_for(origin.address, |_| {});
+    let received =
+        send_bytes(cache.addresses()[0], b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n0\r\n\r\n");
+    assert!(received.starts_with("HTTP/1.1 400") && received.contains("the body of the request"), "{received}");
+}
+
 #[test]
 fn ambiguous_responses_are_rejected() {
     for says in [
         &b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!"[..],
         b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\nhello",
-        b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n",
-        b"nonsense\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX: ",
         b"",
     ] {
@@ -141,7 +152,9 @@ fn an_unrequested_protocol_switch_is_rejected() {
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n\r\n\r\nno end",
     ] {
         let received = send_bytes(cache.addresses()[0], request.as_bytes());
-        assert!(received.starts_with("HTTP/1.1 502") && !received.contains("hello"), "{request}: {received}");
+        // Of an invalid body and of an invalid response the first one decides.
+        let is_refused = received.starts_with("HTTP/1.1 502") || (request.ends_with("no end") && received.starts_with("HTTP/1.1 400"));
+        assert!(is_refused && !received.contains("hello"), "{request}: {received}");
     }
     cache.begin_drain();
     eventually("a connection does not end", || cache.is_idle());
@@ -170,11 +183,13 @@ fn an_unread_request_body_does_not_keep_connections_open() {
 }
 
 #[test]
-fn endless_header_sections_are_rejected() {
+fn endless_header_sections_are_not_parsed() {
     let endless: Vec<u8> = (0..5000).flat_map(|number| format!("X-{number}: {}\r\n", "y".repeat(50)).into_bytes()).collect();
     let (at, _) = fixed_response_server([b"HTTP/1.1 200 OK\r\n".to_vec(), endless.clone()].concat());
-    let (cache, client) = (cache_for(at, |_| {}), TestClient::new());
-    assert_eq!(client.get(cache.addresses()[0], "/", &[]).status, 502);
+    let cache = cache_for(at, |_| {});
+    // A response is passed on as it came.
+    let received = send_bytes(cache.addresses()[0], b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(received == String::from_utf8([b"HTTP/1.1 200 OK\r\n".to_vec(), endless.clone()].concat()).unwrap(), "{}", received.len());
     let received = send_bytes(cache.addresses()[1], &[b"GET http://a/ HTTP/1.1\r\n".to_vec(), endless].concat());
     assert!(received.is_empty() || received.starts_with("HTTP/1.1 431"), "{received}");
     let long = send_bytes(cache.addresses()[1], format!("GET http://a/{} HTTP/1.1\r\n\r\n", "x".repeat(200_000)).as_bytes());

@@ -8,5 +8,6 @@ mod raw;
 mod shares;
 mod transformations;
 mod users;
+mod verbatim;
 mod wire;
 mod workers;

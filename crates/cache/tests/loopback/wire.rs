@@ -62,7 +62,12 @@ fn requests_are_normalized_for_servers() {
     let (cache, client) = (cache_for(origin.address, |_| {}), TestClient::new());
     // A length of zero for methods that usually have a body, and cookies joined in one field.
     for method in ["POST", "PUT", "PATCH", "GET", "DELETE"] {
-        client.ask(cache.addresses()[0], request(method, "/", &[("cookie", "a=1"), ("cookie", "b=2")]));
+        // A PUT without a length is passed on as it came: see `verbatim`.
+        let mut request = request(method, "/", &[("cookie", "a=1"), ("cookie", "b=2")]);
+        if method == "PUT" {
+            request.headers_mut().insert("content-length", 0.into());
+        }
+        client.ask(cache.addresses()[0], request);
         let seen = origin.seen().pop().unwrap();
         let length = seen.headers().get("content-length").map(|value| value.to_str().unwrap());
         assert_eq!(length, if ["GET", "DELETE"].contains(&method) { None } else { Some("0") }, "{method}");
@@ -255,10 +260,21 @@ fn an_explicit_proxy_takes_absolute_uris_and_connect() {
     let mut received = String::new();
     tunnel.read_to_string(&mut received).unwrap();
     assert!(received.ends_with("\r\n\r\n/inside"), "{received}");
-    // A listener with a fixed destination refuses CONNECT.
+    // A listener with a fixed destination passes CONNECT on: the destination may be a proxy.
     let mut other = BufReader::new(connect(cache.addresses()[0]));
-    write!(other.get_mut(), "CONNECT {} HTTP/1.1\r\nHost: a\r\n\r\n", origin.address).unwrap();
-    assert!(head(&mut other)[0].starts_with("HTTP/1.1 405"));
+    write!(other.get_mut(), "CONNECT b.example:443 HTTP/1.1\r\nHost: b.example:443\r\n\r\n").unwrap();
+    assert!(head(&mut other)[0].starts_with("HTTP/1.1 200"));
+    assert!(origin.seen().iter().any(|request| request.method() == "CONNECT" && request.uri() == "b.example:443"));
+}
+
+/// A client that sends the absolute form to a server takes it for a proxy: it gets that form.
+#[test]
+fn absolute_targets_stay_absolute_on_the_way_to_a_known_server() {
+    let origin = TestOrigin::start(|request| answer(200, &[("cache-control", "max-age=60")], ScriptedBody::all(request.uri().to_string())));
+    let (cache, client) = (cache_for(origin.address, |_| {}), TestClient::new());
+    let reply = client.get(cache.addresses()[0], "http://b.example/x?y", &[("host", "b.example")]);
+    assert_eq!(String::from_utf8_lossy(&reply.body), "http://b.example/x?y");
+    assert!(client.get(cache.addresses()[0], "/x?y", &[("host", "b.example")]).cache_status_contains("hit"));
 }
 
 /// RFC 9112 §3.2.1: an empty path is forwarded as `/`, with the query.
