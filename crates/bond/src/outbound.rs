@@ -425,6 +425,11 @@ impl Outbound {
         self.reinject_queue.bytes() + self.offered - self.next
     }
 
+    /// Bytes beyond those assigned that the peer's window has room for.
+    pub fn peer_room(&self) -> u64 {
+        self.limit.saturating_sub(self.next)
+    }
+
     /// Whether the peer has reported delivery of the whole stream.
     pub fn is_delivered(&self) -> bool {
         self.delivered

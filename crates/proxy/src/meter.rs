@@ -2,7 +2,7 @@
 
 use crate::measure::Measurements;
 use intercept::sys::TcpInfo;
-use relay::{DirectionStats, Ending, FlowRecord, FlowStats, MultipathView};
+use relay::{DirectionStats, Ending, FlowRecord, FlowStats, MultipathView, ProfileId};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::SocketAddr};
 use units::Phase;
@@ -30,10 +30,11 @@ impl Limiter {
 }
 
 /// What limits the throughput of a direction. `legs` are the values for the source's and the
-/// destination's leg.
-fn limiter(direction: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs: [Limiter; 2]) -> Limiter {
+/// destination's leg. `to_bond`: the destination's leg is a bond. That reads no more than its
+/// networks take, so that data which it cannot send yet waits in the receive queue of the source.
+fn limiter(direction: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs: [Limiter; 2], to_bond: bool) -> Limiter {
     let in_flight = u64::from(destination.unacked) * u64::from(destination.snd_mss);
-    if direction.unsent > 0 || direction.in_hand > 0 {
+    if direction.unsent > 0 || direction.in_hand > 0 || to_bond && (direction.received > 0 || source.holds_back()) {
         // The receiver's window has no room for another segment.
         let window_full = in_flight + u64::from(destination.snd_mss) > u64::from(destination.snd_wnd);
         return if window_full { Limiter::Receiver } else { legs[1] };
@@ -153,23 +154,24 @@ pub struct FlowView {
 impl FlowView {
     /// From the present state of a flow.
     pub fn of(flow: &FlowStats) -> Self {
-        let direction = |stats: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs| DirectionView {
+        let direction = |stats: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs, to_bond| DirectionView {
             bytes: stats.moved,
             acknowledged_bytes: stats.acknowledged(),
             held_bytes: stats.held().0,
             buffer_bytes: stats.buffer,
             phase: stats.phase(source),
-            limited_by: limiter(stats, source, destination, legs),
+            limited_by: limiter(stats, source, destination, legs, to_bond),
         };
         let legs = [Limiter::NearLeg, Limiter::FarLeg];
+        let are_bonds = flow.measured.profiles.map(|profile| profile == ProfileId::Bond);
         FlowView {
             client: flow.client,
             server: flow.server,
             age_s: flow.age.as_secs_f64(),
             near: LegView::of(&flow.near, &flow.control[0], flow.drops[0]),
             far: LegView::of(&flow.far, &flow.control[1], flow.drops[1]),
-            up: direction(&flow.up, &flow.near, &flow.far, legs),
-            down: direction(&flow.down, &flow.far, &flow.near, [legs[1], legs[0]]),
+            up: direction(&flow.up, &flow.near, &flow.far, legs, are_bonds[1]),
+            down: direction(&flow.down, &flow.far, &flow.near, [legs[1], legs[0]], are_bonds[0]),
             multipath: flow.multipath.clone(),
         }
     }
@@ -299,5 +301,36 @@ impl std::ops::AddAssign for Totals {
         for (network, totals) in other.networks {
             *self.networks.entry(network).or_default() += totals;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEGS: [Limiter; 2] = [Limiter::NearLeg, Limiter::FarLeg];
+
+    #[test]
+    fn data_that_a_bond_does_not_take_are_limited_by_the_bond() {
+        let source = TcpInfo { rcv_wnd: 1 << 20, rcv_mss: 1448, rtt_us: 100, last_data_recv_ms: 1, ..TcpInfo::default() };
+        let bond = TcpInfo { snd_mss: 1448, unacked: 100, snd_wnd: 1 << 20, ..TcpInfo::default() };
+        let limited = |direction: DirectionStats, destination: &TcpInfo, to_bond| limiter(&direction, &source, destination, LEGS, to_bond);
+        // All that it has read is in flight; the rest waits in the receive queue of the client's leg.
+        let waits = || DirectionStats { received: 2 << 20, ..DirectionStats::default() };
+        assert_eq!(limited(waits(), &bond, true), Limiter::FarLeg);
+        assert_eq!(limited(DirectionStats::default(), &bond, true), Limiter::NearLeg);
+        let shut = TcpInfo { rcv_wnd: 0, ..source };
+        assert_eq!(limiter(&DirectionStats::default(), &shut, &bond, LEGS, true), Limiter::FarLeg);
+        assert_eq!(limiter(&DirectionStats::default(), &shut, &bond, LEGS, false), Limiter::ProxyBuffer);
+        // The window of the other end is full: its server does not read.
+        let full = TcpInfo { snd_wnd: 100 * 1448, ..bond };
+        assert_eq!(limited(waits(), &full, true), Limiter::Receiver);
+    }
+
+    #[test]
+    fn data_that_wait_for_another_network_are_limited_by_the_bond() {
+        let (bond, near) = (TcpInfo { rcv_wnd: 1 << 20, rcv_mss: 1448, ..TcpInfo::default() }, TcpInfo::default());
+        let hole = DirectionStats { received: 1 << 20, has_hole: true, ..DirectionStats::default() };
+        assert_eq!(limiter(&hole, &bond, &near, [Limiter::FarLeg, Limiter::NearLeg], false), Limiter::FarLeg);
     }
 }

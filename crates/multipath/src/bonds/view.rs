@@ -75,7 +75,11 @@ impl Bonds {
         let plain = bonded.plain.as_ref().and_then(|plain| intercept::sys::tcp_info(plain).ok()).unwrap_or_default();
         let control =
             if details { bonded.plain.as_ref().map(|plain| leg::controller_of(plain.socket())).unwrap_or_default() } else { String::new() };
-        let (bond, paths) = self.paths_of(bonded, details);
+        let (mut bond, paths) = self.paths_of(bonded, details);
+        // The other end's window bounds all paths together.
+        let in_flight = u64::from(bond.unacked) * u64::from(bond.snd_mss);
+        let window = in_flight + bonded.stream.outbound.peer_room();
+        bond.snd_wnd = bond.snd_wnd.min(u32::try_from(window).unwrap_or(u32::MAX));
         let (waiting, most_waiting) = (bonded.stream.inbound.out_of_order_bytes(), bonded.stream.inbound.max_out_of_order_bytes());
         let (received, unsent) = if details { bonded.plain_queues() } else { (0, 0) };
         let queued: u64 = paths.iter().map(|path| path.queued_bytes).sum();
@@ -88,7 +92,10 @@ impl Bonds {
         };
         let back = DirectionStats {
             moved: bonded.given,
-            in_hand: (waiting + bonded.stream.inbound.readable_bytes()) as usize,
+            // As in a receive queue: what waits there for a missing piece waits for its source.
+            received: waiting as usize,
+            has_hole: waiting > 0,
+            in_hand: bonded.stream.inbound.readable_bytes() as usize,
             unsent,
             ..DirectionStats::default()
         };
