@@ -396,6 +396,15 @@ pub fn set_notsent_lowat(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, i32::try_from(bytes).unwrap_or(i32::MAX))
 }
 
+/// Sets how many bytes must have been received until the socket counts as readable (SO_RCVLOWAT).
+/// The end of the connection, and a full window, make it readable at any time.
+///
+/// # Errors
+/// The kernel refuses the option.
+pub fn set_receive_lowat(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, i32::try_from(bytes).unwrap_or(i32::MAX))
+}
+
 /// Bytes written to the socket that have not been acknowledged (SIOCOUTQ), sent or not. A FIN
 /// counts as one byte. Data that a reset discarded counts as unacknowledged.
 ///

@@ -2,6 +2,7 @@
 //! each other by their key before TLS begins. Each then sends a tag over the channel binding (RFC
 //! 9266), which excludes a man in the middle.
 
+use intercept::sys;
 use rustix::{
     fd::AsFd as _,
     io::Errno,
@@ -22,6 +23,13 @@ use std::{
 
 /// The most encrypted bytes that wait unsent in the library.
 const MOST_PENDING: usize = 64 * 1024;
+/// The most plain text in one record, bytes (RFC 8446 §5.1).
+pub(crate) const MOST_IN_RECORD: u64 = 16 * 1024;
+/// The socket wakes the event loop for less than a whole record if this much of it is missing or
+/// less, bytes: about two segments.
+const LEAST_AWAITED: usize = 3000;
+/// Length of a record's header, bytes.
+const HEADER: usize = 5;
 
 /// TLS configuration of one end.
 #[derive(Debug, Clone)]
@@ -63,7 +71,7 @@ impl Encryption {
         };
         let mut tls = tls.map_err(|_| Errno::NOMEM)?;
         tls.set_buffer_limit(Some(MOST_PENDING));
-        Ok(Tls { socket, tls, pending: 0 })
+        Ok(Tls { socket, tls, pending: 0, record: RecordProgress::default(), lowat: 1 })
     }
 }
 
@@ -74,14 +82,59 @@ pub(crate) struct Tls {
     tls: Connection,
     /// Bytes of plain text that were taken by the last send and may be unsent; 0 once all are sent.
     pending: usize,
+    /// The record that is being received.
+    record: RecordProgress,
+    /// SO_RCVLOWAT of the socket, bytes.
+    lowat: usize,
+}
+
+/// How much of a record has been received.
+#[derive(Debug, Default)]
+struct RecordProgress {
+    header: [u8; HEADER],
+    header_received: usize,
+    /// Bytes of its content that are missing, once its header is complete.
+    missing: usize,
+}
+
+impl RecordProgress {
+    /// Takes bytes as they arrive.
+    fn advance(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.missing == 0 {
+                let count = (HEADER - self.header_received).min(bytes.len());
+                self.header[self.header_received..self.header_received + count].copy_from_slice(&bytes[..count]);
+                self.header_received += count;
+                bytes = &bytes[count..];
+                if self.header_received == HEADER {
+                    self.missing = usize::from(u16::from_be_bytes([self.header[3], self.header[4]]));
+                    self.header_received = 0;
+                }
+            } else {
+                let count = self.missing.min(bytes.len());
+                self.missing -= count;
+                bytes = &bytes[count..];
+            }
+        }
+    }
+
+    /// How many bytes have to arrive before there is anything to do; 1: not known.
+    fn awaited(&self) -> usize {
+        if self.missing > LEAST_AWAITED { self.missing } else { 1 }
+    }
 }
 
 /// Adapts the socket to the traits of the library.
 struct Wire<'a>(&'a Socket);
 
-impl io::Read for Wire<'_> {
+/// The same, and follows the records that are received.
+struct WireIn<'a>(&'a Socket, &'a mut RecordProgress);
+
+impl io::Read for WireIn<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        Ok(recv(self.0.as_fd(), bytes, RecvFlags::DONTWAIT)?.1)
+        let (_, count) = recv(self.0.as_fd(), &mut *bytes, RecvFlags::DONTWAIT)?;
+        self.1.advance(&bytes[..count]);
+        Ok(count)
     }
 }
 
@@ -141,6 +194,15 @@ impl Tls {
         }
     }
 
+    /// Has the socket wake the event loop when the rest of the present record has arrived: its first
+    /// part cannot be decrypted before. The end of the connection wakes it at any time.
+    fn await_record(&mut self) {
+        let awaited = self.record.awaited();
+        if awaited != self.lowat && sys::set_receive_lowat(&self.socket, awaited).is_ok() {
+            self.lowat = awaited;
+        }
+    }
+
     pub(crate) fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         loop {
             match self.tls.reader().read_vectored(parts) {
@@ -150,11 +212,17 @@ impl Tls {
                 Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 Err(why) => return Err(errno(&why)),
             }
-            match self.tls.read_tls(&mut Wire(&self.socket)) {
+            match self.tls.read_tls(&mut WireIn(&self.socket, &mut self.record)) {
                 Ok(0) => return Ok(0),
                 Ok(_) => {}
                 Err(why) if why.kind() == io::ErrorKind::Interrupted => continue,
-                Err(why) => return Err(errno(&why)),
+                Err(why) => {
+                    let why = errno(&why);
+                    if why == Errno::AGAIN {
+                        self.await_record();
+                    }
+                    return Err(why);
+                }
             }
             let progress = self.tls.process_new_packets().map_err(|_| Errno::PROTO);
             // Send an alert, or the next messages of the handshake.
@@ -203,5 +271,37 @@ impl ServerCertVerifier for AnyCertificate {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_record_is_awaited_whole() {
+        let record = |len: u16| [&[23, 3, 3][..], &len.to_be_bytes(), &vec![7; len.into()]].concat();
+        let stream = [record(40), record(16_401), record(3000), record(16_401)].concat();
+        let ends = [45, 45 + 16_406, 45 + 16_406 + 3005, stream.len()];
+        for part in [1, 3, 1448, 5000] {
+            let (mut progress, mut at) = (RecordProgress::default(), 0);
+            for bytes in stream.chunks(part) {
+                progress.advance(bytes);
+                at += bytes.len();
+                // Never beyond the end of a record: nothing may follow it.
+                let missing = ends.iter().find(|end| **end >= at).unwrap() - at;
+                let awaited = progress.awaited();
+                assert!(awaited == 1 || awaited == missing, "{awaited} of {missing} at {at}");
+            }
+        }
+        let mut progress = RecordProgress::default();
+        let mut await_after = |bytes: &[u8]| {
+            progress.advance(bytes);
+            progress.awaited()
+        };
+        // Its header, its content but for little, a short record.
+        assert_eq!((await_after(&stream[..45 + 4]), await_after(&stream[45 + 4..45 + 5])), (1, 16_401));
+        assert_eq!((await_after(&stream[50..50 + 13_000]), await_after(&stream[50 + 13_000..50 + 14_000])), (3401, 1));
+        assert_eq!(await_after(&stream[14_050..16_451 + 10]), 1);
     }
 }
