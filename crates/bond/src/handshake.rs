@@ -4,8 +4,12 @@
 //! | sender | message | content | bytes |
 //! |---|---|---|---|
 //! | dialling end | [`Hello`] | version, nonce, tag | 1 + 32 + 32 |
-//! | accepting end | [`Challenge`] | version, window, nonce, tag | 1 + 4 + 32 + 32 |
+//! | accepting end | [`Challenge`] | version, window, families, nonce, tag | 1 + 4 + 1 + 31 + 32 |
 //! | dialling end | [`Proof`] | window, tag | 4 + 32 |
+//!
+//! In version 1 the challenge has no families, and a nonce of 32 bytes. The accepting end speaks the
+//! version of the hello, if it knows it. The dialling end begins with the newest; from an older end
+//! it gets a challenge of version 1, and connects again with a hello of that version.
 //!
 //! A tag is HMAC-SHA-256 (RFC 2104) under the key, over a label that is unique to the message, the
 //! binding, and all that was sent before. Each field is preceded by its length, so that no two
@@ -28,7 +32,9 @@ use sha2::Sha256;
 use std::fmt;
 
 /// Version of the bond's protocol.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
+/// The oldest version that this end speaks.
+pub const OLDEST_VERSION: u8 = 1;
 /// Length of a tag, bytes.
 const TAG: usize = 32;
 
@@ -41,6 +47,38 @@ pub type Challenge = [u8; 69];
 /// The third message, from the dialling end.
 pub type Proof = [u8; 36];
 
+/// The IP versions of the servers that an accepting end has a route to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Families {
+    /// IPv4.
+    pub ipv4: bool,
+    /// The IPv6 Internet.
+    pub ipv6: bool,
+}
+
+impl Families {
+    /// Both. An end of version 1 does not say, so that both are tried.
+    pub const BOTH: Families = Families { ipv4: true, ipv6: true };
+
+    fn encode(self) -> u8 {
+        u8::from(self.ipv4) | u8::from(self.ipv6) << 1
+    }
+
+    /// Further bits are for later versions.
+    fn decode(byte: u8) -> Self {
+        Families { ipv4: byte & 1 != 0, ipv6: byte & 2 != 0 }
+    }
+}
+
+/// What an accepting end says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Announcement {
+    /// Its window, bytes.
+    pub window: u32,
+    /// Where it has routes to.
+    pub families: Families,
+}
+
 /// Why a handshake fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
@@ -51,7 +89,9 @@ pub enum HandshakeError {
     #[error("the bond's peer has a different key, or is no bond: give both ends the same key")]
     WrongKey,
     /// The peer speaks this version.
-    #[error("the bond's peer speaks version {0} of the protocol, this end version {VERSION}: run the same release at both ends")]
+    #[error(
+        "the bond's peer speaks version {0} of the protocol, this end versions {OLDEST_VERSION} to {VERSION}: run the same release at both ends"
+    )]
     UnsupportedVersion(u8),
 }
 
@@ -144,28 +184,31 @@ pub struct DialHandshake {
 
 impl DialHandshake {
     /// Starts a handshake; returns the first message. Both ends must use the same `binding`.
-    pub fn new(key: &PresharedKey, nonce: Nonce, binding: &[u8]) -> (DialHandshake, Hello) {
+    /// `version`: [`VERSION`], or that of [`UnsupportedVersion`](HandshakeError::UnsupportedVersion)
+    /// if the peer is older.
+    pub fn new(key: &PresharedKey, version: u8, nonce: Nonce, binding: &[u8]) -> (DialHandshake, Hello) {
         let mut hello = [0; 65];
-        hello[0] = VERSION;
+        hello[0] = version;
         hello[1..33].copy_from_slice(&nonce);
         key.sign(HELLO, &[binding], &mut hello);
         (DialHandshake { key: key.clone(), hello, binding: binding.into() }, hello)
     }
 
-    /// Authenticates the peer by its challenge. Returns the proof to send, and the peer's window in
-    /// bytes. `window` is this end's window in bytes.
+    /// Authenticates the peer by its challenge. Returns the proof to send, and what the peer says of
+    /// itself. `window` is this end's window in bytes.
     ///
     /// # Errors
     /// When the peer does not have the key, or speaks another version.
-    pub fn finish(self, challenge: &Challenge, window: u32) -> Result<(Proof, u32), HandshakeError> {
+    pub fn finish(self, challenge: &Challenge, window: u32) -> Result<(Proof, Announcement), HandshakeError> {
         self.key.verify(CHALLENGE, &[&self.binding, &self.hello], challenge)?;
-        if challenge[0] != VERSION {
+        if challenge[0] != self.hello[0] {
             return Err(HandshakeError::UnsupportedVersion(challenge[0]));
         }
+        let families = if challenge[0] == OLDEST_VERSION { Families::BOTH } else { Families::decode(challenge[5]) };
         let mut proof = [0; 36];
         proof[..4].copy_from_slice(&window.to_be_bytes());
         self.key.sign(PROOF, &[&self.binding, &self.hello, challenge], &mut proof);
-        Ok((proof, number(&challenge[1..5])))
+        Ok((proof, Announcement { window: number(&challenge[1..5]), families }))
     }
 }
 
@@ -182,9 +225,9 @@ pub struct AcceptHandshake {
 }
 
 impl AcceptHandshake {
-    /// Checks a hello; returns the challenge to send. `window` is this end's window in bytes. A
-    /// peer of another version gets a challenge too, so that it learns this end's version; it is
-    /// refused in [`finish`](AcceptHandshake::finish).
+    /// Checks a hello; returns the challenge to send, with what this end says of itself. A peer of
+    /// an unknown version gets a challenge too, so that it learns this end's version; it is refused
+    /// in [`finish`](AcceptHandshake::finish).
     ///
     /// # Errors
     /// [`WrongKey`](HandshakeError::WrongKey). Nothing must be sent to the peer then.
@@ -193,13 +236,16 @@ impl AcceptHandshake {
         hello: &Hello,
         nonce: Nonce,
         binding: &[u8],
-        window: u32,
+        own: Announcement,
     ) -> Result<(AcceptHandshake, Challenge), HandshakeError> {
         key.verify(HELLO, &[binding], hello)?;
         let mut challenge = [0; 69];
-        challenge[0] = VERSION;
-        challenge[1..5].copy_from_slice(&window.to_be_bytes());
+        challenge[0] = if is_spoken(hello[0]) { hello[0] } else { VERSION };
+        challenge[1..5].copy_from_slice(&own.window.to_be_bytes());
         challenge[5..37].copy_from_slice(&nonce);
+        if challenge[0] > OLDEST_VERSION {
+            challenge[5] = own.families.encode();
+        }
         key.sign(CHALLENGE, &[binding, hello], &mut challenge);
         Ok((AcceptHandshake { key: key.clone(), hello: *hello, challenge, binding: binding.into() }, challenge))
     }
@@ -210,12 +256,17 @@ impl AcceptHandshake {
     /// # Errors
     /// When the peer speaks another version, or the proof is wrong.
     pub fn finish(self, proof: &Proof) -> Result<u32, HandshakeError> {
-        if self.hello[0] != VERSION {
+        if !is_spoken(self.hello[0]) {
             return Err(HandshakeError::UnsupportedVersion(self.hello[0]));
         }
         self.key.verify(PROOF, &[&self.binding, &self.hello, &self.challenge], proof)?;
         Ok(number(&proof[..4]))
     }
+}
+
+/// Whether this end speaks a version.
+fn is_spoken(version: u8) -> bool {
+    (OLDEST_VERSION..=VERSION).contains(&version)
 }
 
 fn number(bytes: &[u8]) -> u32 {
@@ -231,23 +282,57 @@ mod tests {
         PresharedKey::new(secret.as_bytes()).unwrap()
     }
 
+    /// An announcement of this window.
+    fn said(window: u32) -> Announcement {
+        Announcement { window, families: Families::BOTH }
+    }
+
     const OURS: &str = "0123456789abcdef0123456789abcdef";
     const OTHER: &str = "0123456789abcdef0123456789abcdeg";
 
     #[test]
     fn both_ends_authenticate_and_learn_the_windows() {
-        let (dialled, hello) = DialHandshake::new(&key(OURS), [1; 32], b"channel");
-        let (accepted, challenge) = AcceptHandshake::new(&key(OURS), &hello, [2; 32], b"channel", 1 << 20).unwrap();
+        let (dialled, hello) = DialHandshake::new(&key(OURS), VERSION, [1; 32], b"channel");
+        let (accepted, challenge) = AcceptHandshake::new(&key(OURS), &hello, [2; 32], b"channel", said(1 << 20)).unwrap();
         let (proof, window) = dialled.finish(&challenge, 77).unwrap();
-        assert_eq!((window, accepted.finish(&proof)), (1 << 20, Ok(77)));
+        assert_eq!((window, accepted.finish(&proof)), (said(1 << 20), Ok(77)));
+    }
+
+    #[test]
+    fn the_dialling_end_learns_where_the_other_has_routes() {
+        for families in [(true, true), (true, false), (false, true), (false, false)].map(|(ipv4, ipv6)| Families { ipv4, ipv6 }) {
+            let own = Announcement { window: 1, families };
+            // An older end does not say.
+            for (version, learned) in [(VERSION, families), (1, Families::BOTH)] {
+                let (dialled, hello) = DialHandshake::new(&key(OURS), version, [1; 32], b"");
+                let (accepted, challenge) = AcceptHandshake::new(&key(OURS), &hello, [2; 32], b"", own).unwrap();
+                let (proof, announced) = dialled.finish(&challenge, 77).unwrap();
+                assert_eq!((challenge[0], announced.families, accepted.finish(&proof)), (version, learned, Ok(77)));
+            }
+        }
+    }
+
+    #[test]
+    fn an_end_of_version_1_is_understood() {
+        // What such an end sends, whatever this one says.
+        let ours = key(OURS);
+        let (dialled, hello) = DialHandshake::new(&ours, VERSION, [1; 32], b"");
+        let mut challenge = [7; 69];
+        challenge[..5].copy_from_slice(&[1, 0, 0, 0, 9]);
+        ours.sign(CHALLENGE, &[b"", &hello], &mut challenge);
+        assert_eq!(dialled.finish(&challenge, 1).unwrap_err(), HandshakeError::UnsupportedVersion(1));
+        let (dialled, hello) = DialHandshake::new(&ours, 1, [1; 32], b"");
+        ours.sign(CHALLENGE, &[b"", &hello], &mut challenge);
+        assert_eq!(dialled.finish(&challenge, 1).unwrap().1, said(9));
     }
 
     #[test]
     fn a_peer_without_the_key_gets_no_answer() {
-        let (dialled, hello) = DialHandshake::new(&key(OTHER), [1; 32], b"");
-        assert_eq!(AcceptHandshake::new(&key(OURS), &hello, [2; 32], b"", 1).unwrap_err(), HandshakeError::WrongKey);
+        let (dialled, hello) = DialHandshake::new(&key(OTHER), VERSION, [1; 32], b"");
+        assert_eq!(AcceptHandshake::new(&key(OURS), &hello, [2; 32], b"", said(1)).unwrap_err(), HandshakeError::WrongKey);
         // Nor is its challenge accepted.
-        let (_, challenge) = AcceptHandshake::new(&key(OURS), &DialHandshake::new(&key(OURS), [1; 32], b"").1, [2; 32], b"", 1).unwrap();
+        let (_, challenge) =
+            AcceptHandshake::new(&key(OURS), &DialHandshake::new(&key(OURS), VERSION, [1; 32], b"").1, [2; 32], b"", said(1)).unwrap();
         assert_eq!(dialled.finish(&challenge, 1).unwrap_err(), HandshakeError::WrongKey);
         assert_eq!(PresharedKey::new(b"short").unwrap_err(), HandshakeError::ShortKey(5));
         assert_eq!(format!("{:?}", key(OURS)), "PresharedKey");
@@ -256,18 +341,18 @@ mod tests {
     #[test]
     fn replayed_messages_are_refused() {
         let ours = key(OURS);
-        let (dialled, hello) = DialHandshake::new(&ours, [1; 32], b"");
-        let (_, challenge) = AcceptHandshake::new(&ours, &hello, [2; 32], b"", 1).unwrap();
+        let (dialled, hello) = DialHandshake::new(&ours, VERSION, [1; 32], b"");
+        let (_, challenge) = AcceptHandshake::new(&ours, &hello, [2; 32], b"", said(1)).unwrap();
         let (proof, _) = dialled.clone().finish(&challenge, 1).unwrap();
         // The proof again, to a challenge with another nonce.
-        let (repeated, other) = AcceptHandshake::new(&ours, &hello, [3; 32], b"", 1).unwrap();
+        let (repeated, other) = AcceptHandshake::new(&ours, &hello, [3; 32], b"", said(1)).unwrap();
         assert_eq!(repeated.finish(&proof), Err(HandshakeError::WrongKey));
         // The challenge again, to another hello.
-        let (second, _) = DialHandshake::new(&ours, [4; 32], b"");
+        let (second, _) = DialHandshake::new(&ours, VERSION, [4; 32], b"");
         assert_eq!(second.finish(&challenge, 1).unwrap_err(), HandshakeError::WrongKey);
         assert_ne!(challenge, other);
         // With another binding.
-        assert_eq!(AcceptHandshake::new(&ours, &hello, [2; 32], b"another", 1).unwrap_err(), HandshakeError::WrongKey);
+        assert_eq!(AcceptHandshake::new(&ours, &hello, [2; 32], b"another", said(1)).unwrap_err(), HandshakeError::WrongKey);
     }
 
     #[test]
@@ -286,9 +371,9 @@ mod tests {
         let mut hello = [0; 65];
         hello[0] = 9;
         ours.sign(HELLO, &[b""], &mut hello);
-        let (accepted, challenge) = AcceptHandshake::new(&ours, &hello, [2; 32], b"", 1).unwrap();
+        let (accepted, challenge) = AcceptHandshake::new(&ours, &hello, [2; 32], b"", said(1)).unwrap();
         assert_eq!((challenge[0], accepted.finish(&[0; 36])), (VERSION, Err(HandshakeError::UnsupportedVersion(9))));
-        let (dialled, hello) = DialHandshake::new(&ours, [1; 32], b"");
+        let (dialled, hello) = DialHandshake::new(&ours, VERSION, [1; 32], b"");
         let mut challenge = [0; 69];
         challenge[0] = 9;
         ours.sign(CHALLENGE, &[b"", &hello], &mut challenge);
@@ -300,13 +385,13 @@ mod tests {
         fn a_flipped_bit_is_detected(message in 0usize..3, bit in 0usize..1000) {
             let ours = key(OURS);
             let flip = |bytes: &mut [u8]| bytes[bit / 8 % bytes.len()] ^= 1 << (bit % 8);
-            let (dialled, mut hello) = DialHandshake::new(&ours, [1; 32], b"");
+            let (dialled, mut hello) = DialHandshake::new(&ours, VERSION, [1; 32], b"");
             if message == 0 {
                 flip(&mut hello);
-                prop_assert!(AcceptHandshake::new(&ours, &hello, [2; 32], b"", 1).is_err());
+                prop_assert!(AcceptHandshake::new(&ours, &hello, [2; 32], b"", said(1)).is_err());
                 return Ok(());
             }
-            let (accepted, mut challenge) = AcceptHandshake::new(&ours, &hello, [2; 32], b"", 1).unwrap();
+            let (accepted, mut challenge) = AcceptHandshake::new(&ours, &hello, [2; 32], b"", said(1)).unwrap();
             if message == 1 {
                 flip(&mut challenge);
                 prop_assert!(dialled.finish(&challenge, 1).is_err());

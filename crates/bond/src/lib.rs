@@ -37,7 +37,10 @@ mod settings;
 pub use buffer::{NoMemory, StreamBuffer};
 pub use error::{ProtocolViolation, StreamError};
 pub use frame::{BadFrame, Decoded, Frame, FrameHeader, FrameReader, MAX_ACK_DELAY};
-pub use handshake::{AcceptHandshake, Challenge, DialHandshake, HandshakeError, Hello, Nonce, PresharedKey, Proof, VERSION};
+pub use handshake::{
+    AcceptHandshake, Announcement, Challenge, DialHandshake, Families, HandshakeError, Hello, Nonce, OLDEST_VERSION, PresharedKey, Proof,
+    VERSION,
+};
 pub use inbound::{Inbound, Placement};
 pub use open::{BadOpenMessage, OpenReply, OpenRequest, ResetReason, Target};
 pub use outbound::{Outbound, PathStats, Piece};

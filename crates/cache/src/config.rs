@@ -238,6 +238,7 @@ impl Config {
             install_rules: self.install_rules,
             forward_policy: self.forward_policy,
             experiment: None,
+            has_carrier: false,
         }
     }
 

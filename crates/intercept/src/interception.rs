@@ -3,7 +3,7 @@
 use crate::{
     ControllerError, Controllers, EgressError, LegProfile, ListenAt, Policy, Rules, RulesError, forward_loop, leg, listen,
     policy::Action,
-    rules::{self, Experiment, ExperimentShare, ForwardPolicy},
+    rules::{self, Carried, Experiment, ExperimentShare, ForwardPolicy},
 };
 use std::{fs, io, net::SocketAddr};
 
@@ -26,6 +26,8 @@ pub struct Interception {
     pub forward_policy: ForwardPolicy,
     /// Which share of the connections passes unsplit to be compared with split ones. `None`: none.
     pub experiment: Option<ExperimentShare>,
+    /// Whether there is a carrier, which takes connections by [`Action::Carry`] and by default.
+    pub has_carrier: bool,
 }
 
 impl Default for Interception {
@@ -36,6 +38,7 @@ impl Default for Interception {
             install_rules: true,
             forward_policy: ForwardPolicy::default(),
             experiment: None,
+            has_carrier: false,
         }
     }
 }
@@ -179,7 +182,8 @@ impl Interception {
         let policy = self.policy.rules.clone();
         // Connections of clients that do not know the key cannot be chosen by them.
         let experiment = self.experiment.map(|share| Experiment { share, keys: rules::random_keys() });
-        self.install_rules.then_some(Rules { listener: transparent.at, policy, forward_policy: self.forward_policy, experiment })
+        let carried = self.has_carrier.then_some(Carried::ALL);
+        self.install_rules.then_some(Rules { listener: transparent.at, policy, forward_policy: self.forward_policy, experiment, carried })
     }
 
     /// Finds listeners and rules that cannot work on any machine.

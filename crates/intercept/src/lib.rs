@@ -59,6 +59,6 @@ pub use packet_log::{LoggedPacket, PacketLog, Passage, Reading};
 pub use policy::{Action, Interface, LegRule, NamedProfile, OneOrList, Policy, Ports, Prefix, QuicAction, Rule, list, with_profile_keys};
 pub use receive_bound::ReceiveBound;
 pub use routes::{Device, Routes};
-pub use rules::{Counted, Experiment, ExperimentShare, ForwardPolicy, Group, Rules, RulesError, RulesLost};
+pub use rules::{Carried, Counted, Experiment, ExperimentShare, ForwardPolicy, Group, Rules, RulesError, RulesLost};
 pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
 pub use users::{Users, UsersError, check_secrecy};

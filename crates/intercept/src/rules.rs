@@ -10,7 +10,8 @@
 //! A new connection passes the chain `intercept`, where the policy's rules let some bypass, then
 //! `guard`, which heeds the forward chains of other programs, then `split`. From there `open` hands
 //! it to the proxy, unless its chain `admit` decides otherwise, which heeds other programs' input
-//! chains (see `guard`). `open` is empty while the proxy is full or ending. If other programs use
+//! chains (see `guard`). `open` is empty while the proxy is full or ending. Connections for a carrier
+//! pass the chain `carry` before `guard` (see `carried`). If other programs use
 //! conntrack, `zone` makes it distinguish the two legs of a connection. With an `experiment`,
 //! `open` lets a share of what it would hand to the proxy pass unsplit. `quic` has what becomes of
 //! UDP port 443.
@@ -19,6 +20,7 @@
 //! process that owns the table, `installed` changes and restores it while the proxy runs, `watch`
 //! notices that it was changed, `foreign` reads other programs' rules.
 
+mod carried;
 mod conditions;
 mod experiment;
 mod family;
@@ -33,6 +35,7 @@ mod table;
 mod watch;
 mod zone;
 
+pub use carried::Carried;
 pub(crate) use experiment::{ANSWER, CAPTURED, LOG_GROUP, random_keys};
 pub use experiment::{Experiment, ExperimentShare, Group};
 pub(crate) use foreign::{Firewall, Hook, input_knows_mark};
@@ -72,6 +75,8 @@ pub struct Rules {
     pub forward_policy: ForwardPolicy,
     /// Which share of the connections passes unsplit to be compared with split ones. `None`: none.
     pub experiment: Option<Experiment>,
+    /// What the carrier can carry at present. `None`: there is no carrier.
+    pub carried: Option<Carried>,
 }
 
 /// Why the rules could not be installed or changed.
@@ -226,7 +231,8 @@ mod tests {
     use crate::policy::QuicAction;
 
     fn rules(listener: &str, policy: Vec<Rule>) -> String {
-        Rules { listener: listener.parse().unwrap(), policy, forward_policy: ForwardPolicy::Heed, experiment: None }.to_string()
+        Rules { listener: listener.parse().unwrap(), policy, forward_policy: ForwardPolicy::Heed, experiment: None, carried: None }
+            .to_string()
     }
 
     #[test]
@@ -255,10 +261,36 @@ mod tests {
     }
 
     #[test]
+    fn what_a_carrier_cannot_carry_passes_unsplit() {
+        let rule = |to: &str, action| Rule { to: vec![to.parse().unwrap()], action, ..Rule::default() };
+        let policy = vec![rule("192.0.2.0/24", Action::Split), rule("198.51.100.0/24", Action::Carry)];
+        let lines = |carried| {
+            let listener = "[::]:5000".parse().unwrap();
+            let rules = Rules { listener, policy: policy.clone(), forward_policy: ForwardPolicy::Ignore, experiment: None, carried };
+            let of = |chain: &str| {
+                let begin = format!("add rule inet tandem {chain} ");
+                rules.nft().iter().filter_map(|line| line.strip_prefix(&begin).map(str::to_owned)).collect::<Vec<_>>()
+            };
+            [of("intercept"), of("carry")]
+        };
+        let asked = ["ip daddr { 198.51.100.0/24 } jump carry", "ip daddr { 198.51.100.0/24 } goto guard", "jump carry", "goto guard"];
+        let [intercept, carry] = lines(Some(Carried::ALL));
+        assert!(intercept.ends_with(&asked.map(str::to_owned)) && carry.is_empty(), "{intercept:?} {carry:?}");
+        let carry = |carried| lines(Some(carried))[1].join("; ");
+        assert_eq!(carry(Carried { reached: false, ..Carried::ALL }), "counter name unsplit goto direct");
+        let without_v6 = "meta nfproto ipv6 ip6 daddr 2000::/3 counter name unsplit goto direct";
+        assert_eq!(carry(Carried { ipv6: false, ..Carried::ALL }), without_v6);
+        // Without a carrier there is nothing to ask.
+        assert!(!lines(None)[0].iter().any(|line| line.contains("carry")));
+    }
+
+    #[test]
     fn an_experiment_chooses_after_all_other_rules_and_measures_both_groups() {
         let experiment = Some(Experiment { share: "1 in 50".parse().unwrap(), keys: [0xabc, 1, 2, 3] });
-        let rules =
-            |experiment| Rules { experiment, listener: "[::]:5000".parse().unwrap(), policy: vec![], forward_policy: ForwardPolicy::Heed };
+        let rules = |experiment| {
+            let listener = "[::]:5000".parse().unwrap();
+            Rules { experiment, listener, policy: vec![], forward_policy: ForwardPolicy::Heed, carried: None }
+        };
         let lines = rules(experiment).nft();
         let of = |start: &str| lines.iter().position(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}: {lines:#?}"));
         let chosen = of(

@@ -13,15 +13,18 @@ mod view;
 use crate::{
     channel::Channel,
     handshake::{Credentials, Handshake},
-    host::{BondHost, Preface},
+    host::{BondHost, Preface, StreamStart},
     life::BondedConnection,
     linger::Linger,
     networks::BondNetworks,
+    own_routes::OwnRoutes,
     settings::BondNetwork,
     stream::Stream,
+    tls,
     zero_copy::PipePool,
 };
-use intercept::leg;
+use bond::{Announcement, FrameHeader};
+use intercept::{Carried, leg};
 use relay::{Ending, FlowRecord, Reactor, Readiness, Scratch, Slab, Token};
 use rustix::io::Errno;
 use socket2::Socket;
@@ -33,7 +36,7 @@ use std::{
     rc::Rc,
     time::{Duration, Instant},
 };
-use units::Span;
+use units::{Bytes, Span};
 pub use view::StreamBrief;
 
 /// Interval of checking timeouts.
@@ -45,8 +48,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 enum BondSocket {
     /// A connection in its handshake.
     Handshake(Box<Handshake>, HandshakeOrigin),
-    /// *Connect*: a ready connection over this network, and the window of the other end.
-    Pooled(Channel, usize, u32),
+    /// *Connect*: a ready connection over this network, and what the other end announces.
+    Pooled(Channel, usize, Announcement),
     /// *Serve*: an authenticated connection that has not joined a stream yet, the window of the
     /// other end, the preface of its listener, and the received part of its first frame.
     Pending(Channel, u32, Option<Preface>, Vec<u8>),
@@ -72,6 +75,7 @@ enum HandshakeOrigin {
 pub struct Bonds {
     host: Box<dyn BondHost>,
     credentials: Credentials,
+    own_routes: OwnRoutes,
     reactor: Rc<Reactor>,
     pipes: PipePool,
     entries: Slab<BondSocket>,
@@ -84,6 +88,10 @@ pub struct Bonds {
     timers: BinaryHeap<Reverse<(Span, usize)>>,
     again: VecDeque<usize>,
     ended: Vec<FlowRecord>,
+    /// Connections that were begun and have to do without the bond.
+    returned: Vec<StreamStart>,
+    /// Whether the other end was reached when that was last looked at.
+    was_reached: bool,
     /// Number of accepted connections that were closed because they failed to authenticate.
     refused: u64,
     epoch: Instant,
@@ -106,6 +114,7 @@ impl Bonds {
             networks: BondNetworks::new(networks, bond, now),
             host,
             credentials,
+            own_routes: OwnRoutes::default(),
             reactor,
             pipes: PipePool::new(PipePool::most(leg::open_files())),
             entries: Slab::default(),
@@ -117,6 +126,8 @@ impl Bonds {
             timers: BinaryHeap::new(),
             again: VecDeque::new(),
             ended: Vec::new(),
+            returned: Vec::new(),
+            was_reached: true,
             refused: 0,
             epoch: now,
             now,
@@ -135,28 +146,22 @@ impl Bonds {
         self.by_id.len()
     }
 
-    /// Closes pooled connections and keeps none ready from now on.
+    /// Closes connections that have not joined a stream, and keeps none ready from now on. The other
+    /// end would begin streams over those that it has made, and they would be refused. It dials new
+    /// ones, which reach the process that has taken over or was started meanwhile.
     pub fn drain(&mut self) {
         self.draining = true;
         for index in 0..self.entries.bound() {
-            if matches!(self.entries.get(index), Some(BondSocket::Pooled(..))) {
-                self.drop_entry(index);
-            }
-        }
-        self.networks.drain();
-    }
-
-    /// As [`drain`](Self::drain), and closes accepted connections that have not joined a stream:
-    /// the other end dials new ones, which reach the process that has taken over.
-    pub fn leave(&mut self) {
-        self.drain();
-        for index in 0..self.entries.bound() {
-            let waits =
-                matches!(self.entries.get(index), Some(BondSocket::Pending(..) | BondSocket::Handshake(_, HandshakeOrigin::Accepted(_))));
+            let waits = match self.entries.get(index) {
+                Some(BondSocket::Pooled(..) | BondSocket::Pending(..)) => true,
+                Some(BondSocket::Handshake(_, origin)) => matches!(origin, HandshakeOrigin::Accepted(_)),
+                _ => false,
+            };
             if waits {
                 self.drop_entry(index);
             }
         }
+        self.networks.drain();
     }
 
     /// Whether nothing is left that must finish: no stream, and no bytes to send.
@@ -170,7 +175,12 @@ impl Bonds {
 
     fn stream_over(&self, theirs: u32) -> Stream {
         let bond = self.host.bond();
-        Stream::new(bond.settings, bond.window.0 as usize, theirs.into(), (!bond.tls).then(|| self.pipes.clone()))
+        let mut settings = bond.settings;
+        if bond.tls {
+            // A piece and its header fill one record.
+            settings.piece = settings.piece.min(Bytes(tls::MOST_IN_RECORD - FrameHeader::PIECE_LEN as u64));
+        }
+        Stream::new(settings, bond.window.0 as usize, theirs.into(), (!bond.tls).then(|| self.pipes.clone()))
     }
 
     fn drop_entry(&mut self, index: usize) {
@@ -251,6 +261,18 @@ impl Bonds {
         mem::take(&mut self.ended)
     }
 
+    /// What the bond can carry at present. The caller begins no other connections.
+    pub fn can_carry(&self) -> Carried {
+        self.networks.carried()
+    }
+
+    /// The connections that the bond has given up since the last call, because its other end is not
+    /// reached. Their servers have got nothing that must not be repeated: the caller connects them
+    /// without the bond.
+    pub fn take_returned(&mut self) -> Vec<StreamStart> {
+        mem::take(&mut self.returned)
+    }
+
     /// Number of accepted connections that failed to authenticate.
     pub fn refused(&self) -> u64 {
         self.refused
@@ -298,6 +320,7 @@ impl Bonds {
             self.check_timeouts();
         }
         self.dial_networks();
+        self.look_whether_reached();
         self.entries.end_turn();
         self.streams.end_turn();
     }

@@ -4,7 +4,7 @@ use crate::{
     handshake::{Credentials, Handshake, HandshakeFailure, HandshakeStep},
     tls::Encryption,
 };
-use bond::{DialHandshake, PresharedKey};
+use bond::{Announcement, DialHandshake, Families, PresharedKey, VERSION};
 use intercept::fuzz_api::take;
 use rustix::{
     io::Errno,
@@ -30,7 +30,7 @@ impl HandshakeEnd {
         match self {
             HandshakeEnd::Waits(handshake) => match handshake.step(credentials) {
                 Ok(HandshakeStep::Pending(handshake)) => HandshakeEnd::Waits(handshake),
-                Ok(HandshakeStep::Done(_, window)) => HandshakeEnd::In(window),
+                Ok(HandshakeStep::Done(_, theirs)) => HandshakeEnd::In(theirs.window),
                 Err(why) => HandshakeEnd::Refused(why),
             },
             done => done,
@@ -42,7 +42,7 @@ fn credentials(encrypts: bool, window: u32) -> Credentials {
     static ENCRYPTION: OnceLock<Encryption> = OnceLock::new();
     let key = PresharedKey::new(b"a secret of thirty-two bytes, two").expect("it is long enough");
     let encryption = || ENCRYPTION.get_or_init(|| Encryption::new().expect("a certificate can be made")).clone();
-    Credentials { key, encryption: encrypts.then(encryption), window }
+    Credentials { key, encryption: encrypts.then(encryption), own: Announcement { window, families: Families::BOTH } }
 }
 
 fn pair() -> (Socket, Socket) {
@@ -115,7 +115,7 @@ fn accepts_unauthenticated(mut bytes: &[u8], encrypts: bool) {
 fn dials_unauthenticated(mut bytes: &[u8], encrypts: bool) {
     let ((own, theirs), credentials) = (pair(), credentials(encrypts, WINDOWS[0]));
     let [piece] = take(&mut bytes);
-    let side = HandshakeEnd::Waits(Box::new(Handshake::dialled(own, Instant::now()))).step(&credentials);
+    let side = HandshakeEnd::Waits(Box::new(Handshake::dialled(own, VERSION, Instant::now()))).step(&credentials);
     assert_eq!(hear(&theirs).len(), size_of::<bond::Hello>());
     let side = say(side, &credentials, &theirs, bytes, 1 + usize::from(piece));
     assert!(hear(&theirs).is_empty(), "an unauthenticated peer gets a proof");
@@ -131,12 +131,12 @@ fn peer_with_key(mut bytes: &[u8]) {
     let ((own, theirs), credentials) = (pair(), credentials(true, WINDOWS[0]));
     let [piece] = take(&mut bytes);
     let mut side = HandshakeEnd::Waits(Box::new(Handshake::accepted(own, Instant::now())));
-    let (dialled, hello) = DialHandshake::new(&credentials.key, [1; 32], b"encrypted");
+    let (dialled, hello) = DialHandshake::new(&credentials.key, VERSION, [1; 32], b"encrypted");
     assert!(write(&theirs, &hello));
     side = side.step(&credentials);
     let challenge = hear(&theirs).as_slice().try_into().expect("a peer that has the key is answered");
-    let (proof, window) = dialled.finish(&challenge, WINDOWS[1]).expect("the key is the same");
-    assert_eq!(window, WINDOWS[0]);
+    let (proof, announced) = dialled.finish(&challenge, WINDOWS[1]).expect("the key is the same");
+    assert_eq!(announced.window, WINDOWS[0]);
     assert!(write(&theirs, &proof));
     side = side.step(&credentials);
     assert!(matches!(side, HandshakeEnd::Waits(_)), "it does not wait for TLS");
@@ -149,7 +149,7 @@ fn between(mut bytes: &[u8], encrypts: bool) {
     let credentials = WINDOWS.map(|window| credentials(encrypts, window));
     let ((own, here), (theirs, there)) = (pair(), pair());
     let mut sides = [
-        HandshakeEnd::Waits(Box::new(Handshake::dialled(own, Instant::now()))),
+        HandshakeEnd::Waits(Box::new(Handshake::dialled(own, VERSION, Instant::now()))),
         HandshakeEnd::Waits(Box::new(Handshake::accepted(theirs, Instant::now()))),
     ];
     let (wires, mut changed) = ([here, there], false);

@@ -3,7 +3,7 @@
 //! its own messages: the bytes that follow belong to a stream.
 
 use crate::{channel::Channel, settings::BondConfig, tls::Encryption};
-use bond::{AcceptHandshake, Challenge, DialHandshake, HandshakeError, Hello, Nonce, PresharedKey, Proof};
+use bond::{AcceptHandshake, Announcement, Challenge, DialHandshake, Families, HandshakeError, Hello, Nonce, PresharedKey, Proof};
 use intercept::sys;
 use rustix::{
     io::Errno,
@@ -21,8 +21,8 @@ use std::{
 pub(crate) struct Credentials {
     pub(crate) key: PresharedKey,
     pub(crate) encryption: Option<Encryption>,
-    /// The receive window that this end announces, bytes.
-    pub(crate) window: u32,
+    /// What this end announces.
+    pub(crate) own: Announcement,
 }
 
 impl Credentials {
@@ -33,7 +33,7 @@ impl Credentials {
     pub(crate) fn of(bond: &BondConfig) -> Result<Self, String> {
         let key = bond.key.clone().ok_or("the bond has no key")?;
         let encryption = if bond.tls { Some(Encryption::new()?) } else { None };
-        Ok(Credentials { key, encryption, window: bond.window.0 as u32 })
+        Ok(Credentials { key, encryption, own: Announcement { window: bond.window.0 as u32, families: Families::BOTH } })
     }
 
     /// What both ends must agree on besides the key.
@@ -49,6 +49,8 @@ pub(crate) enum HandshakeFailure {
     Refused(#[from] HandshakeError),
     #[error("{0}")]
     Failed(#[from] Errno),
+    #[error("no answer")]
+    Silent,
     #[error("the other end closed the connection: it is no bond, has another key, or is full")]
     Closed,
 }
@@ -63,7 +65,7 @@ enum HandshakeStage {
     /// The peer's tag of the TLS channel (RFC 9266); `said`: this end has sent its own.
     Bound {
         said: bool,
-        window: u32,
+        theirs: Announcement,
     },
 }
 
@@ -71,7 +73,8 @@ enum HandshakeStage {
 #[derive(Debug)]
 pub(crate) struct Handshake {
     channel: Channel,
-    dialled: bool,
+    /// The version that the dialling end speaks; none: this end has accepted.
+    dialled: Option<u8>,
     stage: HandshakeStage,
     got: Vec<u8>,
     pub(crate) since: Instant,
@@ -82,8 +85,9 @@ pub(crate) struct Handshake {
 pub(crate) enum HandshakeStep {
     /// Wait for the next event.
     Pending(Box<Handshake>),
-    /// Both ends are authenticated; the window of the other end, bytes.
-    Done(Channel, u32),
+    /// Both ends are authenticated; what the other end announces. The end that dials announces its
+    /// window alone.
+    Done(Channel, Announcement),
 }
 
 fn nonce() -> Result<Nonce, Errno> {
@@ -101,12 +105,13 @@ pub(crate) fn unguessable() -> Result<u128, Errno> {
 }
 
 impl Handshake {
-    pub(crate) fn dialled(socket: Socket, since: Instant) -> Self {
-        Handshake { channel: Channel::Clear(socket), dialled: true, stage: HandshakeStage::Connected, got: Vec::new(), since }
+    /// Of a connection that was dialled. `version`: that of the protocol.
+    pub(crate) fn dialled(socket: Socket, version: u8, since: Instant) -> Self {
+        Handshake { channel: Channel::Clear(socket), dialled: Some(version), stage: HandshakeStage::Connected, got: Vec::new(), since }
     }
 
     pub(crate) fn accepted(socket: Socket, since: Instant) -> Self {
-        Handshake { channel: Channel::Clear(socket), dialled: false, stage: HandshakeStage::Hello, got: Vec::new(), since }
+        Handshake { channel: Channel::Clear(socket), dialled: None, stage: HandshakeStage::Hello, got: Vec::new(), since }
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -134,7 +139,8 @@ impl Handshake {
                         self.stage = HandshakeStage::Connected;
                         return Ok(HandshakeStep::Pending(self));
                     }
-                    let (dialled, hello) = DialHandshake::new(&credentials.key, nonce()?, credentials.binding());
+                    let version = self.dialled.unwrap_or(bond::VERSION);
+                    let (dialled, hello) = DialHandshake::new(&credentials.key, version, nonce()?, credentials.binding());
                     self.say(&hello)?;
                     self.stage = HandshakeStage::Challenge(Box::new(dialled));
                 }
@@ -143,9 +149,9 @@ impl Handshake {
                         self.stage = HandshakeStage::Challenge(dialled);
                         return Ok(HandshakeStep::Pending(self));
                     };
-                    let (proof, window) = dialled.finish(&challenge, credentials.window)?;
+                    let (proof, theirs) = dialled.finish(&challenge, credentials.own.window)?;
                     self.say(&proof)?;
-                    match self.encrypt(credentials, window)? {
+                    match self.encrypt(credentials, theirs)? {
                         HandshakeStep::Pending(waits) => self = waits,
                         step => return Ok(step),
                     }
@@ -153,7 +159,7 @@ impl Handshake {
                 HandshakeStage::Hello => {
                     let Some(hello) = self.hear::<{ size_of::<Hello>() }>()? else { return Ok(HandshakeStep::Pending(self)) };
                     let (accepted, challenge) =
-                        AcceptHandshake::new(&credentials.key, &hello, nonce()?, credentials.binding(), credentials.window)?;
+                        AcceptHandshake::new(&credentials.key, &hello, nonce()?, credentials.binding(), credentials.own)?;
                     self.say(&challenge)?;
                     self.stage = HandshakeStage::Proof(Box::new(accepted));
                 }
@@ -162,13 +168,13 @@ impl Handshake {
                         self.stage = HandshakeStage::Proof(accepted);
                         return Ok(HandshakeStep::Pending(self));
                     };
-                    let window = accepted.finish(&proof)?;
-                    match self.encrypt(credentials, window)? {
+                    let theirs = Announcement { window: accepted.finish(&proof)?, families: Families::BOTH };
+                    match self.encrypt(credentials, theirs)? {
                         HandshakeStep::Pending(waits) => self = waits,
                         step => return Ok(step),
                     }
                 }
-                HandshakeStage::Bound { mut said, window } => {
+                HandshakeStage::Bound { mut said, theirs } => {
                     if let Channel::Encrypted(tls) = &mut self.channel {
                         match tls.flush() {
                             Ok(()) | Err(Errno::AGAIN) => {}
@@ -179,16 +185,16 @@ impl Handshake {
                     let heard = self.hear::<32>()?;
                     let binding = if let Channel::Encrypted(tls) = &self.channel { tls.binding() } else { None };
                     if let Some(binding) = binding.filter(|_| !said) {
-                        self.say(&credentials.key.channel_tag(self.dialled, &binding))?;
+                        self.say(&credentials.key.channel_tag(self.dialled.is_some(), &binding))?;
                         said = true;
                     }
                     match (heard, binding) {
                         (Some(tag), Some(binding)) => {
-                            credentials.key.verify_channel_tag(!self.dialled, &binding, &tag)?;
-                            return Ok(HandshakeStep::Done(self.channel, window));
+                            credentials.key.verify_channel_tag(self.dialled.is_none(), &binding, &tag)?;
+                            return Ok(HandshakeStep::Done(self.channel, theirs));
                         }
                         _ => {
-                            self.stage = HandshakeStage::Bound { said, window };
+                            self.stage = HandshakeStage::Bound { said, theirs };
                             return Ok(HandshakeStep::Pending(self));
                         }
                     }
@@ -198,15 +204,15 @@ impl Handshake {
     }
 
     /// Completes the handshake, or starts TLS.
-    fn encrypt(self, credentials: &Credentials, window: u32) -> Result<HandshakeStep, HandshakeFailure> {
+    fn encrypt(self, credentials: &Credentials, theirs: Announcement) -> Result<HandshakeStep, HandshakeFailure> {
         let Handshake { channel, dialled, since, .. } = self;
         match (channel, &credentials.encryption) {
             (Channel::Clear(socket), Some(encryption)) => {
-                let channel = Channel::Encrypted(Box::new(encryption.over(socket, dialled)?));
-                let stage = HandshakeStage::Bound { said: false, window };
+                let channel = Channel::Encrypted(Box::new(encryption.over(socket, dialled.is_some())?));
+                let stage = HandshakeStage::Bound { said: false, theirs };
                 Ok(HandshakeStep::Pending(Box::new(Handshake { channel, dialled, stage, got: Vec::new(), since })))
             }
-            (channel, _) => Ok(HandshakeStep::Done(channel, window)),
+            (channel, _) => Ok(HandshakeStep::Done(channel, theirs)),
         }
     }
 

@@ -7,8 +7,9 @@
 //! [`BondHost`].
 //!
 //! The way of a byte at the end that dials: [`BondConfig`] and [`BondNetwork`] (`settings`) are the
-//! configuration; `networks` keeps a pool of ready connections, each authenticated by `handshake`
-//! and encrypted by `tls` if configured; a `stream` reads from the client and writes to its
+//! configuration; `networks` keeps a pool of ready connections to the `far_end`, each authenticated
+//! by `handshake` and encrypted by `tls` if configured; `reach` judges whether the other end is
+//! reached, and `own_routes` tells it where this end has routes to; a `stream` reads from the client and writes to its
 //! connections (`member`), by the zero-copy path (`zero_copy`) if there is enough data. `life` is
 //! the state machine of a stream and its plain leg, with a table of what happens on FIN, RST and
 //! failures. `linger` sends the last frames of a stream.
@@ -19,6 +20,7 @@
 
 mod bonds;
 mod channel;
+mod far_end;
 #[doc(hidden)]
 pub mod fuzz_api;
 mod handshake;
@@ -27,6 +29,8 @@ mod life;
 mod linger;
 mod member;
 mod networks;
+mod own_routes;
+mod reach;
 mod settings;
 mod stream;
 mod tls;
@@ -35,6 +39,7 @@ mod zero_copy;
 
 pub use bond::Target;
 pub use bonds::{Bonds, StreamBrief};
+pub use far_end::FarEnd;
 pub use host::{BondHost, ClientReply, Preface, StreamStart};
 pub use settings::{BondConfig, BondDescriptors, BondError, BondKeys, BondNetwork, NetworkSpec};
 pub use trial::try_network;

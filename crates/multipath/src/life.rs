@@ -17,6 +17,7 @@
 //! | RST or timeout of the plain leg, server not reached | resets the stream, with the reason, once the other end has received what was read before; the other end resets its plain leg once its peer has acknowledged that |
 //! | a connection of the bond is lost or silent | reinjects its data over the others; *connect* dials another |
 //! | all connections are lost | waits for `outage`, then resets the plain leg |
+//! | the other end is not reached, and has answered nothing | *connect* refuses the client, or connects it without the bond if its server may get twice what was sent |
 
 use crate::{
     host::{ClientReply, Preface},
@@ -31,6 +32,7 @@ use intercept::{
 };
 use relay::{DialRace, Ending, PlainLeg, Readiness, Scratch, UNKNOWN_ADDRESS};
 use rustix::io::Errno;
+use socket2::Socket;
 use std::{
     io, mem,
     net::SocketAddr,
@@ -114,6 +116,11 @@ pub(crate) struct BondedConnection {
     pub(crate) server: SocketAddr,
     /// *Serve*: the attempts to reach a server with several addresses, until one is connected.
     pub(crate) race: Option<Box<DialRace<Attempt>>>,
+    /// The lengths of the call and of the preface at the begin of the stream, if the connection may
+    /// do without the bond.
+    returnable: Option<[usize; 2]>,
+    /// *Serve*: the name of the server that is being looked up.
+    pub(crate) name: Option<String>,
     pub(crate) born: Instant,
     /// Time at which its far end, the other end of the bond or a server, was last dialled.
     pub(crate) asked: Instant,
@@ -164,6 +171,26 @@ fn plain_failed(role: Role, state: BondedState, why: &io::Error) -> Ending {
 /// EPIPE.
 fn is_reset(why: &io::Error) -> bool {
     matches!(why.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+}
+
+/// Whether a server may get these first bytes of a client twice: there are none, or they are the begin
+/// of a TLS handshake (RFC 8446 §5.1) without early data, whose client waits for the server's answer.
+fn may_be_repeated(mut bytes: &[u8]) -> bool {
+    const CHANGE_CIPHER_SPEC: u8 = 20;
+    const HANDSHAKE: u8 = 22;
+    let mut is_first = true;
+    while let Some((kind, rest)) = bytes.split_first() {
+        let fits = *kind == HANDSHAKE || *kind == CHANGE_CIPHER_SPEC && !is_first;
+        let is_tls = rest.first().is_none_or(|major| *major == 3);
+        if !fits || !is_tls {
+            return false;
+        }
+        let Some((header, rest)) = rest.split_first_chunk::<4>() else { return true };
+        let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        bytes = rest.get(length..).unwrap_or_default();
+        is_first = false;
+    }
+    true
 }
 
 /// The reason for an ending that is sent to the other end.
@@ -239,6 +266,8 @@ impl BondedConnection {
             client: UNKNOWN_ADDRESS,
             server: UNKNOWN_ADDRESS,
             race: None,
+            returnable: None,
+            name: None,
             born: now,
             asked: now,
             preface: Vec::new(),
@@ -271,6 +300,33 @@ impl BondedConnection {
             *awaited = reply;
         }
         self
+    }
+
+    /// Lets the connection do without the bond if the other end is not reached. Its stream begins with
+    /// a call and a preface of these lengths.
+    pub(crate) fn returnable(mut self, lengths: [usize; 2]) -> Self {
+        self.returnable = Some(lengths);
+        self
+    }
+
+    /// *Connect*: whether nothing of the other end has arrived.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.state == BondedState::Calling && !self.known
+    }
+
+    /// Takes the plain leg of an [unanswered](Self::is_unanswered) connection back, with the bytes for
+    /// its server: the preface, and what was read from the client. None: it must not do without the
+    /// bond, or its server may have got bytes that must not be repeated.
+    pub(crate) fn take_back(&mut self) -> Option<(Socket, [Vec<u8>; 2])> {
+        let [call, preface] = self.returnable?;
+        let bytes = self.stream.recall().ok()?;
+        let (preface, read) = bytes.get(call..)?.split_at_checked(preface)?;
+        if self.stream.has_assigned() && !may_be_repeated(read) {
+            return None;
+        }
+        let mut plain = self.plain.take()?;
+        plain.resume_receive().ok()?;
+        Some((plain.into_socket(), [preface.to_vec(), read.to_vec()]))
     }
 
     /// *Serve*: the server is being dialled.
@@ -650,5 +706,25 @@ impl BondedConnection {
     /// Bytes in the plain leg's receive queue, and unsent ones in its send queue.
     pub(crate) fn plain_queues(&self) -> (usize, usize) {
         self.plain.as_ref().map_or((0, 0), |plain| (sys::received(plain), sys::unsent(plain).unwrap_or(0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_begin_of_a_tls_handshake_may_be_repeated() {
+        let record = |kind: u8, len: u8| [&[kind, 3, 1, 0, len][..], &vec![7; len.into()]].concat();
+        let hello = record(22, 200);
+        for length in 0..=hello.len() {
+            assert!(may_be_repeated(&hello[..length]), "{length} bytes");
+        }
+        assert!(may_be_repeated(&[hello.clone(), record(20, 1)].concat()));
+        assert!(may_be_repeated(&[hello.clone(), record(22, 9)].concat()));
+        // Early data, requests, another protocol.
+        assert!(!may_be_repeated(&[hello.clone(), record(20, 1), record(23, 50)].concat()));
+        assert!(!may_be_repeated(&[&hello[..], b"\x17"].concat()));
+        assert!(!may_be_repeated(b"POST /pay HTTP/1.1\r\n") && !may_be_repeated(b"\x16POST") && !may_be_repeated(&record(20, 1)));
     }
 }

@@ -2,16 +2,22 @@
 //! that wait for one.
 //!
 //! A network that fails is dialled with exponential backoff, up to [`LAST_PAUSE`], so that a
-//! network that recovers is used soon.
+//! network that recovers is used soon. Over one that does not answer, further connections are
+//! dialled beside the first, because the kernel retransmits a SYN ever later.
 
 use crate::{
+    far_end::{FarEndAddresses, NextAddress},
     handshake::HandshakeFailure,
+    reach::NetworkReach,
     settings::{BondConfig, BondNetwork},
 };
-use intercept::{leg, sys::TcpInfo};
+use bond::{Announcement, Families, HandshakeError, OLDEST_VERSION, VERSION};
+use intercept::{Carried, leg, sys::TcpInfo};
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::{
     collections::VecDeque,
+    fmt::Display,
     io,
     net::SocketAddr,
     time::{Duration, Instant},
@@ -34,15 +40,28 @@ const LEAST_READY_TIMEOUT: Duration = Duration::from_secs(4);
 pub(crate) const MOST_READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most connections that are dialled at once over one network.
 const MOST_DIALLED: usize = 32;
+/// The most that are dialled at once over a network that does not answer, and how much longer the
+/// pause before each is than that before the last one.
+const MOST_PROBES: usize = 6;
+const PROBE_PAUSE: Duration = Duration::from_secs(2);
+/// The pause before the next address of a name is dialled beside one that does not answer (RFC 8305
+/// §8).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// A connection is silent when its peer has not acknowledged data for this time and for this many
-/// retransmission timeouts.
+/// retransmission timeouts, and as many retransmissions were in vain.
 const SILENCE_MS: u32 = 1000;
 const SILENT_TIMEOUTS: u32 = 2;
+/// Time until the first keepalive probe of a connection.
+const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// A network and its connections that belong to no stream.
 #[derive(Debug)]
 struct State {
     network: BondNetwork,
+    addresses: FarEndAddresses,
+    reach: NetworkReach,
+    /// The version of the protocol in which the other end is addressed.
+    version: u8,
     /// Ready connections, and since when they are ready, the oldest first.
     ready: VecDeque<(usize, Instant)>,
     /// Number of connections that are being dialled.
@@ -51,9 +70,10 @@ struct State {
     wanting: VecDeque<(usize, u128)>,
     failures: u32,
     next: Instant,
+    /// When a connection was last dialled.
+    last_dial: Instant,
     /// How long the last connection took to become ready.
     took: Duration,
-    is_up: Option<bool>,
     /// Time at which the other end last rejected a ready connection. For [`DOUBT`] after that,
     /// further ready connections do not count as success.
     unwanted: Option<Instant>,
@@ -66,35 +86,55 @@ pub(crate) struct BondNetworks {
     spares: usize,
     /// Bound of a connection's receive window.
     connection_window: Option<Bytes>,
-    /// The window that the other end last announced, bytes.
-    window: Option<u32>,
+    /// What the other end last announced.
+    announced: Option<Announcement>,
     draining: bool,
+}
+
+/// What is to be done for a network that lacks connections.
+#[derive(Debug)]
+pub(crate) enum NetworkStep {
+    /// A connection is being made, or could not be begun.
+    Dialled(io::Result<Socket>),
+    /// This name has to be looked up; [`BondNetworks::resolved`] takes the result.
+    LookUp(String, u16),
 }
 
 /// Whether a connection has unacknowledged data and its peer is silent.
 pub(crate) fn is_silent(info: &TcpInfo) -> bool {
-    let timeouts = (info.rto_us / 1000).saturating_mul(SILENT_TIMEOUTS);
-    info.unacked > 0 && info.backoff > 0 && info.last_ack_recv_ms > SILENCE_MS.max(timeouts.min(5 * SILENCE_MS))
+    // The kernel doubles the timeout with each retransmission.
+    let timeouts = ((info.rto_us / 1000) >> info.backoff.min(16)).saturating_mul(SILENT_TIMEOUTS);
+    let retransmitted = u32::from(info.backoff) >= SILENT_TIMEOUTS;
+    info.unacked > 0 && retransmitted && info.last_ack_recv_ms > SILENCE_MS.max(timeouts.min(5 * SILENCE_MS))
+}
+
+/// Whether the peer of an idle connection does not answer a keepalive probe.
+pub(crate) fn ignores_probe(info: &TcpInfo) -> bool {
+    let answered_until = KEEPALIVE.as_millis() as u32 + SILENCE_MS + 2 * info.rtt_us / 1000;
+    info.probes > 0 && info.last_ack_recv_ms > answered_until
 }
 
 impl BondNetworks {
     pub(crate) fn new(networks: &[BondNetwork], bond: &BondConfig, now: Instant) -> Self {
         let state = |network: &BondNetwork| State {
+            addresses: FarEndAddresses::new(network.to.clone(), network.source),
             network: network.clone(),
+            reach: NetworkReach::default(),
+            version: VERSION,
             ready: VecDeque::new(),
             dialling: 0,
             wanting: VecDeque::new(),
             failures: 0,
             next: now,
+            last_dial: now,
             took: Duration::ZERO,
-            is_up: None,
             unwanted: None,
         };
         BondNetworks {
             all: networks.iter().map(state).collect(),
             spares: bond.spares,
             connection_window: bond.connection_window,
-            window: None,
+            announced: None,
             draining: false,
         }
     }
@@ -103,8 +143,21 @@ impl BondNetworks {
         self.all.len()
     }
 
+    /// The window that the other end last announced, bytes.
     pub(crate) fn window(&self) -> Option<u32> {
-        self.window
+        self.announced.map(|announced| announced.window)
+    }
+
+    /// What the bond can carry at present.
+    pub(crate) fn carried(&self) -> Carried {
+        let Families { ipv4, ipv6 } = self.announced.map_or(Families::BOTH, |announced| announced.families);
+        let reached = self.all.is_empty() || self.all.iter().any(|state| !state.reach.is_down());
+        Carried { reached, ipv4, ipv6 }
+    }
+
+    /// The version of the protocol in which the other end is addressed over a network.
+    pub(crate) fn version(&self, network: usize) -> u8 {
+        self.all[network].version
     }
 
     pub(crate) fn tier(&self, network: usize) -> u8 {
@@ -118,7 +171,7 @@ impl BondNetworks {
     /// Each network's name, and whether its last connections could be made; none: none was tried
     /// yet.
     pub(crate) fn states(&self) -> impl Iterator<Item = (&str, Option<bool>)> {
-        self.all.iter().map(|state| (state.network.name.as_str(), state.is_up))
+        self.all.iter().map(|state| (state.network.name.as_str(), state.reach.is_up()))
     }
 
     pub(crate) fn drain(&mut self) {
@@ -153,6 +206,13 @@ impl BondNetworks {
     /// connections that are too old to prove that the network works; the caller closes them.
     pub(crate) fn suspect(&mut self, network: usize, slot: usize, id: u128, now: Instant) -> Vec<usize> {
         self.want(network, slot, id);
+        self.doubt(network, now)
+    }
+
+    /// Notes that a connection over this network is silent. Returns ready connections as
+    /// [`suspect`](Self::suspect) does.
+    pub(crate) fn doubt(&mut self, network: usize, now: Instant) -> Vec<usize> {
+        self.all[network].reach.doubt(now);
         let silence = Duration::from_millis(SILENCE_MS.into());
         let old = |(_, since): &&(usize, Instant)| now - *since > silence;
         let old: Vec<usize> = self.all[network].ready.iter().filter(old).map(|(index, _)| *index).collect();
@@ -166,6 +226,8 @@ impl BondNetworks {
         let soon = UNWANTED + 2 * state.took;
         let is_unwanted = state.ready.iter().any(|(ready, since)| *ready == index && now - *since < soon);
         self.forget(network, index);
+        // The other end may be another release now.
+        self.all[network].version = VERSION;
         if is_unwanted {
             self.all[network].unwanted = Some(now);
             self.failed(network, &HandshakeFailure::Closed, now);
@@ -192,13 +254,38 @@ impl BondNetworks {
         self.all[network].dialling -= 1;
     }
 
-    /// Adds a ready connection that was dialled at `since`.
-    pub(crate) fn ready(&mut self, network: usize, index: usize, window: u32, since: Instant, now: Instant) {
+    /// Takes the result of looking up the name of the other end over this network.
+    pub(crate) fn resolved(&mut self, network: usize, addresses: io::Result<Vec<SocketAddr>>, now: Instant) {
+        let Some(state) = self.all.get_mut(network) else { return };
+        if let Err(why) = state.addresses.resolved(addresses) {
+            self.fall_back(network, &format_args!("its name cannot be looked up: {why}"), false, now);
+        }
+    }
+
+    /// Judges whether the other end is reached over a network. `waits_since`: since when the oldest
+    /// connection that is being dialled is unanswered; `heard`: when a peer of an open connection
+    /// last acknowledged something.
+    pub(crate) fn judge(&mut self, network: usize, waits_since: Option<Instant>, heard: Option<Instant>, now: Instant) {
+        let State { network, addresses, reach, ready, took, .. } = &mut self.all[network];
+        let waits_since = waits_since.into_iter().chain(addresses.looked_up_since()).min();
+        reach.judge((&network.name, &network.to), waits_since.filter(|_| ready.is_empty()), heard, *took, now);
+    }
+
+    /// Adds a ready connection that was dialled at `since`, to this address.
+    pub(crate) fn ready(
+        &mut self,
+        network: usize,
+        (index, address): (usize, Option<SocketAddr>),
+        theirs: Announcement,
+        since: Instant,
+        now: Instant,
+    ) {
         let state = &mut self.all[network];
+        address.into_iter().for_each(|address| state.addresses.reached(address));
         state.took = now - since;
         (state.dialling, state.next) = (state.dialling - 1, now);
         state.ready.push_back((index, now));
-        self.window = Some(window);
+        self.announced = Some(theirs);
         self.trust(network, now);
     }
 
@@ -209,18 +296,41 @@ impl BondNetworks {
             return;
         }
         (state.failures, state.unwanted) = (0, None);
-        if state.is_up.replace(true) != Some(true) {
-            tracing::info!("network {} of the bond is up, to {}", state.network.name, state.network.to);
+        let was_down = state.reach.is_down();
+        state.reach.reached((&state.network.name, &state.network.to), now);
+        if was_down {
+            // The other networks may have been down for the same reason.
+            self.all.iter_mut().filter(|state| state.reach.is_down() && state.unwanted.is_none()).for_each(|state| state.next = now);
         }
     }
 
     /// Notes that a connection failed or was rejected.
     pub(crate) fn failed(&mut self, network: usize, why: &HandshakeFailure, now: Instant) {
         let state = &mut self.all[network];
+        if *why == HandshakeFailure::Refused(HandshakeError::UnsupportedVersion(OLDEST_VERSION)) && state.version != OLDEST_VERSION {
+            (state.version, state.next) = (OLDEST_VERSION, now);
+            return;
+        }
+        state.version = VERSION;
+        if *why == HandshakeFailure::Failed(Errno::CONNREFUSED) {
+            // It had closed a ready connection because it stopped, not because it is full.
+            state.unwanted = None;
+        }
+        if state.addresses.failed() {
+            state.next = now;
+            return;
+        }
+        let is_silence = matches!(why, HandshakeFailure::Silent | HandshakeFailure::Failed(Errno::TIMEDOUT));
+        self.fall_back(network, why, is_silence, now);
+    }
+
+    /// Pauses before the next attempt, for longer with each.
+    fn fall_back(&mut self, network: usize, why: &dyn Display, is_silence: bool, now: Instant) {
+        let state = &mut self.all[network];
         state.next = now + (FIRST_PAUSE * 2u32.saturating_pow(state.failures)).min(LAST_PAUSE);
         state.failures = (state.failures + 1).min(16);
-        if state.ready.is_empty() && state.is_up.replace(false) != Some(false) {
-            tracing::warn!("network {} of the bond is down, to {}: {why}; trying again", state.network.name, state.network.to);
+        if state.ready.is_empty() {
+            state.reach.failed((&state.network.name, &state.network.to), why, is_silence, now);
         }
     }
 
@@ -231,30 +341,50 @@ impl BondNetworks {
     }
 
     /// Begins to connect over a network that lacks connections; none: no network lacks one.
-    pub(crate) fn dial(&mut self, now: Instant) -> Option<(usize, io::Result<Socket>)> {
+    pub(crate) fn dial(&mut self, now: Instant) -> Option<(usize, NetworkStep)> {
         if self.draining && self.all.iter().all(|state| state.wanting.is_empty()) {
             return None;
         }
         let spares = if self.draining { 0 } else { self.spares };
+        let draining = self.draining;
         let lacks = |state: &State| {
-            let wanted = (spares + state.wanting.len()).min(MOST_DIALLED);
+            // Over a network that is down, connections are dialled until one succeeds.
+            let least = usize::from(state.reach.is_down() && !draining);
+            let wanted = (spares + state.wanting.len()).clamp(least, MOST_DIALLED);
             // Over a network that fails, one connection is dialled at a time.
-            let most = if state.failures > 0 { wanted.min(1) } else { wanted };
-            now >= state.next && state.ready.len() + state.dialling < most
+            let fails = state.failures > 0 || state.reach.is_down();
+            let most = if fails { wanted.min(1) } else { wanted };
+            let lacks = state.ready.len() + state.dialling < most || state.lacks_probe(now);
+            now >= state.next && state.addresses.looked_up_since().is_none() && wanted > 0 && lacks
         };
         let network = self.all.iter().position(lacks)?;
         let state = &mut self.all[network];
-        let socket = connect(&state.network, self.connection_window);
+        let to = match state.addresses.next(state.reach.is_up() == Some(true), now) {
+            NextAddress::Dial(to) => to,
+            NextAddress::LookUp(name, port) => return Some((network, NetworkStep::LookUp(name, port))),
+        };
+        let socket = connect(&state.network, to, self.connection_window);
+        state.last_dial = now;
         if socket.is_ok() {
             state.dialling += 1;
         }
-        Some((network, socket))
+        Some((network, NetworkStep::Dialled(socket)))
     }
 }
 
-/// Begins to connect over a network.
-pub(crate) fn connect(network: &BondNetwork, window: Option<Bytes>) -> io::Result<Socket> {
-    let domain = Domain::for_address(network.to);
+impl State {
+    /// Whether another connection is to be dialled beside those that are not answered.
+    fn lacks_probe(&self, now: Instant) -> bool {
+        let waits = now.saturating_duration_since(self.last_dial);
+        let is_alone = self.ready.is_empty() && (1..MOST_PROBES).contains(&self.dialling);
+        let next_address = self.addresses.has_another() && self.reach.is_up() != Some(true) && waits >= ATTEMPT_DELAY;
+        is_alone && (next_address || self.reach.is_down() && waits >= (PROBE_PAUSE * self.dialling as u32).min(LAST_PAUSE))
+    }
+}
+
+/// Begins to connect over a network to this address of the other end.
+pub(crate) fn connect(network: &BondNetwork, to: SocketAddr, window: Option<Bytes>) -> io::Result<Socket> {
+    let domain = Domain::for_address(to);
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
     if let Some(window) = window {
@@ -263,7 +393,7 @@ pub(crate) fn connect(network: &BondNetwork, window: Option<Bytes>) -> io::Resul
     if let Some(interface) = &network.interface {
         socket.bind_device(Some(interface.0.as_bytes()))?;
     }
-    let probe = TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(Duration::from_secs(5)).with_retries(3);
+    let probe = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(Duration::from_secs(5)).with_retries(3);
     socket.set_tcp_keepalive(&probe)?;
     // The profile may override what was set so far.
     leg::apply(&socket, &network.profile, || Ok(0))?;
@@ -273,7 +403,7 @@ pub(crate) fn connect(network: &BondNetwork, window: Option<Bytes>) -> io::Resul
     if let Some(source) = network.source {
         socket.bind(&SockAddr::from(SocketAddr::new(source, 0)))?;
     }
-    match socket.connect(&SockAddr::from(network.to)) {
+    match socket.connect(&SockAddr::from(to)) {
         Err(why) if why.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
         outcome => outcome.map(|()| socket),
     }
@@ -285,9 +415,17 @@ mod tests {
     use crate::settings::NetworkSpec;
 
     fn networks(names: &[&str], spares: usize) -> BondNetworks {
-        let network = |name: &&str| name.parse::<NetworkSpec>().unwrap().network(Some("127.0.0.1:9".parse().unwrap())).unwrap();
+        let network = |name: &&str| name.parse::<NetworkSpec>().unwrap().network(Some(&"127.0.0.1:9".parse().unwrap())).unwrap();
         let bond = BondConfig { spares, ..BondConfig::default() };
         BondNetworks::new(&names.iter().map(network).collect::<Vec<_>>(), &bond, Instant::now())
+    }
+
+    /// What the other end announces.
+    const THEIRS: Announcement = Announcement { window: 1 << 20, families: Families::BOTH };
+
+    /// Dials the next connection, which the kernel begins to make.
+    fn dial_one(all: &mut BondNetworks, now: Instant) {
+        assert!(matches!(all.dial(now), Some((0, NetworkStep::Dialled(Ok(_))))));
     }
 
     #[test]
@@ -298,7 +436,7 @@ mod tests {
         all.want(0, 7, 70);
         all.want(0, 7, 70);
         assert_eq!(dial(&mut all, now), 1);
-        all.ready(0, 1, 1 << 20, now, now);
+        all.ready(0, (1, None), THEIRS, now, now);
         assert_eq!((all.take(0), all.take(0), all.window()), (Some(1), None, Some(1 << 20)));
         assert_eq!((all.next_wanting(0), all.next_wanting(0)), (Some((7, 70)), None));
         assert_eq!(dial(&mut all, now), 0);
@@ -323,8 +461,8 @@ mod tests {
         assert_eq!(all.ready_timeout(0), 2 * LEAST_READY_TIMEOUT);
         (0..20).for_each(|_| all.failed(0, &HandshakeFailure::Closed, now));
         assert_eq!(all.ready_timeout(0), MOST_READY_TIMEOUT);
-        all.dial(now + LAST_PAUSE).unwrap().1.unwrap();
-        all.ready(0, 1, 1 << 20, now, now + Duration::from_secs(5));
+        dial_one(&mut all, now + LAST_PAUSE);
+        all.ready(0, (1, None), THEIRS, now, now + Duration::from_secs(5));
         assert_eq!(all.ready_timeout(0), LEAST_READY_TIMEOUT + Duration::from_secs(15));
     }
 
@@ -350,7 +488,7 @@ mod tests {
         while now < start + Duration::from_secs(60) {
             while all.dial(now).is_some() {
                 tries += 1;
-                all.ready(0, tries, 1 << 20, now, now);
+                all.ready(0, (tries, None), THEIRS, now, now);
                 all.closed(0, tries, now);
             }
             now += Duration::from_millis(50);
@@ -359,10 +497,87 @@ mod tests {
         // A connection that is not closed for a while counts as success, and others are dialled
         // beside it.
         now += LAST_PAUSE;
-        all.dial(now).unwrap().1.unwrap();
-        all.ready(0, 100, 1 << 20, now, now);
+        dial_one(&mut all, now);
+        all.ready(0, (100, None), THEIRS, now, now);
         assert!(all.dial(now + LAST_PAUSE).is_none());
         all.look(now + DOUBT);
         assert!(all.dial(now + DOUBT).is_some());
+    }
+
+    #[test]
+    fn a_connection_is_silent_after_two_timeouts_and_a_second() {
+        let silent = |base_ms: u32, backoff: u8, last_ack_recv_ms: u32| {
+            let rto_us = (base_ms * 1000) << backoff;
+            is_silent(&TcpInfo { unacked: 1, rto_us, backoff, last_ack_recv_ms, ..TcpInfo::default() })
+        };
+        assert!(!silent(250, 2, 900) && silent(250, 2, 1001));
+        // The first retransmission may be lost too.
+        assert!(!silent(250, 1, 1001));
+        // Each retransmission doubles the timeout, but not the time in which a peer must answer.
+        assert!(silent(250, 5, 1001));
+        // A slow network, and the longest patience.
+        assert!(!silent(2000, 2, 3999) && silent(2000, 2, 4001));
+        assert!(!silent(4000, 2, 4999) && silent(4000, 2, 5001));
+        assert!(!is_silent(&TcpInfo { last_ack_recv_ms: 60_000, ..TcpInfo::default() }), "nothing is unacknowledged");
+    }
+
+    #[test]
+    fn an_idle_connection_whose_peer_ignores_a_probe_is_noticed() {
+        let idle = TcpInfo { last_ack_recv_ms: 25_000, rtt_us: 40_000, ..TcpInfo::default() };
+        assert!(!ignores_probe(&idle));
+        assert!(ignores_probe(&TcpInfo { probes: 1, ..idle }));
+        assert!(!ignores_probe(&TcpInfo { probes: 1, last_ack_recv_ms: 20_500, ..idle }));
+    }
+
+    #[test]
+    fn other_connections_are_dialled_beside_those_that_are_not_answered() {
+        let (mut all, start) = (networks(&["127.0.0.1"], 0), Instant::now());
+        assert!(all.dial(start).is_none());
+        all.want(0, 7, 70);
+        dial_one(&mut all, start);
+        let late = start + Duration::from_millis(1500);
+        assert!(all.carried().reached && all.dial(late).is_none());
+        all.judge(0, Some(start), None, late);
+        assert!(!all.carried().reached);
+        // Without a stream too, in growing intervals, as long as nothing answers.
+        all.unwant(7, 70);
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!(all.dial(late).is_none());
+        for seconds in [2, 6, 11, 16, 21] {
+            assert!(all.dial(after(seconds) - Duration::from_millis(1)).is_none(), "{seconds}");
+            dial_one(&mut all, after(seconds));
+        }
+        assert!(all.dial(after(60)).is_none(), "six are enough");
+        all.ready(0, (1, None), THEIRS, after(59), after(60));
+        assert!(all.carried().reached && all.dial(after(61)).is_none());
+    }
+
+    #[test]
+    fn an_older_end_is_addressed_in_its_version() {
+        let (mut all, now) = (networks(&["127.0.0.1"], 1), Instant::now());
+        dial_one(&mut all, now);
+        assert_eq!(all.version(0), VERSION);
+        all.dialled(0);
+        all.failed(0, &HandshakeFailure::Refused(HandshakeError::UnsupportedVersion(OLDEST_VERSION)), now);
+        assert_eq!((all.version(0), all.carried().reached), (OLDEST_VERSION, true));
+        dial_one(&mut all, now);
+        all.ready(0, (1, None), THEIRS, now, now);
+        // It is updated, which closes its connections.
+        all.closed(0, 1, now + LAST_PAUSE);
+        assert_eq!(all.version(0), VERSION);
+    }
+
+    #[test]
+    fn a_name_that_does_not_resolve_is_looked_up_again() {
+        let network = "127.0.0.1".parse::<NetworkSpec>().unwrap().network(Some(&"vps.test:7000".parse().unwrap())).unwrap();
+        let (mut all, start) = (BondNetworks::new(&[network], &BondConfig::default(), Instant::now()), Instant::now());
+        let looks_up = |all: &mut BondNetworks, now| matches!(all.dial(now), Some((0, NetworkStep::LookUp(..))));
+        assert!(looks_up(&mut all, start) && all.dial(start).is_none());
+        all.resolved(0, Err(io::ErrorKind::NotFound.into()), start);
+        assert!(!all.carried().reached && all.dial(start).is_none());
+        assert!(looks_up(&mut all, start + FIRST_PAUSE));
+        // A name server that does not answer is as bad.
+        all.resolved(0, Ok(vec!["127.0.0.1:9".parse().unwrap()]), start + FIRST_PAUSE);
+        dial_one(&mut all, start + FIRST_PAUSE);
     }
 }

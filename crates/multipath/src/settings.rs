@@ -1,17 +1,17 @@
 //! The configuration of a bond: its key, its networks, its scheduler and its limits.
 
-use crate::zero_copy::PipePool;
+use crate::{far_end::FarEnd, zero_copy::PipePool};
 use bond::{PresharedKey, Scheduler};
 use intercept::{
-    AddressSchema, Destinations, Interface, OneOrList, Prefix,
+    Destinations, Interface, OneOrList, Prefix,
     leg::{self, LegProfile},
-    list, optional_address,
+    list,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 use std::{
     io::{self, Read as _},
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     str::FromStr,
@@ -217,8 +217,8 @@ pub struct BondNetwork {
     pub interface: Option<Interface>,
     /// Source address of its connections.
     pub source: Option<IpAddr>,
-    /// Address at which the other end listens over this network.
-    pub to: SocketAddr,
+    /// Where the other end listens over this network.
+    pub to: FarEnd,
     /// Cost class. The scheduler `tiers` uses a network with a higher number only while those with
     /// lower numbers are full.
     pub tier: u8,
@@ -233,7 +233,7 @@ pub struct NetworkSpec {
     name: Option<String>,
     interface: Option<Interface>,
     source: Option<IpAddr>,
-    to: Option<SocketAddr>,
+    to: Option<FarEnd>,
     tier: u8,
     profile: LegProfile,
 }
@@ -244,11 +244,14 @@ impl NetworkSpec {
     /// # Errors
     /// When neither an interface nor a source address is given, no address of the other end is
     /// known, source and destination are of different IP versions, or a value cannot be used.
-    pub fn network(self, to: Option<SocketAddr>) -> Result<BondNetwork, String> {
+    pub fn network(self, to: Option<&FarEnd>) -> Result<BondNetwork, String> {
         let name = self.name.or_else(|| self.interface.as_ref().map(|it| it.0.clone())).or_else(|| self.source.map(|it| it.to_string()));
         let name = name.ok_or("has neither an interface nor a source address: give one, or both")?;
-        let to = self.to.or(to).ok_or_else(|| format!("{name} has no address of the other end: give to = \"192.0.2.1:7000\""))?;
-        if self.source.is_some_and(|source| source.is_ipv4() != to.is_ipv4()) {
+        let to = self.to.or_else(|| to.cloned());
+        let to = to.ok_or_else(|| format!("{name} has no address of the other end: give to = \"192.0.2.1:7000\""))?;
+        if let (Some(source), FarEnd::Address(to)) = (self.source, &to)
+            && source.is_ipv4() != to.is_ipv4()
+        {
             return Err(format!("{name} has a source address of one IP version and a destination of the other: use one version for both"));
         }
         if self.profile.user_timeout.is_some() {
@@ -302,10 +305,8 @@ struct NetworkKeys {
     interface: Option<Interface>,
     /// Source address of the network's connections.
     source: Option<IpAddr>,
-    /// Address of the other end over this network. Absent: `to` of `[bond]`.
-    #[serde(deserialize_with = "optional_address")]
-    #[schemars(with = "Option<AddressSchema>")]
-    to: Option<SocketAddr>,
+    /// Address or name of the other end over this network, with its port. Absent: `to` of `[bond]`.
+    to: Option<FarEnd>,
     /// Cost of the network: the scheduler `tiers` uses one with a higher number only while those
     /// with lower numbers are full.
     tier: u8,
@@ -346,10 +347,9 @@ pub struct BondKeys {
     #[serde(deserialize_with = "preshared_key")]
     #[schemars(with = "Option<String>", extend("writeOnly" = true))]
     key: Option<PresharedKey>,
-    /// Address of the other end, for networks without a `to` of their own.
-    #[serde(deserialize_with = "optional_address")]
-    #[schemars(with = "Option<AddressSchema>")]
-    to: Option<SocketAddr>,
+    /// Address or name of the other end, with its port, for networks without a `to` of their own. A
+    /// name is looked up at the start and whenever its addresses fail.
+    to: Option<FarEnd>,
     /// Whether the bond is encrypted; both ends must say the same.
     tls: bool,
     /// How this end divides what it sends.
@@ -410,7 +410,8 @@ impl BondKeys {
         bond.connection_window = self.connection_window;
         bond.spares = self.spares.unwrap_or(bond.spares);
         bond.outage = self.outage.map_or(bond.outage, Span::duration);
-        let network = |(index, spec): (usize, &NetworkSpec)| spec.clone().network(self.to).map_err(at(&format!("bond.network[{index}]")));
+        let network =
+            |(index, spec): (usize, &NetworkSpec)| spec.clone().network(self.to.as_ref()).map_err(at(&format!("bond.network[{index}]")));
         let networks = self.network.iter().enumerate().map(network).collect::<Result<_, _>>()?;
         Ok((bond, networks))
     }
@@ -423,13 +424,13 @@ mod tests {
 
     #[test]
     fn a_network_may_be_written_on_one_line() {
-        let to = Some("198.51.100.1:7000".parse().unwrap());
+        let to = Some(&"198.51.100.1:7000".parse().unwrap());
         let network: NetworkSpec = "wlan0".parse().unwrap();
         assert_eq!(network.clone().network(None).unwrap_err(), "wlan0 has no address of the other end: give to = \"192.0.2.1:7000\"");
         assert_eq!(network.network(to).unwrap().name, "wlan0");
         let network: NetworkSpec = "192.0.2.7,name=mobile,tier=1,control=bbr,to=192.0.2.1:7001".parse().unwrap();
         let network = network.network(to).unwrap();
-        assert_eq!((network.name.as_str(), network.tier, network.to.port()), ("mobile", 1, 7001));
+        assert_eq!((network.name.as_str(), network.tier, network.to.to_string().as_str()), ("mobile", 1, "192.0.2.1:7001"));
         assert_eq!((network.source, network.profile.control.as_deref()), (Some("192.0.2.7".parse().unwrap()), Some("bbr")));
         let wrong = "wlan0,contrl=bbr".parse::<NetworkSpec>().unwrap_err();
         assert!(wrong.contains("contrl is not a key here: did you mean control?"), "{wrong}");

@@ -210,6 +210,21 @@ impl Stream {
         Ok(())
     }
 
+    /// Whether bytes were assigned to a connection, so that the other end may have got them.
+    pub(crate) fn has_assigned(&self) -> bool {
+        let present = self.members().filter_map(|(conn, _)| self.seen(conn)).any(|seen| seen.assigned > 0);
+        present || self.past.iter().any(|(_, past)| past.sent > 0)
+    }
+
+    /// All bytes that were written, of which none is acknowledged.
+    ///
+    /// # Errors
+    /// The stream has to end.
+    pub(crate) fn recall(&mut self) -> Result<Vec<u8>, Errno> {
+        self.leave_pipes()?;
+        Ok(self.buffer.get(0, self.written).flatten().copied().collect())
+    }
+
     /// Bytes that were written and not acknowledged.
     pub(crate) fn unacknowledged(&self) -> u64 {
         self.written - self.outbound.acked()

@@ -11,7 +11,7 @@ use crate::{
     resolver::{LookupOrigin, NameLookup},
 };
 use intercept::{
-    AddressHistory, Routes,
+    AddressHistory, Carried, Routes,
     leg::{self, LegProfile, Shares},
 };
 use multipath::{BondConfig, BondHost, Bonds, ClientReply, Preface, StreamStart, Target};
@@ -38,6 +38,9 @@ pub(crate) fn open(config: &Arc<ProxyConfig>, context: CarrierContext) -> Result
     let bonds = Bonds::new(Box::new(host.clone()), &config.networks, reactor)?;
     Ok(Some(Box::new(BondCarrier { bonds, host })))
 }
+
+/// A lookup of the other end's name that has to wait for longer has failed.
+const FAR_END_LOOKUP: Duration = Duration::from_secs(30);
 
 /// What a bond asks of its proxy: configuration, routes and name lookups.
 #[derive(Debug, Clone)]
@@ -97,6 +100,11 @@ impl BondHost for ProxyHost {
         // The resolver ends only with the proxy.
         let _ = self.lookups.send(NameLookup { name, port, worker, origin, serial, until });
     }
+
+    fn look_up_far_end(&self, name: String, port: u16, network: usize) {
+        let (worker, origin, until) = (self.worker, LookupOrigin::FarEnd(network), Instant::now() + FAR_END_LOOKUP);
+        let _ = self.lookups.send(NameLookup { name, port, worker, origin, serial: 0, until });
+    }
 }
 
 /// The PROXY protocol header that a listener with `send_proxy` sends to servers before the bytes of
@@ -136,16 +144,25 @@ impl StreamCarrier for BondCarrier {
         self.bonds.drain();
     }
 
-    fn leave(&mut self) {
-        self.bonds.leave();
-    }
-
     fn stop(&mut self) {
         self.bonds.stop();
     }
 
+    fn carried(&self) -> Carried {
+        self.bonds.can_carry()
+    }
+
+    fn take_returned(&mut self) -> Vec<ConnectionStart> {
+        let returned = self.bonds.take_returned().into_iter().filter_map(|start| {
+            let StreamStart { near, client, to: Target::Address(server), preface, already_read, .. } = start else { return None };
+            let others = Vec::new();
+            Some(ConnectionStart { near, client, server, others, keep_source: true, preface, already_read, socks: false })
+        });
+        returned.collect()
+    }
+
     fn begin(&mut self, start: ConnectionStart, to: RequestedServer) -> Result<(), Ending> {
-        let ConnectionStart { near, client, preface, already_read, socks, .. } = start;
+        let ConnectionStart { near, client, preface, already_read, socks, keep_source, .. } = start;
         // The listener has prepared it for a B that follows the flow. That of a bond's legs is
         // fixed.
         if let Some(shares) = self.host.shares().filter(|_| self.host.config.auto_buffer) {
@@ -155,7 +172,8 @@ impl StreamCarrier for BondCarrier {
             RequestedServer::Address(address) => Target::Address(address),
             RequestedServer::Name(name, port) => Target::Name(name, port),
         };
-        self.bonds.begin(StreamStart { near, client, to, preface, already_read, reply: socks.then_some(SOCKS_REPLY) })
+        let reply = socks.then_some(SOCKS_REPLY);
+        self.bonds.begin(StreamStart { near, client, to, preface, already_read, reply, may_return: keep_source })
     }
 
     fn accept(&mut self, socket: Socket, listen: &ListenerConfig) {
@@ -168,6 +186,10 @@ impl StreamCarrier for BondCarrier {
 
     fn on_resolved(&mut self, stream: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
         self.bonds.on_resolved(stream, serial, addresses);
+    }
+
+    fn on_far_end_resolved(&mut self, network: usize, addresses: io::Result<Vec<SocketAddr>>) {
+        self.bonds.on_far_end_resolved(network, addresses);
     }
 
     fn turn(&mut self, scratch: &mut Scratch) {

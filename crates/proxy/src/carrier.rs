@@ -9,7 +9,7 @@ use crate::{
     meter::Totals,
     resolver::NameLookup,
 };
-use intercept::AddressHistory;
+use intercept::{AddressHistory, Carried};
 use relay::{Ending, FlowRecord, FlowStats, Reactor, Readiness, Scratch};
 use socket2::Socket;
 use std::{
@@ -24,7 +24,7 @@ use std::{
 ///
 /// The worker's reactor watches its sockets. After each wait the worker calls
 /// [`on_event`](Self::on_event) for each event of these sockets, then [`turn`](Self::turn) once,
-/// then [`take_ended`](Self::take_ended). The worker waits at most for [`wait`](Self::wait), and
+/// then [`take_ended`](Self::take_ended) and [`take_returned`](Self::take_returned). The worker waits at most for [`wait`](Self::wait), and
 /// not at all while the carrier [is busy](Self::is_busy).
 pub(crate) trait StreamCarrier: fmt::Debug {
     /// Number of connections that it carries.
@@ -36,15 +36,18 @@ pub(crate) trait StreamCarrier: fmt::Debug {
     /// Applies another configuration to connections that begin from now on.
     fn reload(&mut self, config: &Arc<ProxyConfig>);
 
-    /// Refuses new connections from now on, and closes pooled ones.
+    /// Refuses new connections from now on, and closes those that carry nothing yet.
     fn drain(&mut self);
-
-    /// As [`drain`](Self::drain), after another process has taken over: also closes accepted
-    /// connections that carry nothing yet.
-    fn leave(&mut self);
 
     /// Resets all connections.
     fn stop(&mut self);
+
+    /// What it can carry at present. The worker begins no other connections.
+    fn carried(&self) -> Carried;
+
+    /// Connections that it was given and cannot carry any more. The worker splits them without the
+    /// carrier.
+    fn take_returned(&mut self) -> Vec<ConnectionStart>;
 
     /// Carries a client's connection to a server.
     ///
@@ -60,6 +63,9 @@ pub(crate) trait StreamCarrier: fmt::Debug {
 
     /// Takes the result of a name lookup that it requested.
     fn on_resolved(&mut self, stream: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>);
+
+    /// Takes the result of looking up the name of its other end over this network.
+    fn on_far_end_resolved(&mut self, network: usize, addresses: io::Result<Vec<SocketAddr>>);
 
     /// Does the work of a turn: connections that have more to do, and timers that have expired.
     fn turn(&mut self, scratch: &mut Scratch);

@@ -1,14 +1,16 @@
 //! The gate between the firewall and the proxy. While it is open, the firewall's rules deliver new
-//! connections to the proxy; while it is shut, new connections are forwarded unsplit. It has a
-//! thread of its own, because changing the rules blocks; workers only send commands.
+//! connections to the proxy; while it is shut, new connections are forwarded unsplit. Connections
+//! that the bond cannot carry pass it in no case. It has a thread of its own, because changing the
+//! rules blocks; workers only send commands.
 
 use crate::{config::ProxyConfig, failure::ProxyFailure};
 use intercept::{
-    ExperimentShare, Prefix, Rule,
+    Carried, ExperimentShare, Prefix, Rule,
     rules::{Counted, Installed, RulesError, RulesHandover, RulesLost},
 };
 use rustix::fd::OwnedFd;
 use std::{
+    collections::BTreeMap,
     fs, io, panic,
     sync::mpsc,
     thread,
@@ -20,6 +22,8 @@ use std::{
 pub(crate) enum GateCommand {
     /// A worker has reached its soft limit (true), or is below it again (false).
     Full(bool),
+    /// What the carrier of this worker can carry: other connections for it pass unsplit.
+    Carried(usize, Carried),
     /// Shut for good. The reply follows when no new connection can arrive any more.
     Shut(mpsc::Sender<()>),
     /// Set the limit of TCP memory, bytes.
@@ -78,6 +82,8 @@ pub(crate) struct Gate {
     short_of_memory: bool,
     /// How many workers are at their soft limit.
     full_workers: usize,
+    /// What the carriers of workers can carry, as far as they have said.
+    carried: BTreeMap<usize, Carried>,
     /// Shut for good: the proxy drains or stops.
     shut: bool,
 }
@@ -95,7 +101,8 @@ impl Gate {
         commands: mpsc::Receiver<GateCommand>,
         failures: mpsc::Sender<ProxyFailure>,
     ) -> std::io::Result<thread::JoinHandle<()>> {
-        let gate = Gate { rules: Some(rules), memory_limit, short_of_memory: false, full_workers: 0, shut: false };
+        let gate =
+            Gate { rules: Some(rules), memory_limit, short_of_memory: false, full_workers: 0, carried: BTreeMap::new(), shut: false };
         thread::Builder::new().name("tandem-gate".into()).spawn(move || {
             // A panic drops the gate and removes its rules: connections then pass unsplit.
             let failure = match panic::catch_unwind(panic::AssertUnwindSafe(|| gate.run(&commands))) {
@@ -138,6 +145,10 @@ impl Gate {
         match command {
             GateCommand::Full(true) => self.full_workers += 1,
             GateCommand::Full(false) => self.full_workers = self.full_workers.saturating_sub(1),
+            GateCommand::Carried(worker, carried) => {
+                self.carried.insert(worker, carried);
+                return self.apply_carried();
+            }
             GateCommand::Shut(done) => {
                 self.shut = true;
                 self.apply();
@@ -213,6 +224,19 @@ impl Gate {
         if short != self.short_of_memory {
             self.short_of_memory = short;
             self.apply();
+        }
+    }
+
+    /// Has connections pass unsplit that the carrier of a worker cannot carry: which worker would get
+    /// them is not known.
+    fn apply_carried(&mut self) {
+        let all = self.carried.values().fold(Carried::ALL, |all, one| Carried {
+            reached: all.reached && one.reached,
+            ipv4: all.ipv4 && one.ipv4,
+            ipv6: all.ipv6 && one.ipv6,
+        });
+        if let Some(Err(error)) = self.rules.as_mut().map(|rules| rules.set_carried(all)) {
+            tracing::error!("cannot change which connections the bond gets: {error}");
         }
     }
 

@@ -20,6 +20,8 @@ pub(crate) enum LookupOrigin {
     Client(usize),
     /// The stream in this slot of the worker's carrier.
     Stream(usize),
+    /// The other end of the worker's carrier over this network.
+    FarEnd(usize),
 }
 
 /// A request to look up a name.

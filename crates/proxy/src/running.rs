@@ -30,6 +30,7 @@ use intercept::{
     leg,
     rules::Installed,
 };
+use multipath::FarEnd;
 use relay::{FlowRecord, FlowStats};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -271,7 +272,8 @@ impl PreparedProxy {
             proxy.workers.push(WorkerHandle::start(&config, &listeners, failure_sender.clone(), context)?);
             proxy.listeners.get_mut().unwrap_or_else(PoisonError::into_inner).extend(listeners);
         }
-        if config.listen.iter().any(|listen| matches!(listen.mode, ListenMode::Socks5 | ListenMode::Bond)) {
+        let has_names = config.networks.iter().any(|network| matches!(network.to, FarEnd::Name(..)));
+        if has_names || config.listen.iter().any(|listen| matches!(listen.mode, ListenMode::Socks5 | ListenMode::Bond)) {
             let mailboxes: Vec<Mailbox> = proxy.workers.iter().map(|worker| worker.mailbox.clone()).collect();
             let send_result = move |worker: usize, result| mailboxes[worker].send(WorkerCommand::Resolved(result));
             resolver::start(lookup_inbox, send_result).map_err(OpenError::system("start the threads that look names up"))?;

@@ -36,7 +36,7 @@ use crate::{
 };
 use flow_reports::FlowReport;
 pub(crate) use flow_reports::FlowRequest;
-use intercept::{AddressHistory, OpenError, Routes, listener::BACKLOG};
+use intercept::{AddressHistory, Carried, OpenError, Routes, listener::BACKLOG};
 pub(crate) use mailbox::{ANSWER_TIMEOUT, Mailbox, WorkerCommand};
 use pending_clients::PendingQueue;
 use relay::{Ending, EventBatch, FlowRecord, Reactor, Scratch, Slab, Token};
@@ -97,6 +97,8 @@ pub(crate) struct Worker {
     flows: Slab<WorkerSlot>,
     /// The bond; none: the configuration has none.
     carrier: Option<Box<dyn StreamCarrier>>,
+    /// What the carrier could carry as of the last turn.
+    carried: Carried,
     /// Clients whose greeting is not complete yet, in the order of arrival.
     pending: PendingQueue,
     /// Serial number of the last pending client.
@@ -199,6 +201,7 @@ impl Worker {
             listeners,
             flows: Slab::default(),
             carrier: None,
+            carried: Carried::ALL,
             pending: PendingQueue::default(),
             serial: 0,
             again: VecDeque::new(),
@@ -341,6 +344,11 @@ impl Worker {
                 }
                 WorkerCommand::Resolved(LookupResult { origin, serial, addresses }) => match origin {
                     LookupOrigin::Client(slot) => self.on_resolved(slot, serial, addresses),
+                    LookupOrigin::FarEnd(network) => {
+                        if let Some(carrier) = &mut self.carrier {
+                            carrier.on_far_end_resolved(network, addresses);
+                        }
+                    }
                     LookupOrigin::Stream(stream) => {
                         if let Some(carrier) = &mut self.carrier {
                             carrier.on_resolved(stream, serial, addresses);
@@ -361,7 +369,7 @@ impl Worker {
                 WorkerCommand::Leave => {
                     self.draining = true;
                     if let Some(carrier) = &mut self.carrier {
-                        carrier.leave();
+                        carrier.drain();
                     }
                     self.listeners.clear();
                 }

@@ -59,6 +59,11 @@ impl PlainLeg {
         }
     }
 
+    /// Its socket, for another use.
+    pub fn into_socket(self) -> Socket {
+        self.socket
+    }
+
     /// Its socket.
     pub fn socket(&self) -> &Socket {
         &self.socket

@@ -9,7 +9,7 @@ use crate::{
 use clap::{Args, Subcommand};
 use intercept::{Destinations, LegProfile, Prefix, parse_address};
 use proxy::{
-    BondConfig, BondNetwork, BufferSetting, ListenerConfig, NetworkSpec, ProxyConfig, ProxyConfigError, ProxyVersion, Service,
+    BondConfig, BondNetwork, BufferSetting, FarEnd, ListenerConfig, NetworkSpec, ProxyConfig, ProxyConfigError, ProxyVersion, Service,
     check::try_service,
 };
 use std::{net::SocketAddr, path::PathBuf};
@@ -38,13 +38,14 @@ pub(crate) struct ConnectCommand {
     )]
     listen: Vec<ListenerConfig>,
     /// A network: the interface or source address of its connections, optionally followed by
-    /// ,tier=N (cost; used by the scheduler `tiers`), ,to=ADDRESS:PORT, ,name=NAME and keys of a
+    /// ,tier=N (cost; used by the scheduler `tiers`), ,to=HOST:PORT, ,name=NAME and keys of a
     /// leg profile such as ,control=bbr
     #[arg(long, value_name = "NETWORK", required = true)]
     network: Vec<NetworkSpec>,
-    /// Address of the accepting end, for networks without a `to` of their own
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
-    to: Option<SocketAddr>,
+    /// Address or name of the accepting end, for networks without a `to` of their own. A name is
+    /// looked up at the start and whenever its addresses fail
+    #[arg(long, value_name = "HOST:PORT")]
+    to: Option<FarEnd>,
     /// Connections that each worker keeps ready over each network
     #[arg(long, value_name = "N", default_value_t = 2)]
     spares: u16,
@@ -176,7 +177,8 @@ impl BondCommand {
 impl ConnectCommand {
     fn run(self) -> Result<(), CommandError> {
         let mut service = self.options.service().map_err(usage)?;
-        let network = |spec: &NetworkSpec| spec.clone().network(self.to).map_err(|why| CommandError::Usage(format!("--network: {why}")));
+        let network =
+            |spec: &NetworkSpec| spec.clone().network(self.to.as_ref()).map_err(|why| CommandError::Usage(format!("--network: {why}")));
         let networks: Vec<BondNetwork> = self.network.iter().map(network).collect::<Result<_, _>>()?;
         let config = &mut service.config;
         config.listen.clone_from(&self.listen);

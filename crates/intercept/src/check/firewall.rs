@@ -56,8 +56,10 @@ mod tests {
 
     #[test]
     fn a_forward_chain_is_doubtful_only_where_it_is_heeded() {
-        let rules =
-            |policy: Vec<Rule>, forward_policy| Rules { listener: "[::]:5000".parse().unwrap(), policy, forward_policy, experiment: None };
+        let rules = |policy: Vec<Rule>, forward_policy| {
+            let listener = "[::]:5000".parse().unwrap();
+            Rules { listener, policy, forward_policy, experiment: None, carried: None }
+        };
         let said = |policy, word| forward(Some("the chain forward".into()), &rules(policy, word));
         let named = Rule { inward: vec!["near".parse().unwrap()], ..Rule::default() };
         let rest = Rule { action: Action::Bypass, ..Rule::default() };

@@ -247,7 +247,8 @@ mod tests {
         const LEAST_TCP: u32 = 20;
         assert!(captured(Family::V4) < 20 + LEAST_TCP && captured(Family::V6) < 40 + LEAST_TCP);
         let experiment = Some(Experiment { share: "1 in 2".parse().unwrap(), keys: [1, 2, 3, 4] });
-        let rules = Rules { experiment, listener: "[::]:5000".parse().unwrap(), policy: vec![], forward_policy: ForwardPolicy::Heed };
+        let listener = "[::]:5000".parse().unwrap();
+        let rules = Rules { experiment, listener, policy: vec![], forward_policy: ForwardPolicy::Heed, carried: None };
         let lines = rules.experiment();
         let logging: Vec<&String> = lines.iter().filter(|line| line.contains("log ")).collect();
         assert!(logging.len() >= 10, "{lines:?}");

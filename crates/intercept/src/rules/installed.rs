@@ -4,7 +4,7 @@
 mod handover;
 
 use super::{
-    DELIVERY, Experiment, ExperimentShare, Firewall, ForwardPolicy, Hook, MARK, Rules, RulesError, SETTING, TABLE,
+    Carried, DELIVERY, Experiment, ExperimentShare, Firewall, ForwardPolicy, Hook, MARK, Rules, RulesError, SETTING, TABLE,
     conditions::prefixes,
     experiment::random_keys,
     family::Family,
@@ -47,7 +47,8 @@ pub struct Counted {
     pub split: u64,
     /// Connections that bypassed by a rule or by the bypass list.
     pub bypassed: u64,
-    /// Connections that passed unsplit because the proxy was full or ending.
+    /// Connections that passed unsplit because the proxy was full or ending, or because the other
+    /// end of its bond was not reached or has no route to servers of their IP version.
     pub unsplit: u64,
     /// Connections that passed unsplit because the forward chains had not yet accepted one of their
     /// kind.
@@ -327,6 +328,21 @@ impl Installed {
         Ok(true)
     }
 
+    /// Lets connections pass unsplit that the carrier cannot carry. Returns whether that is a change.
+    /// Without a carrier nothing changes.
+    ///
+    /// # Errors
+    /// The table could not be changed.
+    pub fn set_carried(&mut self, carried: Carried) -> Result<bool, RulesError> {
+        let Some(before) = self.rules.carried.filter(|before| *before != carried) else { return Ok(false) };
+        self.rules.carried = Some(carried);
+        let changed = self.change([vec![format!("flush chain inet {TABLE} carry")], self.rules.carry()].concat());
+        if changed.is_err() {
+            self.rules.carried = Some(before);
+        }
+        changed.map(|()| true)
+    }
+
     /// Replaces the policy.
     ///
     /// # Errors
@@ -405,7 +421,9 @@ impl Installed {
 
     /// Returns to fast delivery once no socket can be left from before the last change.
     pub fn settle(&mut self) {
-        if self.open && self.reinstallation.is_none() && self.changed.is_some_and(|changed| changed.elapsed() > DIRECT_LIFETIME) {
+        let carries = self.rules.carried.is_none_or(|carried| carried.reached);
+        if self.open && carries && self.reinstallation.is_none() && self.changed.is_some_and(|changed| changed.elapsed() > DIRECT_LIFETIME)
+        {
             if let Err(error) = self.run(&Self::deliver(false)) {
                 tracing::error!("cannot return to fast delivery of the proxy's packets: {error}");
             }

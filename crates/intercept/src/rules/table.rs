@@ -48,7 +48,8 @@ impl Rules {
                 ));
             }
         }
-        for chain in ["direct", "open", "split", "intercept", "answers", "completes", "leg", "ours", "of_tcp", "of_udp", "of_icmp"] {
+        for chain in ["direct", "open", "split", "carry", "intercept", "answers", "completes", "leg", "ours", "of_tcp", "of_udp", "of_icmp"]
+        {
             lines.push(format!("add chain inet {TABLE} {chain}"));
         }
         lines.push(format!("add chain inet {TABLE} prerouting {{ type filter hook prerouting priority {PRIORITY}; policy accept; }}"));
@@ -111,6 +112,7 @@ impl Rules {
         lines.extend(self.experiment());
         lines.extend(guard::rules(firewall));
         lines.extend(zone::rules(firewall));
+        lines.extend(self.carry());
         lines.extend(self.intercept());
         lines.extend(self.quic());
         lines
@@ -189,9 +191,14 @@ impl Rules {
                 Action::Refuse => "reject with tcp reset",
             };
             for condition in conditions(one) {
+                if let Some(ask) = self.ask_carrier().filter(|_| one.action == Action::Carry) {
+                    rule(format!("{condition}{ask}"));
+                }
                 rule(format!("{condition}{verdict}"));
             }
         }
+        // Where there is a carrier, it is the default.
+        self.ask_carrier().into_iter().for_each(|ask| rule(ask.into()));
         rule("goto guard".into());
         lines
     }

@@ -207,7 +207,7 @@ impl ParallelNetworks {
             name: (index + 1).to_string(),
             interface: None,
             source: Some(address(index, here)),
-            to: (address(index, there), BOND_PORT).into(),
+            to: SocketAddr::new(address(index, there), BOND_PORT).into(),
             tier: index as u8,
             profile: profile.clone(),
         };

@@ -7,6 +7,7 @@ use crate::{
     host::Preface,
     life::BondedConnection,
     member::Member,
+    networks::NetworkStep,
     settings::BondConfig,
 };
 use bond::{Decoded, Frame, FrameReader};
@@ -94,19 +95,23 @@ impl Bonds {
     pub(crate) fn on_handshake(&mut self, index: usize, scratch: &mut Scratch) {
         let Some(BondSocket::Handshake(handshake, origin)) = self.entries.take(index) else { return };
         let since = handshake.since;
+        if matches!(origin, HandshakeOrigin::Accepted(_)) {
+            self.credentials.own.families = self.own_routes.families(self.now);
+        }
         match handshake.step(&self.credentials) {
             Ok(HandshakeStep::Pending(handshake)) => self.entries.put(index, BondSocket::Handshake(handshake, origin)),
-            Ok(HandshakeStep::Done(channel, window)) => match origin {
+            Ok(HandshakeStep::Done(channel, theirs)) => match origin {
                 HandshakeOrigin::Dialled(network) => {
-                    self.entries.put(index, BondSocket::Pooled(channel, network, window));
-                    self.networks.ready(network, index, window, since, self.now);
+                    let address = channel.socket().peer_addr().ok().and_then(|address| address.as_socket());
+                    self.entries.put(index, BondSocket::Pooled(channel, network, theirs));
+                    self.networks.ready(network, (index, address), theirs, since, self.now);
                     self.hand_out(network, scratch);
                 }
                 HandshakeOrigin::Accepted(preface) if self.pending < MOST_PENDING && !self.draining => {
                     self.pending += 1;
                     keep_alive(channel.socket(), Duration::from_secs(60));
                     self.tune(channel.socket());
-                    self.entries.put(index, BondSocket::Pending(channel, window, preface, Vec::new()));
+                    self.entries.put(index, BondSocket::Pending(channel, theirs.window, preface, Vec::new()));
                     self.on_pending(index, scratch);
                 }
                 HandshakeOrigin::Accepted(_) => self.entries.release(index),
@@ -229,10 +234,12 @@ impl Bonds {
 
     /// Dials connections that the networks lack.
     pub(crate) fn dial_networks(&mut self) {
-        while let Some((network, socket)) = self.networks.dial(self.now) {
-            match socket {
-                Ok(socket) => {
-                    let handshake = Box::new(Handshake::dialled(socket, self.now));
+        while let Some((network, step)) = self.networks.dial(self.now) {
+            match step {
+                NetworkStep::LookUp(name, port) => self.host.look_up_far_end(name, port, network),
+                NetworkStep::Dialled(Ok(socket)) => {
+                    let version = self.networks.version(network);
+                    let handshake = Box::new(Handshake::dialled(socket, version, self.now));
                     let index = self.entries.insert(BondSocket::Handshake(handshake, HandshakeOrigin::Dialled(network)));
                     if let Some(BondSocket::Handshake(handshake, _)) = self.entries.get(index)
                         && let Err(why) = self.watch(index, handshake.socket())
@@ -241,7 +248,7 @@ impl Bonds {
                         self.networks.failed(network, &HandshakeFailure::Failed(why), self.now);
                     }
                 }
-                Err(why) => {
+                NetworkStep::Dialled(Err(why)) => {
                     let why = Errno::from_io_error(&why).unwrap_or(Errno::IO);
                     self.networks.failed(network, &HandshakeFailure::Failed(why), self.now);
                 }

@@ -32,7 +32,7 @@ impl Bonds {
     /// # Errors
     /// The ending of the connection, when no stream can be begun for it.
     pub fn begin(&mut self, start: StreamStart) -> Result<(), Ending> {
-        let StreamStart { near, client, to, preface, already_read, reply } = start;
+        let StreamStart { near, client, to, preface, already_read, reply, may_return } = start;
         let server = if let Target::Address(server) = to { server } else { UNKNOWN_ADDRESS };
         let (profile, _) = self.host.leg_profiles(client, server);
         if let Err(why) = leg::apply(&near, profile, || sys::dscp_of_syn(&near)) {
@@ -46,6 +46,7 @@ impl Bonds {
         let near = PlainLeg::new(near, profile, self.host.shares());
         let bonded = BondedConnection::call(near, &call, [&preface, &already_read], id, stream, self.now);
         let bonded = bonded.map_err(|NoMemory| Ending::NoRoom)?.with_shares(self.host.shares()).with_reply(reply);
+        let bonded = if may_return { bonded.returnable([call.encode().len(), preface.len()]) } else { bonded };
         let slot = self.settle(bonded);
         for network in 0..self.networks.len() {
             self.want(network, slot);
@@ -89,7 +90,7 @@ impl Bonds {
 
     /// Adds a ready connection to a stream.
     pub(crate) fn join(&mut self, index: usize, slot: usize) {
-        let Some(BondSocket::Pooled(channel, network, window)) = self.entries.take(index) else { return };
+        let Some(BondSocket::Pooled(channel, network, theirs)) = self.entries.take(index) else { return };
         self.entries.put(index, BondSocket::Member(slot));
         let (tier, time, bound) = (self.networks.tier(network), self.time(), self.host.bond().connection_window);
         let Some(bonded) = self.streams.get_mut(slot) else { return };
@@ -98,7 +99,7 @@ impl Bonds {
         member.say(&Frame::Join { stream: bonded.id, known: bonded.known, network: network as u8, tier });
         // The new connection replaces a silent one over the same network.
         let old = bonded.stream.lose_over(network as u8);
-        let _ = bonded.stream.outbound.on_acked(0, window.into());
+        let _ = bonded.stream.outbound.on_acked(0, theirs.window.into());
         bonded.stream.add(time, member, tier);
         bonded.alone = None;
         old.into_iter().for_each(|old| self.drop_entry(old.entry));
@@ -196,7 +197,8 @@ impl Bonds {
         match target {
             Target::Address(server) => self.dial_one_of(slot, vec![server]),
             Target::Name(name, port) => {
-                let Some(bonded) = self.streams.get(slot) else { return };
+                let Some(bonded) = self.streams.get_mut(slot) else { return };
+                bonded.name = Some(name.clone());
                 self.host.look_up(name, port, slot, bonded.id as u64);
             }
         }
@@ -205,13 +207,22 @@ impl Bonds {
     /// *Serve*: takes the result of a name lookup that was requested by
     /// [`BondHost::look_up`](crate::BondHost::look_up).
     pub fn on_resolved(&mut self, slot: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
-        if self.streams.get(slot).is_none_or(|bonded| bonded.id as u64 != serial) {
-            return;
-        }
-        match addresses {
-            Ok(addresses) if !addresses.is_empty() => self.dial_one_of(slot, addresses),
-            _ => self.end(slot, Ending::FarNotReached(io::ErrorKind::NotFound)),
-        }
+        let Some(bonded) = self.streams.get_mut(slot).filter(|bonded| bonded.id as u64 == serial) else { return };
+        let why = match addresses {
+            Ok(addresses) if !addresses.is_empty() => return self.dial_one_of(slot, addresses),
+            Ok(_) => "it has no address".to_owned(),
+            Err(why) => why.to_string(),
+        };
+        // As a literal: the client has chosen the name, and the log is read in terminals.
+        let name = bonded.name.take().unwrap_or_default();
+        tracing::info!(client = %bonded.client, "cannot look up {name:?} for a stream of the bond: {why}");
+        self.end(slot, Ending::FarNotReached(io::ErrorKind::NotFound));
+    }
+
+    /// *Connect*: takes the result of a name lookup that was requested by
+    /// [`BondHost::look_up_far_end`](crate::BondHost::look_up_far_end).
+    pub fn on_far_end_resolved(&mut self, network: usize, addresses: io::Result<Vec<SocketAddr>>) {
+        self.networks.resolved(network, addresses, self.now);
     }
 
     /// *Serve*: dials one of these addresses of a server.
@@ -247,7 +258,13 @@ impl Bonds {
 
     /// Ends a stream.
     pub(crate) fn end(&mut self, slot: usize, ending: Ending) {
-        let Some(mut bonded) = self.streams.remove(slot) else { return };
+        let record = self.remove(slot, ending);
+        self.ended.extend(record);
+    }
+
+    /// Removes a stream, and returns its record.
+    fn remove(&mut self, slot: usize, ending: Ending) -> Option<FlowRecord> {
+        let mut bonded = self.streams.remove(slot)?;
         self.by_id.remove(&bonded.id);
         self.networks.unwant(slot, bonded.id);
         self.past.push_back(bonded.id);
@@ -264,7 +281,29 @@ impl Bonds {
         for (member, bytes) in bonded.release(ending) {
             self.linger(member, bytes);
         }
-        self.ended.push(record);
+        Some(record)
+    }
+
+    /// *Connect*: when the other end has become unreachable, gives up the connections that it has
+    /// not answered yet. The caller connects those without the bond of which the server has got
+    /// nothing that must not be repeated; the others are refused, since their clients would wait.
+    pub(crate) fn look_whether_reached(&mut self) {
+        let is_reached = self.networks.carried().reached;
+        if mem::replace(&mut self.was_reached, is_reached) == is_reached || is_reached {
+            return;
+        }
+        for slot in 0..self.streams.bound() {
+            let Some(bonded) = self.streams.get_mut(slot).filter(|bonded| bonded.is_unanswered()) else { continue };
+            match bonded.take_back() {
+                Some((near, [preface, already_read])) => {
+                    let (client, to) = (bonded.client, Target::Address(bonded.server));
+                    let _ = self.reactor.unwatch(&near);
+                    self.remove(slot, Ending::Stopped);
+                    self.returned.push(StreamStart { near, client, to, preface, already_read, reply: None, may_return: true });
+                }
+                None => self.end(slot, Ending::FarNotReached(io::ErrorKind::NetworkUnreachable)),
+            }
+        }
     }
 
     /// Closes a connection once these bytes have been sent over it.

@@ -8,8 +8,10 @@ use crate::{
 };
 use intercept::sys;
 use relay::Ending;
-use rustix::io::Errno;
-use std::{io, time::Duration};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 /// How long a stream waits for another connection after the other end has closed the last one: the
 /// other end has probably ended.
@@ -31,14 +33,26 @@ impl Bonds {
             self.refused += 1;
             self.drop_entry(index);
         }
+        // For each network: since when a connection is being dialled, and when a peer last
+        // acknowledged something.
+        let mut answers: Vec<(Option<Instant>, Option<Instant>)> = vec![(None, None); self.networks.len()];
         for index in 0..self.entries.bound() {
+            if let Some(BondSocket::Handshake(handshake, HandshakeOrigin::Dialled(network))) = self.entries.get(index) {
+                let waits = &mut answers[*network].0;
+                *waits = Some(waits.map_or(handshake.since, |since| since.min(handshake.since)));
+            }
             match self.entries.get(index) {
                 Some(BondSocket::Handshake(handshake, HandshakeOrigin::Dialled(network)))
                     if now - handshake.since >= self.networks.ready_timeout(*network) =>
                 {
                     let network = *network;
                     self.drop_entry(index);
-                    self.networks.failed(network, &HandshakeFailure::Failed(Errno::TIMEDOUT), now);
+                    self.networks.failed(network, &HandshakeFailure::Silent, now);
+                }
+                Some(BondSocket::Pooled(channel, network, _)) if networks::ignores_probe(&sys::tcp_info(channel).unwrap_or_default()) => {
+                    for stale in self.networks.doubt(*network, now) {
+                        self.drop_entry(stale);
+                    }
                 }
                 Some(BondSocket::Linger(linger)) if linger.is_late(now) => self.drop_entry(index),
                 _ => {}
@@ -47,11 +61,16 @@ impl Bonds {
         self.networks.look(now);
         self.pipes.rest();
         for slot in 0..self.streams.bound() {
-            self.check_stream(slot);
+            self.check_stream(slot, &mut answers);
+        }
+        for (network, (waits_since, heard)) in answers.into_iter().enumerate() {
+            self.networks.judge(network, waits_since, heard, now);
         }
     }
 
-    pub(crate) fn check_stream(&mut self, slot: usize) {
+    /// Checks a stream. `answers`: for each network, when a peer last acknowledged something
+    /// (second).
+    fn check_stream(&mut self, slot: usize, answers: &mut [(Option<Instant>, Option<Instant>)]) {
         let (now, outage, idle, connect) = (self.now, self.host.bond().outage, self.host.idle_timeout(), self.host.connect_timeout());
         let Some(bonded) = self.streams.get_mut(slot) else { return };
         bonded.keep_alive();
@@ -95,12 +114,15 @@ impl Bonds {
         }
         // The end that dials replaces a silent connection.
         if let Role::Connect { .. } = bonded.role {
-            let silent: Vec<usize> = bonded
-                .stream
-                .members()
-                .filter(|(_, member)| networks::is_silent(&sys::tcp_info(&member.channel).unwrap_or_default()))
-                .map(|(_, member)| usize::from(member.network))
-                .collect();
+            let mut silent = Vec::new();
+            for (_, member) in bonded.stream.members() {
+                let (network, info) = (usize::from(member.network), sys::tcp_info(&member.channel).unwrap_or_default());
+                if networks::is_silent(&info) {
+                    silent.push(network);
+                }
+                let heard = now.checked_sub(Duration::from_millis(info.last_ack_recv_ms.into()));
+                answers[network].1 = answers[network].1.max(heard);
+            }
             let id = bonded.id;
             for network in silent {
                 for stale in self.networks.suspect(network, slot, id, now) {

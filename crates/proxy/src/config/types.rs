@@ -135,6 +135,7 @@ impl ProxyConfig {
             install_rules: self.install_rules,
             forward_policy: self.forward_policy,
             experiment: self.experiment,
+            has_carrier: !self.networks.is_empty(),
         }
     }
 

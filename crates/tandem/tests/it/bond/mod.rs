@@ -7,3 +7,4 @@ mod memory;
 mod strangers;
 mod takeover;
 mod through;
+mod unreachable;
