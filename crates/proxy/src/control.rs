@@ -15,4 +15,4 @@ pub(crate) use line::write_line;
 pub use protocol::{ProxyStatus, StatusDetails};
 pub use remote::{ControlError, Remote};
 pub(crate) use server::take_over_control;
-pub use server::{ControlSocket, serve};
+pub use server::{ClaimedName, ControlSocket, claim, serve, serve_claimed};

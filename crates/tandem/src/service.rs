@@ -53,7 +53,7 @@ pub(crate) fn serve(
         let _ = sender.lock().unwrap_or_else(PoisonError::into_inner).send(event);
     };
     let running = if take_over { Running::take_over(service, launch, on_takeover) } else { Running::start(service, launch, on_takeover) };
-    let Running { proxy, control, web, takeovers } = running?;
+    let Running { proxy, mut control, mut web, takeovers } = running?;
     if let Some(file) = file.and_then(|file| file.canonicalize().ok()) {
         proxy.set_config_file(file);
     }
@@ -83,7 +83,13 @@ pub(crate) fn serve(
     }
     tell_manager(&[NotifyState::Stopping]);
     if failed.get().is_none() {
-        drain(&proxy, &events);
+        drain(&proxy, &events, || {
+            // The listeners are closed, and a proxy without rules cannot conflict with another one: the
+            // next one may have its name and addresses while its last flows end.
+            if present.config.rules().is_none() {
+                (control, web) = (None, WebServers::default());
+            }
+        });
     }
     let deadline = proxy.begin_end();
     end_guard::start(deadline);
@@ -120,11 +126,13 @@ impl Running {
         launch: Option<Launch>,
         on_takeover: impl Fn(ControlEvent) + Send + Sync + 'static,
     ) -> Result<Self, CommandError> {
+        // First: a proxy that cannot get its name must not have accepted connections.
+        let name = control::claim(&service.name).map_err(|error| start_failure(service, error))?;
         let proxy = Arc::new(Proxy::start(service.config.clone(), |_| {}).map_err(|error| start_failure(service, error))?);
         let listeners = web::listen(service);
         let copies = listeners.iter().flatten().flat_map(TcpListener::try_clone).collect();
         let takeovers = Arc::new(Takeovers::new(launch, copies, on_takeover));
-        let control = control::serve(&proxy, &service.name, takeovers.clone()).map_err(|error| start_failure(service, error))?;
+        let control = control::serve_claimed(&proxy, name, takeovers.clone()).map_err(|error| start_failure(service, error))?;
         let web = listeners.and_then(|listeners| web::serve(&proxy, service, listeners)).map_err(|error| start_failure(service, error))?;
         Ok(Running { proxy, control, web, takeovers })
     }
@@ -164,8 +172,9 @@ fn end_as_earlier(proxy: &Proxy, events: &ServiceEvents, link: &EarlierLink, tak
     Ok(())
 }
 
-/// Waits until all flows have ended, a second signal arrives, or a part of the proxy fails.
-fn drain(proxy: &Proxy, events: &ServiceEvents) {
+/// Closes the listeners, calls `closed`, and waits until all flows have ended, a second signal
+/// arrives, or a part of the proxy fails.
+fn drain(proxy: &Proxy, events: &ServiceEvents, closed: impl FnOnce()) {
     // A log that nobody reads must not keep the proxy.
     if end_guard::log_has_room() {
         tracing::info!(
@@ -174,6 +183,7 @@ fn drain(proxy: &Proxy, events: &ServiceEvents) {
         );
     }
     proxy.begin_drain();
+    closed();
     while !proxy.is_idle() && !events.ends_within(DRAIN_INTERVAL) {}
 }
 

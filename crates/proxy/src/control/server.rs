@@ -95,13 +95,39 @@ impl Drop for ControlSocket {
 }
 
 /// Serves the control socket of `proxy` under this name, in the network namespace of the calling
-/// thread, until the result is dropped. Other processes may take over by it. None: the socket's
-/// directory cannot be made, which is logged; the proxy works without a control socket.
+/// thread, until the result is dropped: [`claim`], then [`serve_claimed`].
 ///
 /// # Errors
-/// [`ProxyStartError::Open`] when the name is invalid or taken, or the socket cannot be opened;
-/// [`OpenError::System`] when its thread cannot be started.
+/// As those.
 pub fn serve(proxy: &Arc<Proxy>, name: &str, takeovers: Arc<Takeovers>) -> Result<Option<ControlSocket>, ProxyStartError> {
+    serve_claimed(proxy, claim(name)?, takeovers)
+}
+
+/// A name of a control socket that belongs to this process, which does not answer yet. Dropping it
+/// frees the name.
+#[derive(Debug)]
+pub struct ClaimedName(Arc<ClaimedSocket>);
+
+/// Serves the control socket of `proxy` under a claimed name, until the result is dropped. Other
+/// processes may take over by it. None: there is no name.
+///
+/// # Errors
+/// [`OpenError::System`] when its thread cannot be started.
+pub fn serve_claimed(
+    proxy: &Arc<Proxy>,
+    name: Option<ClaimedName>,
+    takeovers: Arc<Takeovers>,
+) -> Result<Option<ControlSocket>, ProxyStartError> {
+    name.map(|ClaimedName(claim)| start(proxy, claim, takeovers)).transpose().map_err(ProxyStartError::from)
+}
+
+/// Claims the name of a control socket, in the network namespace of the calling thread. A proxy that
+/// cannot get its name must not begin to accept connections. None: the socket's directory cannot be
+/// made, which is logged; the proxy works without a control socket.
+///
+/// # Errors
+/// [`ProxyStartError::Open`] when the name is invalid or taken, or the socket cannot be opened.
+pub fn claim(name: &str) -> Result<Option<ClaimedName>, ProxyStartError> {
     let refused =
         |why: io::Error, cure| ProxyStartError::Open(OpenError::Listen { address: format!("the control socket {name:?}"), cure, why });
     if !is_name(name) {
@@ -110,20 +136,19 @@ pub fn serve(proxy: &Arc<Proxy>, name: &str, takeovers: Arc<Takeovers>) -> Resul
     }
     let system_cure = "mount /proc, and let this user write to its runtime directory";
     let places = RuntimeDirs::of_thread().map_err(|why| refused(why, system_cure))?;
-    let claim = match places.claim(&socket_name(name), Access::Owner) {
-        Ok(claim) => Arc::new(claim),
+    match places.claim(&socket_name(name), Access::Owner) {
+        Ok(claim) => Ok(Some(ClaimedName(Arc::new(claim)))),
         Err(ClaimError::NoDirectory(path, why)) => {
             let path = path.display();
             tracing::warn!("no control socket, so that tandem flows and bypass cannot reach this proxy: cannot make {path}: {why}");
-            return Ok(None);
+            Ok(None)
         }
         Err(ClaimError::Taken) => {
             let cure = "another proxy in this network namespace has that name: stop it, or give this one another (--name)";
-            return Err(refused(io::ErrorKind::AddrInUse.into(), cure));
+            Err(refused(io::ErrorKind::AddrInUse.into(), cure))
         }
-        Err(ClaimError::System(why)) => return Err(refused(why, system_cure)),
-    };
-    start(proxy, claim, takeovers).map(Some).map_err(ProxyStartError::from)
+        Err(ClaimError::System(why)) => Err(refused(why, system_cure)),
+    }
 }
 
 /// Serves a control socket that was taken over. Its name belongs to the other process until

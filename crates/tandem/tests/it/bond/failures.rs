@@ -300,3 +300,35 @@ fn a_killed_end_of_a_bond_causes_resets_and_no_clean_close() {
         }
     }
 }
+
+#[test]
+fn a_stopped_accepting_end_is_started_again_while_its_last_stream_lives() {
+    if skip("a_stopped_accepting_end_is_started_again_while_its_last_stream_lives", &["ss"]) {
+        return;
+    }
+    let bench = Bench::new(&[], &[]).whole();
+    bench.server(|mut stream| {
+        let mut word = [0; 5];
+        while stream.read_exact(&mut word).is_ok() && stream.write_all(&word).is_ok() {}
+    });
+    let talk = |stream: &mut TcpStream| {
+        stream.write_all(b"hello").unwrap();
+        let mut heard = [0; 5];
+        stream.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"hello");
+    };
+    let mut old = bench.call();
+    talk(&mut old);
+    bench.daemons[0].signal("TERM");
+    wait_until("the first end waits for its streams", || bench.log("serve.log").contains("no new connections are accepted"));
+    wait_until("its listener is closed", || {
+        let listed = bench.far.command("ss").args(["-Hltn", "sport = :7000"]).output().unwrap();
+        listed.stdout.is_empty()
+    });
+    let mut bench = bench;
+    bench.serve(&[]);
+    wait_until("the second end is reached", || bench.log("connect.log").contains("of the bond is up again"));
+    talk(&mut bench.call());
+    talk(&mut old);
+    assert!(!bench.log("serve.log").contains("cannot listen"), "{}", bench.log("serve.log"));
+}
