@@ -88,6 +88,8 @@ pub struct Bonds {
     timers: BinaryHeap<Reverse<(Span, usize)>>,
     again: VecDeque<usize>,
     ended: Vec<FlowRecord>,
+    /// How many streams send in bulk, as of the last check; those that have begun since are among them.
+    senders: usize,
     /// Connections that were begun and have to do without the bond.
     returned: Vec<StreamStart>,
     /// Whether the other end was reached when that was last looked at.
@@ -126,6 +128,7 @@ impl Bonds {
             timers: BinaryHeap::new(),
             again: VecDeque::new(),
             ended: Vec::new(),
+            senders: 0,
             returned: Vec::new(),
             was_reached: true,
             refused: 0,

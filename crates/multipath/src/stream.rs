@@ -14,6 +14,8 @@ use rustix::{
 use std::{io::IoSlice, iter};
 use units::Span;
 
+/// The least that one read may take, bytes, if there is room for it.
+const LEAST_READ: u64 = 256 * 1024;
 /// Most slices of a vectored send.
 const PARTS: usize = 8;
 
@@ -25,6 +27,9 @@ pub(crate) struct Stream {
     /// Unacknowledged bytes, except those in chunks.
     buffer: StreamBuffer,
     written: u64,
+    /// The most bytes that it reads ahead of what its connections take now, so that the scheduler can
+    /// choose: its share of the window.
+    read_ahead: u64,
     /// Chunks to send; none: TLS needs the bytes, or they go over every connection.
     outgoing: Option<Outgoing>,
     /// Received chunks; none: TLS needs the bytes.
@@ -76,6 +81,7 @@ impl Stream {
             inbound: Inbound::new(window),
             buffer: StreamBuffer::new(window),
             written: 0,
+            read_ahead: window as u64,
             outgoing: pipes.clone().filter(|_| settings.scheduler != Scheduler::Redundant).map(Outgoing::new),
             incoming: pipes.map(Incoming::new),
             members: Vec::new(),
@@ -147,15 +153,25 @@ impl Stream {
         self.buffer.window() - (self.written - self.outbound.acked())
     }
 
+    /// Shares the window out among this many streams that send: otherwise each would read a whole
+    /// window from its application at once, and then nothing for as long as they take to send it.
+    pub(crate) fn share_window(&mut self, streams: usize) {
+        self.read_ahead = self.buffer.window() / streams.max(1) as u64;
+    }
+
+    /// Bytes that it may read ahead now.
+    fn ahead(&self) -> u64 {
+        self.room().min(self.read_ahead.saturating_sub(self.outbound.unassigned()))
+    }
+
     /// Whether it wants more bytes now.
     pub(crate) fn wants(&self) -> bool {
-        let room = self.room();
-        room > 0 && self.outbound.wants_data(room)
+        self.room() > 0 && self.outbound.wants_data(self.ahead())
     }
 
     /// Reads from the plain leg, as far as there is contiguous room.
     pub(crate) fn take(&mut self, plain: impl AsFd) -> Result<Taken, Errno> {
-        let room = self.room();
+        let room = self.room().min(self.ahead().max(LEAST_READ));
         // Slow streams have short pieces, which are copied: pipes are scarce.
         if self.outbound.max_piece() >= zero_copy::LEAST as u64
             && let Some(outgoing) = &mut self.outgoing
@@ -375,5 +391,35 @@ impl Stream {
             self.buffer.release_memory();
         }
         self.inbound.release_memory();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bond::PathSample;
+
+    #[test]
+    fn streams_share_what_they_read_ahead() {
+        const MIB: u64 = 1 << 20;
+        let settings = BondSettings::new(Scheduler::Score);
+        let mut stream = Stream::new(settings, 8 * MIB as usize, 8 * MIB, None);
+        // The scheduler would use the distant path only if it knew of more data.
+        for rtt in [20, 1000] {
+            let (path, srtt) = (stream.outbound.add_path(Span::ZERO, 0), Span(rtt * 1_000_000));
+            let window = (10.0 * MIB as f64 * srtt.secs()) as u64;
+            let sample = PathSample { window, srtt, rto: srtt, unsent: MIB, ..PathSample::default() };
+            stream.outbound.update_path(Span::ZERO, path, sample);
+        }
+        let mut read_ahead = |streams| {
+            stream.share_window(streams);
+            while stream.wants() {
+                stream.wrote(64 * 1024);
+            }
+            stream.outbound.unassigned()
+        };
+        assert_eq!(read_ahead(16), MIB / 2);
+        // Alone it reads ahead until the decision is clear.
+        assert!((4 * MIB..6 * MIB).contains(&read_ahead(1)));
     }
 }

@@ -61,6 +61,7 @@ impl Bonds {
         let id = bonded.id;
         let slot = self.streams.insert(Box::new(bonded));
         self.by_id.insert(id, slot);
+        self.senders += 1;
         slot
     }
 
@@ -109,6 +110,7 @@ impl Bonds {
     pub(crate) fn proceed(&mut self, slot: usize, scratch: &mut Scratch) {
         let now = self.time();
         let Some(bonded) = self.streams.get_mut(slot) else { return };
+        bonded.stream.share_window(self.senders);
         let mut wants = Wants::default();
         match bonded.proceed(now, scratch, &mut wants) {
             Ok(()) => {

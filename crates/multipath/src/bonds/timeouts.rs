@@ -17,6 +17,9 @@ use std::{
 /// other end has probably ended.
 const CLOSED_GRACE: Duration = Duration::from_secs(5);
 
+/// A stream with more unacknowledged bytes than this shares the window with others.
+const BULK: u64 = 64 * 1024;
+
 /// A stream without progress for this long returns its pipes.
 const STANDS_STILL: Duration = Duration::from_secs(1);
 
@@ -59,6 +62,7 @@ impl Bonds {
             }
         }
         self.networks.look(now);
+        self.senders = self.streams.iter().filter(|(_, bonded)| bonded.stream.unacknowledged() > BULK).count();
         self.pipes.rest();
         for slot in 0..self.streams.bound() {
             self.check_stream(slot, &mut answers);
