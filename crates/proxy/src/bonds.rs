@@ -155,8 +155,7 @@ impl StreamCarrier for BondCarrier {
     fn take_returned(&mut self) -> Vec<ConnectionStart> {
         let returned = self.bonds.take_returned().into_iter().filter_map(|start| {
             let StreamStart { near, client, to: Target::Address(server), preface, already_read, .. } = start else { return None };
-            let others = Vec::new();
-            Some(ConnectionStart { near, client, server, others, keep_source: true, preface, already_read, socks: false })
+            Some(ConnectionStart { near, client, server, far: None, keep_source: true, preface, already_read, socks: false })
         });
         returned.collect()
     }

@@ -1,5 +1,5 @@
-use super::*;
 use super::super::log_times::LogTimes;
+use super::*;
 use crate::measure::SIZES;
 use proptest::prelude::*;
 use rand::SeedableRng as _;
