@@ -237,6 +237,11 @@ impl Shares {
         Shares { receive, pipe, unsent, most_receive: receive }
     }
 
+    /// B, bytes.
+    pub fn buffer(&self) -> usize {
+        self.receive + self.pipe + self.unsent
+    }
+
     /// The same shares of a B that may grow up to `most` bytes.
     #[must_use]
     pub fn growing_to(self, most: usize) -> Self {

@@ -23,6 +23,7 @@ mod forward_loop;
 #[doc(hidden)]
 pub mod fuzz_api;
 mod host_counters;
+pub mod host_memory;
 mod interception;
 pub mod kernel_setting;
 mod last_delivery;

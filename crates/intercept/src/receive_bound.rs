@@ -36,6 +36,8 @@ pub struct ReceiveBound {
     /// The socket's locks, read when they were first needed.
     locks: Option<BufferLocks>,
     buffer: BufferState,
+    /// The buffer stays at the bound, although the kernel may drop what its window has admitted.
+    is_strict: bool,
 }
 
 /// The present state of a socket's receive buffer.
@@ -64,7 +66,43 @@ impl ReceiveBound {
         self.bytes = Some(bytes);
         self.lower = None;
         self.buffer = BufferState::Bounded;
+        self.is_strict = false;
         bound_receive(socket, bytes)
+    }
+
+    /// Holds the memory of the queue to this bound at once, until the bound is changed. What an
+    /// earlier window has admitted and the bound has no room for is dropped, and has to be
+    /// retransmitted: only for a host that is about to run out of memory.
+    ///
+    /// # Errors
+    /// The socket refuses an option.
+    pub fn hold(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+        self.bytes = Some(bytes);
+        self.lower = None;
+        self.buffer = BufferState::Bounded;
+        self.is_strict = true;
+        // The kernel doubles the value.
+        sys::force_receive_buffer(socket, bytes / 2)?;
+        clamp_to_fit(socket, bytes)
+    }
+
+    /// Removes the bound: the kernel tunes the buffer again. Before Linux 5.14, which cannot unlock
+    /// a buffer, the bound becomes `otherwise`.
+    ///
+    /// # Errors
+    /// The socket refuses an option.
+    pub fn lift(&mut self, socket: BorrowedFd<'_>, otherwise: usize) -> io::Result<()> {
+        let unlocked = self.locks.map_or_else(|| BufferLocks::of(socket), Ok).and_then(|locks| locks.with_receive(false).apply(socket));
+        if unlocked.is_err() {
+            return self.set(socket, otherwise);
+        }
+        *self = ReceiveBound { locks: self.locks, ..Self::default() };
+        sys::clamp_window(socket, otherwise)
+    }
+
+    /// Notes that the socket's send buffer has been locked, or unlocked: both locks are one option.
+    pub fn note_send_lock(&mut self, locked: bool) {
+        self.locks = self.locks.map(|locks| locks.with_send(locked));
     }
 
     /// Changes the bound of a connection in use, in bytes of payload. A higher one takes effect at
@@ -79,6 +117,7 @@ impl ReceiveBound {
     /// # Errors
     /// The socket refuses an option.
     pub fn change(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+        self.is_strict = false;
         if self.bytes.is_some_and(|present| bytes < present) {
             self.lower = Some(bytes);
             return clamp_to_fit(socket, bytes);
@@ -133,7 +172,7 @@ impl ReceiveBound {
     /// # Errors
     /// The socket refuses an option.
     pub fn pause(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let Some(bytes) = self.bytes else { return Ok(()) };
+        let Some(bytes) = self.bytes.filter(|_| !self.is_strict) else { return Ok(()) };
         match self.buffer {
             BufferState::Bounded => {}
             BufferState::Raised => self.fit(socket, bytes)?,

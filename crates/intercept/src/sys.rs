@@ -136,28 +136,48 @@ pub struct ReceiveMemory {
     pub drops: u32,
 }
 
-/// Reads a socket's memory counters (SO_MEMINFO).
+/// Reads the memory of a socket's receive side.
 ///
 /// # Errors
 /// The kernel refuses the option.
 pub fn receive_memory(socket: impl AsFd) -> io::Result<ReceiveMemory> {
-    const SO_MEMINFO: libc::c_int = 55;
-    // Indices of include/uapi/linux/sock_diag.h.
-    const RMEM_ALLOC: usize = 0;
-    const RCVBUF: usize = 1;
-    const BACKLOG: usize = 7;
-    const DROPS: usize = 8;
-    let mut memory = [0u32; 9];
-    let mut length = mem::size_of_val(&memory) as libc::socklen_t;
-    // SAFETY: the pointer and length describe `memory`.
-    let status =
-        unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, SO_MEMINFO, memory.as_mut_ptr().cast(), &raw mut length) };
-    check(status)?;
+    let memory = memory_info(socket)?;
     Ok(ReceiveMemory {
         used: memory[RMEM_ALLOC] as usize + memory[BACKLOG] as usize,
         buffer: memory[RCVBUF] as usize,
         drops: memory[DROPS],
     })
+}
+
+/// Kernel memory of a socket's packets, bytes, as the kernel charges it to TCP: the receive queue,
+/// in order or not, the send queue until it is acknowledged, and what is reserved for both.
+///
+/// # Errors
+/// The kernel refuses the option.
+pub fn socket_memory(socket: impl AsFd) -> io::Result<u64> {
+    let memory = memory_info(socket)?;
+    // What is reserved may be negative for a moment.
+    let reserved = u64::try_from(memory[FWD_ALLOC] as i32).unwrap_or(0);
+    Ok(reserved + [RMEM_ALLOC, BACKLOG, WMEM_QUEUED].into_iter().map(|index| u64::from(memory[index])).sum::<u64>())
+}
+
+// Indices of include/uapi/linux/sock_diag.h.
+const RMEM_ALLOC: usize = 0;
+const RCVBUF: usize = 1;
+const FWD_ALLOC: usize = 4;
+const WMEM_QUEUED: usize = 5;
+const BACKLOG: usize = 7;
+const DROPS: usize = 8;
+
+/// Reads a socket's memory counters (SO_MEMINFO).
+fn memory_info(socket: impl AsFd) -> io::Result<[u32; 9]> {
+    const SO_MEMINFO: libc::c_int = 55;
+    let mut memory = [0u32; 9];
+    let mut length = mem::size_of_val(&memory) as libc::socklen_t;
+    // SAFETY: the pointer and length describe `memory`.
+    let status =
+        unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, SO_MEMINFO, memory.as_mut_ptr().cast(), &raw mut length) };
+    check(status).map(|()| memory)
 }
 
 /// Whether a socket's SYN has not been sent yet, has not been answered, or was refused.
@@ -243,6 +263,7 @@ pub struct BufferLocks(i32);
 
 impl BufferLocks {
     const SO_BUF_LOCK: libc::c_int = 72;
+    const SEND: i32 = 1;
     const RECEIVE: i32 = 2;
 
     /// Reads the locks of a socket.
@@ -256,6 +277,11 @@ impl BufferLocks {
     /// The same locks, except that the receive buffer is fixed at its present size, or not.
     pub fn with_receive(self, locked: bool) -> Self {
         BufferLocks(if locked { self.0 | Self::RECEIVE } else { self.0 & !Self::RECEIVE })
+    }
+
+    /// The same locks, except that the send buffer is fixed at its present size, or not.
+    pub fn with_send(self, locked: bool) -> Self {
+        BufferLocks(if locked { self.0 | Self::SEND } else { self.0 & !Self::SEND })
     }
 
     /// Sets the locks of a socket.
