@@ -23,6 +23,7 @@ use crate::{
     pipe::{Filled, Pipe},
     plain_leg::PlainLeg,
     scratch::Scratch,
+    squeeze::{Squeeze, Squeezed},
 };
 use intercept::{leg::Shares, sys};
 use rustix::{
@@ -35,6 +36,8 @@ use std::{io, mem};
 /// connections get theirs in between.
 const TURN_BYTES: u64 = 2 << 20;
 const TURN_ROUNDS: usize = 64;
+/// What may arrive at a leg without a bound that is not read, before memory is measured again, bytes.
+const UNBOUND_RECEIVE: u64 = 1 << 20;
 /// A splice of fewer bytes counts as a message, bytes.
 const SMALL: usize = 4096;
 /// After this many bytes a direction tunes its sockets for bulk data.
@@ -78,6 +81,8 @@ enum RelayMode {
 #[derive(Debug)]
 pub struct Direction {
     shares: Option<Shares>,
+    /// How a fixed B is divided while memory is not short.
+    fixed: Option<Shares>,
     /// Length of the preface, which the proxy itself sends, bytes.
     preface: usize,
     mode: RelayMode,
@@ -97,6 +102,8 @@ pub struct Direction {
     limits: Option<BufferLimits>,
     /// The control of such a B, once the direction carries bulk data.
     control: Option<Box<BufferControl>>,
+    /// B while memory is short.
+    squeeze: Squeeze,
 }
 
 impl Direction {
@@ -107,6 +114,7 @@ impl Direction {
         let mode = if shares.is_some_and(|shares| shares.pipe == 0) { RelayMode::Small } else { RelayMode::Messages };
         Direction {
             shares,
+            fixed: shares,
             preface: preface.len(),
             mode,
             tuned: false,
@@ -118,6 +126,7 @@ impl Direction {
             rest: [preface, already_read].concat(),
             limits: None,
             control: None,
+            squeeze: Squeeze::default(),
         }
     }
 
@@ -163,6 +172,10 @@ impl Direction {
         if let Some(control) = &self.control {
             scratch.budget.change(control.buffer(), buffer_law::START);
         }
+        self.squeeze.hold_back(0, &mut scratch.budget);
+        if mem::take(&mut self.tuned) {
+            scratch.budget.change_bulk(false);
+        }
     }
 
     /// Moves bytes from `source` to `destination` until one of them blocks or the turn is used up.
@@ -171,10 +184,13 @@ impl Direction {
     /// [`RelayFault`]: an error of either socket, or of a pipe.
     pub fn pump(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<Pumped, RelayFault> {
         if !destination.writable || (self.in_hand() == 0 && (self.ended || !source.readable)) {
-            self.leave(source, destination)?;
+            self.leave(source, destination, scratch)?;
             return Ok(Pumped::Waits);
         }
         if !source.has_failed() {
+            if self.tuned || self.squeeze.applies() {
+                self.follow_cap(source, destination, scratch)?;
+            }
             self.adapt(source, destination, scratch)?;
         }
         let (before, mut spliced) = (self.moved, false);
@@ -186,7 +202,7 @@ impl Direction {
                 break;
             } else if self.mode == RelayMode::Small {
                 if !self.copy_within_bound(source, destination, scratch)? {
-                    self.leave(source, destination)?;
+                    self.leave(source, destination, scratch)?;
                     return Ok(Pumped::WaitsForRoom);
                 }
             } else if self.in_pipe == 0 && (self.mode == RelayMode::Messages || source.urgent) {
@@ -207,33 +223,76 @@ impl Direction {
                 break;
             }
         }
-        if let Some(control) = self.control.as_mut().filter(|_| self.moved > before && !source.has_failed()) {
-            control.end_turn(source).map_err(RelayFault::Source)?;
+        if self.moved > before {
+            scratch.budget.note_growth(self.moved - before);
+        }
+        if self.moved > before && !source.has_failed() {
+            self.squeeze.settle(source)?;
+            if let Some(control) = self.control.as_mut().filter(|_| !self.squeeze.applies()) {
+                control.end_turn(source).map_err(RelayFault::Source)?;
+            }
         }
         if self.rest.is_empty() && self.rest.capacity() > 0 {
             // An idle connection keeps no memory.
             self.rest = Vec::new();
         }
-        self.leave(source, destination)?;
+        self.leave(source, destination, scratch)?;
         let could_read = !self.ended && source.readable;
         Ok(if destination.writable && (could_read || self.in_hand() > 0) { Pumped::Again } else { Pumped::Waits })
     }
 
     /// Backpressure: leaves data in the source's receive queue while the destination is full.
-    fn leave(&mut self, source: &mut PlainLeg, destination: &PlainLeg) -> Result<(), RelayFault> {
+    fn leave(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {
         if destination.writable || self.ended {
+            self.squeeze.hold_back(0, &mut scratch.budget);
             if let Some(control) = self.control.as_mut().filter(|_| !source.readable) {
                 control.wait_for_source();
             }
             return Ok(());
         }
+        let receive = self.own_shares().map_or(UNBOUND_RECEIVE, |shares| shares.receive as u64);
+        self.squeeze.hold_back(receive, &mut scratch.budget);
+        if !source.has_failed() {
+            self.follow_cap(source, destination, scratch)?;
+        }
         source.pause_receive().map_err(RelayFault::Source)
+    }
+
+    /// How its B is divided while memory is not short.
+    fn own_shares(&self) -> Option<Shares> {
+        self.control.as_ref().map(|control| control.shares()).or(self.fixed)
+    }
+
+    /// Has B follow the cap for all directions, which applies while memory is short.
+    fn follow_cap(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {
+        let own = self.own_shares();
+        match self.squeeze.follow(scratch.budget.cap(), own, source, destination)? {
+            Squeezed::Same => {}
+            Squeezed::To(shares) => self.shares = Some(shares),
+            Squeezed::Lifted => {
+                self.shares = own;
+                match &mut self.control {
+                    Some(control) => control.divide(source, destination).map_err(RelayFault::Source)?,
+                    None if self.tuned => self.divide(source, destination, scratch)?,
+                    None => {}
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Bounds the source's receive queue and the destination's unsent data. It runs only once a
     /// direction has moved bulk data, so that short connections cost no system call.
-    fn tune(&mut self, source: &mut PlainLeg, destination: &PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {
+    fn tune(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {
         self.tuned = true;
+        scratch.budget.change_bulk(true);
+        self.follow_cap(source, destination, scratch)?;
+        // Its B is the cap until that is lifted.
+        if self.squeeze.applies() { Ok(()) } else { self.divide(source, destination, scratch) }
+    }
+
+    /// Divides B of a direction that carries bulk data, or begins to have it follow the flow.
+    fn divide(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {
         if let Some(limits) = self.limits {
             let figures = [self.moved, scratch.budget.spare(buffer_law::START)];
             let mut control = BufferControl::new(limits, source, destination, figures, scratch.now).map_err(RelayFault::Source)?;
@@ -251,6 +310,9 @@ impl Direction {
     /// Measures the flow, if that is due, and has B follow it.
     fn adapt(&mut self, source: &mut PlainLeg, destination: &PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {
         let in_hand = self.in_hand() as u64;
+        if self.squeeze.applies() {
+            return Ok(());
+        }
         let Some(control) = &mut self.control else { return Ok(()) };
         control.begin_turn(scratch.now);
         if !control.is_due(self.moved, scratch.now) {

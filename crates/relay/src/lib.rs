@@ -24,8 +24,9 @@ mod reactor;
 mod readiness;
 mod scratch;
 mod slab;
+mod squeeze;
 
-pub use buffer_budget::BufferBudget;
+pub use buffer_budget::{BufferBudget, BufferCap, BufferRoom, LEAST_SHARE, share_of};
 pub use dial_race::{DialRace, OpenAttempt};
 pub use direction::{Direction, Pumped, RelayFault};
 pub use ending::Ending;

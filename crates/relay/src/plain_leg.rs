@@ -4,7 +4,7 @@ use crate::readiness::Readiness;
 use intercept::{
     ReceiveBound,
     leg::{LegProfile, Shares, SilenceTimeout},
-    sys,
+    sys::{self, BufferLocks},
 };
 use rustix::fd::{AsFd, BorrowedFd};
 use socket2::Socket;
@@ -13,6 +13,10 @@ use std::{
     net::Shutdown,
     time::{Duration, Instant},
 };
+
+/// A buffer without a bound that had one for a while, where the kernel cannot tune it again (before
+/// Linux 5.14), and the largest window then, bytes.
+const MOST_UNBOUND: usize = 4 << 20;
 
 /// A leg that is one TCP connection: its socket, and its state as far as it is known.
 ///
@@ -33,6 +37,8 @@ pub struct PlainLeg {
     /// Limits of the leg's profile, bytes: of the receive queue, of the unsent part of the send queue.
     receive_limit: Option<usize>,
     unsent_limit: Option<usize>,
+    /// Size of the send buffer that the profile has set, bytes.
+    send_buffer: Option<usize>,
     silence: SilenceTimeout,
     kept_alive: bool,
     has_failed: bool,
@@ -53,6 +59,7 @@ impl PlainLeg {
             receive_bound: ReceiveBound::inherited(receive),
             receive_limit,
             unsent_limit,
+            send_buffer: profile.send_buffer.map(|bytes| bytes.0 as usize),
             silence: SilenceTimeout::of(profile),
             kept_alive: false,
             has_failed: false,
@@ -166,6 +173,81 @@ impl PlainLeg {
             Some(limit) if limit <= shares.unsent => Ok(()),
             _ => sys::set_notsent_lowat(&self.socket, shares.unsent),
         }
+    }
+
+    /// Has the receive queue follow its share of a lower B: as far as nothing that was admitted is
+    /// dropped, or, if it `is_strict`, at once. Returns whether that is complete.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub(crate) fn squeeze_receive(&mut self, shares: Shares, is_strict: bool) -> io::Result<bool> {
+        if is_strict {
+            let bytes = self.receive_limit.map_or(shares.receive, |limit| limit.min(shares.receive));
+            return self.receive_bound.hold(self.socket.as_fd(), bytes).map(|()| true);
+        }
+        self.change_receive(shares)?;
+        self.settle_receive()
+    }
+
+    /// Gives the receive queue its share of its own B again; none: it has no bound.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub(crate) fn release_receive(&mut self, own: Option<Shares>) -> io::Result<()> {
+        match (own, self.receive_limit) {
+            (Some(shares), _) => self.change_receive(shares),
+            (None, Some(limit)) => self.receive_bound.change(self.socket.as_fd(), limit),
+            (None, None) => self.receive_bound.lift(self.socket.as_fd(), MOST_UNBOUND),
+        }
+    }
+
+    /// Bounds the memory of the send queue, sent and unsent, by a lower B. What it holds already
+    /// stays until it is acknowledged.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub(crate) fn squeeze_send(&mut self, shares: Shares) -> io::Result<()> {
+        self.bound_unsent(shares)?;
+        let bytes = self.send_buffer.map_or(shares.buffer(), |set| set.min(shares.buffer()));
+        self.receive_bound.note_send_lock(true);
+        // The kernel doubles the value.
+        sys::force_send_buffer(&self.socket, bytes / 2)
+    }
+
+    /// Gives the send queue its own bounds again.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub(crate) fn release_send(&mut self, own: Option<Shares>) -> io::Result<()> {
+        match own {
+            Some(shares) => self.bound_unsent(shares)?,
+            // 0: the default of the host.
+            None => sys::set_notsent_lowat(&self.socket, self.unsent_limit.unwrap_or(0))?,
+        }
+        if let Some(bytes) = self.send_buffer {
+            return sys::force_send_buffer(&self.socket, bytes / 2);
+        }
+        let unlocked = BufferLocks::of(&self.socket).and_then(|locks| locks.with_send(false).apply(&self.socket));
+        self.receive_bound.note_send_lock(unlocked.is_err());
+        // Before Linux 5.14 buffers cannot be unlocked.
+        unlocked.or_else(|_| sys::force_send_buffer(&self.socket, MOST_UNBOUND / 2))
+    }
+
+    /// Kernel memory of its packets, bytes.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn memory(&self) -> io::Result<u64> {
+        sys::socket_memory(&self.socket)
+    }
+
+    /// A number that changes whenever the peer sends or acknowledges bytes.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn progress(&self) -> io::Result<u64> {
+        let info = sys::tcp_info(&self.socket)?;
+        Ok(info.bytes_acked.wrapping_add(info.bytes_received))
     }
 
     /// Bytes that the peer has not acknowledged; a FIN counts as one. What a reset discarded never
