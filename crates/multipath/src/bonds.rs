@@ -5,6 +5,7 @@
 //! at all while [`Bonds::is_busy`].
 
 mod arrivals;
+mod memory;
 mod reach;
 mod streams;
 mod timeouts;
@@ -99,6 +100,7 @@ pub struct Bonds {
     epoch: Instant,
     now: Instant,
     next_check: Instant,
+    progress: memory::ProgressOfStreams,
     draining: bool,
 }
 
@@ -135,6 +137,7 @@ impl Bonds {
             epoch: now,
             now,
             next_check: now,
+            progress: memory::ProgressOfStreams::default(),
             draining: false,
         })
     }

@@ -207,7 +207,7 @@ pub(crate) fn why(ending: Ending) -> ResetReason {
         Ending::NearFailed(_) | Ending::FarFailed(_) => ResetReason::Reset,
         Ending::NoRoom => ResetReason::NoRoom,
         Ending::Stopped => ResetReason::Stopped,
-        Ending::Idle => ResetReason::Idle,
+        Ending::Idle | Ending::Stuck => ResetReason::Idle,
         Ending::Finished | Ending::NoGreeting | Ending::FarNotReached(_) => ResetReason::Other,
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     config::{ListenerConfig, ProxyConfig, ProxyVersion},
     connection::{ConnectionStart, refuse_socks},
     greeting::{RequestedServer, proxy_header, socks_reply},
+    memory::{MemoryLevel, MemoryWatch},
     meter::{NetworkTotals, Totals},
     resolver::{LookupOrigin, NameLookup},
 };
@@ -33,8 +34,8 @@ pub(crate) fn open(config: &Arc<ProxyConfig>, context: CarrierContext) -> Result
     if config.bond.is_none() {
         return Ok(None);
     }
-    let CarrierContext { reactor, lookups, history, worker, took_over } = context;
-    let host = ProxyHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), lookups, history, worker, took_over };
+    let CarrierContext { reactor, lookups, history, memory, worker, took_over } = context;
+    let host = ProxyHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), lookups, history, memory, worker, took_over };
     let bonds = Bonds::new(Box::new(host.clone()), &config.networks, reactor)?;
     Ok(Some(Box::new(BondCarrier { bonds, host })))
 }
@@ -49,6 +50,7 @@ struct ProxyHost {
     routes: Rc<Option<Routes>>,
     lookups: mpsc::Sender<NameLookup>,
     history: Arc<AddressHistory>,
+    memory: Arc<MemoryWatch>,
     worker: usize,
     took_over: bool,
 }
@@ -84,7 +86,8 @@ impl BondHost for ProxyHost {
     }
 
     fn most_streams(&self) -> usize {
-        self.config.soft_limit_of_a_worker()
+        // While memory is short the other end is refused new streams.
+        if self.memory.level() >= MemoryLevel::Full { 0 } else { self.config.soft_limit_of_a_worker() }
     }
 
     fn took_over(&self) -> bool {
@@ -226,6 +229,18 @@ impl StreamCarrier for BondCarrier {
 
     fn stats_of(&self, id: &FlowId) -> Option<FlowStats> {
         self.bonds.stats_at(id.slot, id.born)
+    }
+
+    fn memory(&self) -> u64 {
+        self.bonds.memory()
+    }
+
+    fn socket_memory(&self) -> u64 {
+        self.bonds.socket_memory()
+    }
+
+    fn end_stuck(&mut self, limit: Duration, least: u64, excess: u64, now: Instant) -> (u64, u64) {
+        self.bonds.end_stuck(limit, least, excess, now)
     }
 
     fn add_to(&self, totals: &mut Totals) {

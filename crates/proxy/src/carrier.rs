@@ -6,6 +6,7 @@ use crate::{
     config::{ListenerConfig, ProxyConfig},
     connection::ConnectionStart,
     greeting::RequestedServer,
+    memory::MemoryWatch,
     meter::Totals,
     resolver::NameLookup,
 };
@@ -17,7 +18,7 @@ use std::{
     net::SocketAddr,
     rc::Rc,
     sync::{Arc, mpsc},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Carries connections one of whose legs consists of several TCP connections.
@@ -88,6 +89,16 @@ pub(crate) trait StreamCarrier: fmt::Debug {
     /// The present state of one connection; none: it has ended.
     fn stats_of(&self, id: &FlowId) -> Option<FlowStats>;
 
+    /// What its connections hold outside of sockets, bytes.
+    fn memory(&self) -> u64;
+
+    /// Kernel memory of its sockets, bytes: asks each.
+    fn socket_memory(&self) -> u64;
+
+    /// Ends connections that are stuck, until so many bytes are freed: those that hold at least
+    /// `least` bytes, of which nothing has moved for `limit`. Returns how many, and what they held.
+    fn end_stuck(&mut self, limit: Duration, least: u64, excess: u64, now: Instant) -> (u64, u64);
+
     /// Adds the counts of its connections, open ones too.
     fn add_to(&self, totals: &mut Totals);
 }
@@ -102,6 +113,7 @@ pub(crate) struct CarrierContext {
     pub(crate) lookups: mpsc::Sender<NameLookup>,
     /// Which addresses of names were reached lately.
     pub(crate) history: Arc<AddressHistory>,
+    pub(crate) memory: Arc<MemoryWatch>,
     /// The worker's number.
     pub(crate) worker: usize,
     /// Whether this process took over from another one.

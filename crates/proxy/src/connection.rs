@@ -10,6 +10,7 @@
 //! | both FINs passed         | –                                 | → `Settling`                                    |                       |
 //! | both legs acknowledged⁴  | –                                 | –                                               | ends `Finished`       |
 //! | idle timeout³            | – (the connect times out)         | both legs reset                                 | both legs reset       |
+//! | stuck, memory is short⁶  | –                                 | both legs reset                                 | both legs reset       |
 //!
 //! ¹ A clean close means delivered: an end that has sent its own FIN and then reads end of file may
 //! conclude that the other end's TCP has acknowledged every byte and that FIN. So a FIN is passed
@@ -32,12 +33,16 @@
 //! acknowledged everything, fails too, or takes nothing more ([`LastDelivery`]). While dialling this
 //! means that the far leg is aborted at once only if no bytes for it have been received.
 //!
+//! ⁶ Nothing has moved at either end for 30 s although bytes are held (`worker/memory.rs`);
+//! `tests/memory.rs`.
+//!
 //! A SOCKS client whose server is not reached gets a SOCKS reply and a FIN instead of a reset. A
 //! connection to a name with several addresses begins when one of them is connected
 //! (`worker/reach.rs`).
 //!
 //! `tests/it/life.rs` has a test for each cell.
 
+mod memory;
 mod stats;
 
 use crate::{
@@ -163,6 +168,8 @@ pub(crate) struct Connection {
     owes_ack: bool,
     /// Time of the last check that found progress, and the bytes carried by then.
     moved: (Instant, u64),
+    /// What its sockets took when they were last asked.
+    memory: memory::MemorySample,
     /// What was not acknowledged by the destinations when that was last asked, up and down, bytes.
     unacknowledged: [u32; 2],
     /// Whether epoll watches the near socket: once the far leg is established or takes long.
@@ -238,6 +245,7 @@ impl Connection {
             syn_unanswered: fast_open,
             owes_ack: !fast_open,
             moved: (now, 0),
+            memory: memory::MemorySample::new(now),
             unacknowledged: [0; 2],
             watches_near: false,
             in_again: false,

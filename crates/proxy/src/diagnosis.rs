@@ -3,6 +3,7 @@
 
 use crate::{
     control::ProxyStatus,
+    memory::LimitKind,
     meter::{FlowView, Limiter},
 };
 use intercept::{Counted, ReceiveCounters, rules::MARK};
@@ -26,6 +27,7 @@ pub fn of_proxy(status: &ProxyStatus, flows: &[FlowView]) -> Vec<Finding> {
         Finding { what: "both directions pass this host", result: both_directions(status) },
         Finding { what: "the firewall lets connections be split", result: firewall(status) },
         Finding { what: "windows of the flows", result: windows(flows) },
+        Finding { what: "memory of the connections", result: memory_of(status) },
         Finding { what: "receive buffers hold what they admit", result: receive_buffers(status, flows) },
     ]
 }
@@ -93,6 +95,23 @@ fn windows(flows: &[FlowView]) -> Result<String, String> {
         return Err(format!("{buffer} of {} busy directions are limited by the proxy's buffer: raise it (buffer)", limiters.len()));
     }
     Ok(format!("{} busy directions: {receiver} limited by their receiver, {buffer} by the proxy's buffer", limiters.len()))
+}
+
+fn memory_of(status: &ProxyStatus) -> Result<String, String> {
+    let Some(memory) = &status.details.memory else { return Ok("not checked: the proxy does not tell".into()) };
+    let used = Bytes(memory.used);
+    let Some((budget, kind)) = memory.budget.map(Bytes).zip(memory.limited_by.as_deref()) else {
+        return Ok(format!("{used}, without a limit that is known"));
+    };
+    let stuck = status.totals.ended_as("stuck");
+    let ended = if stuck > 0 { format!("; {stuck} flows have ended since they were stuck while memory was short") } else { String::new() };
+    let cure = LimitKind::cure(kind);
+    let cap = memory.buffer_cap.map_or(String::new(), |cap| format!("B of a direction is at most {}; ", Bytes(cap)));
+    match memory.level.as_str() {
+        "free" => Ok(format!("at most {used} of {budget}{ended}")),
+        "tight" => Err(format!("{used} of {budget} are in use, which is limited {cure}; {cap}accepts pause at three quarters{ended}")),
+        _ => Err(format!("{used} of {budget} are in use, which is limited {cure}; {cap}new connections pass unsplit, or wait{ended}")),
+    }
 }
 
 fn receive_buffers(status: &ProxyStatus, flows: &[FlowView]) -> Result<String, String> {
@@ -168,9 +187,10 @@ pub fn bounds_of_host() -> Option<Bounds> {
 mod tests {
     use super::*;
     use crate::control::StatusDetails;
+    use crate::memory::MemoryView;
     use crate::meter::Totals;
 
-    fn status(ended: [u64; 9], oneway: u64) -> ProxyStatus {
+    fn status(ended: [u64; 10], oneway: u64) -> ProxyStatus {
         ProxyStatus {
             totals: Totals { ended, ..Totals::default() },
             counted: Some(Counted { oneway, ..Counted::default() }),
@@ -184,20 +204,41 @@ mod tests {
     #[test]
     fn asymmetric_routing_is_reported() {
         let diagnose = |ended, oneway| both_directions(&status(ended, oneway));
-        assert!(diagnose([500, 0, 0, 0, 0, 0, 0, 0, 0], 3).is_ok());
-        assert!(diagnose([10, 0, 0, 40, 0, 0, 0, 0, 0], 0).unwrap_err().contains("40 of 50 connections got no answer"));
-        assert!(diagnose([0; 9], 12).unwrap_err().starts_with("12 connections were answered through this host"));
+        assert!(diagnose([500, 0, 0, 0, 0, 0, 0, 0, 0, 0], 3).is_ok());
+        assert!(diagnose([10, 0, 0, 40, 0, 0, 0, 0, 0, 0], 0).unwrap_err().contains("40 of 50 connections got no answer"));
+        assert!(diagnose([0; 10], 12).unwrap_err().starts_with("12 connections were answered through this host"));
     }
 
     #[test]
     fn firewalls_that_prevent_splitting_are_reported() {
         let diagnose = |split, not_yet_allowed, stopped| {
             let counted = Some(Counted { split, not_yet_allowed, stopped, ..Counted::default() });
-            firewall(&ProxyStatus { counted, ..status([0; 9], 0) })
+            firewall(&ProxyStatus { counted, ..status([0; 10], 0) })
         };
         assert!(diagnose(1000, 20, 0).is_ok());
         assert!(diagnose(50, 20, 0).unwrap_err().contains("20 connections passed unsplit, 50 were split"));
         assert!(diagnose(1000, 0, 12).unwrap_err().contains("meta mark 0x5444 accept"));
+    }
+
+    #[test]
+    fn a_shortage_of_memory_is_reported_with_what_limits_it() {
+        let at = |level: &str, kind: &str| {
+            let memory = MemoryView {
+                used: 50 << 20,
+                budget: Some(64 << 20),
+                limited_by: Some(kind.to_owned()),
+                level: level.to_owned(),
+                buffer_cap: (level != "free").then_some(1 << 20),
+                host_used: 0,
+            };
+            let details = StatusDetails { memory: Some(memory), ..StatusDetails::default() };
+            memory_of(&ProxyStatus { details, ..status([0, 0, 0, 0, 0, 0, 0, 0, 0, 3], 0) })
+        };
+        assert!(at("free", "host").unwrap().contains("3 flows have ended"));
+        let short = at("full", "host").unwrap_err();
+        assert!(short.contains("net.ipv4.tcp_mem") && short.contains("new connections pass unsplit"), "{short}");
+        assert!(at("tight", "configured").unwrap_err().contains("raise memory"));
+        assert!(at("critical", "group").unwrap_err().contains("memory.max"));
     }
 
     #[test]

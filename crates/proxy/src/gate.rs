@@ -3,7 +3,7 @@
 //! that the bond cannot carry pass it in no case. It has a thread of its own, because changing the
 //! rules blocks; workers only send commands.
 
-use crate::{config::ProxyConfig, failure::ProxyFailure};
+use crate::failure::ProxyFailure;
 use intercept::{
     Carried, ExperimentShare, Prefix, Rule,
     rules::{Counted, Installed, RulesError, RulesHandover, RulesLost},
@@ -11,7 +11,7 @@ use intercept::{
 use rustix::fd::OwnedFd;
 use std::{
     collections::BTreeMap,
-    fs, io, panic,
+    io, panic,
     sync::mpsc,
     thread,
     time::{Duration, Instant},
@@ -26,8 +26,8 @@ pub(crate) enum GateCommand {
     Carried(usize, Carried),
     /// Shut for good. The reply follows when no new connection can arrive any more.
     Shut(mpsc::Sender<()>),
-    /// Set the limit of TCP memory, bytes.
-    Memory(Option<u64>),
+    /// Memory is short (true), or no longer.
+    ShortOfMemory(bool),
     /// Replace the policy's rules.
     Policy(Vec<Rule>, mpsc::Sender<Result<(), RulesError>>),
     /// Change the experiment: a new key if its share is another. The answer says whether it has
@@ -67,8 +67,8 @@ pub enum BypassChange {
     Nothing,
 }
 
-/// How often TCP memory is compared with its limit.
-const MEMORY_CHECK: Duration = Duration::from_secs(1);
+/// How often rules that have changed are looked after.
+const SETTLE_CHECK: Duration = Duration::from_secs(1);
 /// How often the rules are checked for loss. Until a loss is noticed, new connections pass unsplit,
 /// and packets of split ones may be forwarded instead of delivered.
 const RULES_CHECK: Duration = Duration::from_millis(100);
@@ -77,8 +77,6 @@ const RULES_CHECK: Duration = Duration::from_millis(100);
 pub(crate) struct Gate {
     /// None: another process has them.
     rules: Option<Installed>,
-    /// TCP memory above which connections pass unsplit.
-    memory_limit: Option<u64>,
     short_of_memory: bool,
     /// How many workers are at their soft limit.
     full_workers: usize,
@@ -97,12 +95,10 @@ impl Gate {
     /// When the thread cannot be started.
     pub(crate) fn start(
         rules: Installed,
-        memory_limit: Option<u64>,
         commands: mpsc::Receiver<GateCommand>,
         failures: mpsc::Sender<ProxyFailure>,
     ) -> std::io::Result<thread::JoinHandle<()>> {
-        let gate =
-            Gate { rules: Some(rules), memory_limit, short_of_memory: false, full_workers: 0, carried: BTreeMap::new(), shut: false };
+        let gate = Gate { rules: Some(rules), short_of_memory: false, full_workers: 0, carried: BTreeMap::new(), shut: false };
         thread::Builder::new().name("tandem-gate".into()).spawn(move || {
             // A panic drops the gate and removes its rules: connections then pass unsplit.
             let failure = match panic::catch_unwind(panic::AssertUnwindSafe(|| gate.run(&commands))) {
@@ -115,8 +111,8 @@ impl Gate {
     }
 
     fn run(mut self, commands: &mpsc::Receiver<GateCommand>) -> Result<(), RulesLost> {
-        let mut memory_checked = Instant::now();
-        let mut rules_checked = memory_checked;
+        let mut settled = Instant::now();
+        let mut rules_checked = settled;
         loop {
             match commands.recv_timeout(RULES_CHECK.saturating_sub(rules_checked.elapsed())) {
                 Ok(command) => self.handle(command),
@@ -130,9 +126,8 @@ impl Gate {
                 }
                 rules_checked = Instant::now();
             }
-            if memory_checked.elapsed() >= MEMORY_CHECK {
-                memory_checked = Instant::now();
-                self.check_memory();
+            if settled.elapsed() >= SETTLE_CHECK {
+                settled = Instant::now();
                 if let Some(rules) = &mut self.rules {
                     rules.settle();
                 }
@@ -155,10 +150,7 @@ impl Gate {
                 let _ = done.send(());
                 return;
             }
-            GateCommand::Memory(limit) => {
-                self.memory_limit = limit;
-                return;
-            }
+            GateCommand::ShortOfMemory(short) => self.short_of_memory = short,
             GateCommand::Policy(policy, answer) => {
                 return drop(answer.send(self.rules().and_then(|rules| rules.set_policy(policy))));
             }
@@ -215,18 +207,6 @@ impl Gate {
         Ok(list)
     }
 
-    fn check_memory(&mut self) {
-        // Hysteresis: open again only when usage is 1/16 below the limit.
-        let short = self
-            .memory_limit
-            .zip(tcp_memory())
-            .is_some_and(|(limit, used)| used > if self.short_of_memory { limit / 16 * 15 } else { limit });
-        if short != self.short_of_memory {
-            self.short_of_memory = short;
-            self.apply();
-        }
-    }
-
     /// Has connections pass unsplit that the carrier of a worker cannot carry: which worker would get
     /// them is not known.
     fn apply_carried(&mut self) {
@@ -247,34 +227,11 @@ impl Gate {
         match rules.set_open(open) {
             Ok(true) if self.shut => {}
             Ok(true) if open => tracing::info!("below the limits again: new connections are split"),
-            Ok(true) if self.short_of_memory => tracing::warn!("TCP memory is above its limit (memory): new connections pass unsplit"),
+            // The budget has logged it.
+            Ok(true) if self.short_of_memory => {}
             Ok(true) => tracing::warn!("the limit of flows is reached (max_flows, open files): new connections pass unsplit"),
             Ok(false) => {}
             Err(error) => tracing::error!("cannot change whether new connections are split: {error}"),
         }
     }
-}
-
-/// TCP memory in use on this host, bytes, in all its network namespaces, as the kernel accounts it.
-/// None if it cannot be read.
-pub(crate) fn tcp_memory() -> Option<u64> {
-    let text = fs::read_to_string("/proc/net/sockstat").ok()?;
-    let words: Vec<&str> = text.lines().find(|line| line.starts_with("TCP:"))?.split_whitespace().collect();
-    let at = words.iter().position(|word| *word == "mem")?;
-    Some(words.get(at + 1)?.parse::<u64>().ok()? * page_size())
-}
-
-/// The TCP memory above which connections pass unsplit, bytes; none: no limit is known.
-pub(crate) fn memory_limit(config: &ProxyConfig) -> Option<u64> {
-    config.memory.map(|bytes| bytes.0).or_else(memory_pressure)
-}
-
-/// The kernel's own pressure threshold of TCP memory (second value of `net.ipv4.tcp_mem`), bytes.
-fn memory_pressure() -> Option<u64> {
-    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").ok()?;
-    Some(text.split_whitespace().nth(1)?.parse::<u64>().ok()? * page_size())
-}
-
-fn page_size() -> u64 {
-    rustix::param::page_size() as u64
 }

@@ -183,6 +183,7 @@ pub struct Totals {
     /// Open flows, including clients that have not named their destination yet.
     pub flows: u64,
     /// Flows that have ended, by [`Ending::KINDS`].
+    #[serde(deserialize_with = "counts_of_endings")]
     pub ended: [u64; Ending::KINDS.len()],
     /// Bytes carried from clients to servers.
     pub up: u64,
@@ -202,9 +203,24 @@ pub struct Totals {
     /// other end.
     #[serde(default)]
     pub networks: BTreeMap<String, NetworkTotals>,
+    /// What open connections take, as far as it was measured, bytes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub memory: u64,
     /// Measurements of legs.
     #[serde(default, skip_serializing_if = "Measurements::is_empty")]
     pub measured: Measurements,
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
+/// Reads the counts of another version of the program, which may know other endings.
+fn counts_of_endings<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<[u64; Ending::KINDS.len()], D::Error> {
+    let counts = Vec::<u64>::deserialize(deserializer)?;
+    let mut all = [0; Ending::KINDS.len()];
+    all.iter_mut().zip(counts).for_each(|(ours, theirs)| *ours = theirs);
+    Ok(all)
 }
 
 fn is_nothing(bytes: &[u64; 2]) -> bool {
@@ -255,7 +271,7 @@ impl Totals {
     /// The same when their process has ended, and with it its open flows.
     #[must_use]
     pub(crate) fn of_ended(mut self) -> Self {
-        self.flows = 0;
+        (self.flows, self.memory) = (0, 0);
         self.networks.values_mut().for_each(|network| (network.connections, network.up) = (0, None));
         self
     }
@@ -297,6 +313,7 @@ impl std::ops::AddAssign for Totals {
         self.near_retransmits += other.near_retransmits;
         self.far_retransmits += other.far_retransmits;
         self.refused += other.refused;
+        self.memory += other.memory;
         self.measured += other.measured;
         for (network, totals) in other.networks {
             *self.networks.entry(network).or_default() += totals;

@@ -9,6 +9,7 @@ mod legs;
 use crate::{
     control::{ProxyStatus, StatusDetails},
     flow_records::RecordCounts,
+    memory::MemoryView,
     meter::{NetworkTotals, Totals},
     running::{Proxy, ProxyLimits},
 };
@@ -58,6 +59,7 @@ pub fn reference() -> String {
     let details = StatusDetails {
         process_flows: Some(0),
         limits: Some(ProxyLimits { flows: 0, memory: Some(0) }),
+        memory: Some(MemoryView { budget: Some(0), ..MemoryView::default() }),
         zero_windows: Some(ZeroWindows::default()),
         flow_records: Some(RecordCounts::default()),
         experiment: Some(experiment::example()),
@@ -77,7 +79,8 @@ fn text(status: &ProxyStatus) -> String {
         &mut registry,
         "flows_ended",
         "Connections that have ended, by how: both ends closed and all was delivered, a leg failed, the far end was not reached or timed out, \
-                     nothing moved for too long, the client did not name its destination, no descriptor or memory was left, the proxy stopped",
+                     nothing moved for too long, the client did not name its destination, no descriptor or memory was left, the proxy stopped, memory was short and \
+                     nothing had moved for a while",
         None,
         ended,
     );
@@ -200,13 +203,14 @@ mod tests {
         let network = NetworkTotals { connections: 2, sent: 5, received: 8, waited_s: 0.5, up: Some(false) };
         let totals = Totals {
             flows: 3,
-            ended: [5, 0, 1, 0, 0, 0, 0, 0, 0],
+            ended: [5, 0, 1, 0, 0, 0, 0, 0, 0, 0],
             up: 7,
             acknowledged: [0; 2],
             down: 11,
             near_retransmits: 0,
             far_retransmits: 2,
             refused: 4,
+            memory: 0,
             networks: [("wlan0".to_string(), network)].into(),
             measured: legs::example(),
         };
@@ -214,6 +218,7 @@ mod tests {
         let link = LinkView { queue_bytes: 3000, capacity_bps: 8000, ..host::example() };
         let details = StatusDetails {
             process_flows: Some(2),
+            memory: Some(MemoryView { used: 9, budget: Some(10), level: "tight".into(), ..MemoryView::default() }),
             flow_records: Some(RecordCounts { written: 6, dropped: 7 }),
             experiment: Some(experiment::example()),
             ..StatusDetails::default()
@@ -222,6 +227,11 @@ mod tests {
         for line in [
             "tandem_flows 3",
             "tandem_process_flows 2",
+            "tandem_memory_bytes 9.0",
+            "tandem_memory_budget_bytes 10.0",
+            "tandem_memory_level{level=\"tight\"} 1.0",
+            "tandem_memory_level{level=\"full\"} 0.0",
+            "tandem_flows_ended_total{ending=\"stuck\"} 0",
             "tandem_flows_ended_total{ending=\"finished\"} 5",
             "tandem_flows_ended_total{ending=\"far_not_reached\"} 1",
             "tandem_carried_bytes_total{direction=\"down\"} 11",

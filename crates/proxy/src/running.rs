@@ -16,9 +16,10 @@ use crate::{
     failure::ProxyFailure,
     flow_log::LogSink,
     flow_records::{RecordCounts, RecordSink},
-    gate::{self, BypassChange, Gate, GateCommand},
+    gate::{BypassChange, Gate, GateCommand},
     listeners::{self, InheritedListeners, WorkerListener},
     liveness::{Liveness, LoopProgress},
+    memory::{MemoryView, MemoryWatch},
     meter::{FlowView, Totals},
     resolver,
     takeover::Generations,
@@ -42,7 +43,7 @@ use std::{
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// A running proxy.
@@ -59,7 +60,10 @@ pub struct Proxy {
     /// Copies of the workers' listeners, for a process that takes over.
     listeners: Mutex<Vec<WorkerListener>>,
     /// Processes from which this one took over, which drain.
-    earlier: Mutex<Generations>,
+    earlier: Arc<Mutex<Generations>>,
+    memory: Arc<MemoryWatch>,
+    /// The thread that follows the limits of memory, and what ends it.
+    memory_thread: Option<(mpsc::Sender<()>, thread::JoinHandle<()>)>,
     config: Mutex<Arc<ProxyConfig>>,
     /// Loaded controllers, and the shaped or watched links.
     kernel: Mutex<(Controllers, Option<Egress>)>,
@@ -85,7 +89,8 @@ pub struct Proxy {
 pub struct ProxyLimits {
     /// Open flows of all workers: `max_flows`, or as many as they have descriptors for.
     pub flows: u64,
-    /// TCP memory of this host, bytes; absent: none is known.
+    /// The kernel's mark of TCP memory on this host, below which the proxy stays, bytes; absent: not
+    /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
 }
@@ -225,13 +230,16 @@ impl PreparedProxy {
             flows.add(&record);
             on_end(record);
         });
+        let memory = Arc::new(MemoryWatch::new(config.threads.max(1), config.memory.map(|bytes| bytes.0)));
         let (failure_sender, failures) = mpsc::channel();
         // Dropped when a later step fails, which stops the threads that have been started. Declared
         // before the channels, so that it is dropped after the senders that its threads wait for.
         let mut proxy = Proxy {
             workers: Vec::new(),
             listeners: Mutex::default(),
-            earlier: Mutex::default(),
+            earlier: Arc::default(),
+            memory: memory.clone(),
+            memory_thread: None,
             config: Mutex::new(config.clone()),
             kernel: Mutex::new((controllers, egress)),
             gate: None,
@@ -262,6 +270,7 @@ impl PreparedProxy {
                 accepts: !takes_over,
                 on_end: on_end.clone(),
                 gate: rules.is_some().then(|| gate_commands.clone()),
+                memory: memory.clone(),
                 log: Some(log.clone()),
                 records: Some(sink.clone()),
                 lookups: lookups.clone(),
@@ -291,19 +300,19 @@ impl PreparedProxy {
         let PreparedProxy { gate_commands, gate_inbox, failures, rules, takes_over, mut proxy } = self;
         // The rules come last: connections pass unsplit until all listeners are open.
         if let Some(rules) = rules {
-            let limit = gate::memory_limit(&proxy.config());
             let installed = match handed {
                 Some((state, descriptors)) => Installed::take_over(rules, state, descriptors),
                 None => Installed::install(rules),
             };
-            let gate = Gate::start(installed.map_err(OpenError::from)?, limit, gate_inbox, failures)
+            let gate = Gate::start(installed.map_err(OpenError::from)?, gate_inbox, failures)
                 .map_err(OpenError::system("start the thread that opens and shuts the gate"))?;
             // The process that had the rules may have been full.
-            let _ = gate_commands.send(GateCommand::Memory(limit));
+            proxy.memory.set_gate(gate_commands.clone());
             proxy.gate = Some((gate_commands, gate));
         }
         proxy.measure(measured)?;
-        *proxy.earlier.get_mut().unwrap_or_else(PoisonError::into_inner) = earlier;
+        *proxy.earlier() = earlier;
+        proxy.memory_thread = Some(follow_limits(&proxy).map_err(OpenError::system("start the thread that follows the limits of memory"))?);
         if takes_over {
             proxy.take_over_links()?;
             proxy.send_all(|| WorkerCommand::Accept);
@@ -465,9 +474,7 @@ impl Proxy {
         }
         // Open connections keep a controller that is unloaded.
         kernel.0 = controllers;
-        if let Some((commands, _)) = &self.gate {
-            let _ = commands.send(GateCommand::Memory(gate::memory_limit(&config)));
-        }
+        self.memory.configure(config.memory.map(|bytes| bytes.0));
         if let Some((records, _)) = &self.records {
             records.configure(config.flow_records.clone());
         }
@@ -528,7 +535,12 @@ impl Proxy {
     pub fn limits(&self) -> ProxyLimits {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         let flows = config.soft_limit_of_a_worker() * config.threads.max(1);
-        ProxyLimits { flows: flows as u64, memory: gate::memory_limit(&config) }
+        ProxyLimits { flows: flows as u64, memory: self.memory.host_mark() }
+    }
+
+    /// The memory that the connections of this process take, and may take.
+    pub fn memory(&self) -> MemoryView {
+        self.memory.view()
     }
 
     /// Counts of flow records; none: they are not configured.
@@ -552,6 +564,8 @@ impl Proxy {
     /// All other senders of commands have ended with these. The gate removes the rules.
     fn join_others(&mut self) {
         let deadline = self.end.begin();
+        let memory = self.memory_thread.take().map(|(_, thread)| ("that follows the limits of memory", thread));
+        self.memory.forget_gate();
         let gate = self.gate.take().map(|(commands, gate)| {
             drop(commands);
             ("that changes the firewall's rules", gate)
@@ -561,7 +575,7 @@ impl Proxy {
         // A copy of the counts, without the channel: the thread ends when all senders have.
         let left = records.map(RecordSink::into_left_at_end);
         let writer = writer.map(|writer| ("that writes flow records", writer));
-        for (what, thread) in gate.into_iter().chain(log).chain(writer) {
+        for (what, thread) in gate.into_iter().chain(log).chain(writer).chain(memory) {
             if !join_by(thread, deadline) {
                 report_stuck(what);
             }
@@ -576,6 +590,23 @@ impl Proxy {
 
 fn report_stuck(what: &str) {
     tracing::error!("the thread {what} has not ended within {} s, and is left behind", END_TIMEOUT.as_secs());
+}
+
+/// Starts the thread that follows the limits of memory, which may change while the proxy runs, and
+/// what processes take from which this one has taken over. It ends when the sender is dropped.
+fn follow_limits(proxy: &Proxy) -> std::io::Result<(mpsc::Sender<()>, thread::JoinHandle<()>)> {
+    const PAUSE: Duration = Duration::from_secs(1);
+    let (stop, stopped) = mpsc::channel();
+    let (memory, earlier) = (proxy.memory.clone(), proxy.earlier.clone());
+    let work = move || {
+        while stopped.recv_timeout(PAUSE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let mut earlier = earlier.lock().unwrap_or_else(PoisonError::into_inner);
+            let taken = if earlier.count() > 0 { earlier.totals().memory } else { 0 };
+            drop(earlier);
+            memory.refresh(taken);
+        }
+    };
+    thread::Builder::new().name("tandem-memory".into()).spawn(work).map(|thread| (stop, thread))
 }
 
 impl Drop for Proxy {

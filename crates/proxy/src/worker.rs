@@ -4,7 +4,8 @@
 //! events and handles them, then does the work that earlier turns have left, then checks what has
 //! become due. `accepting` accepts connections, `connections` drives split ones, `greet` and
 //! `pending_clients` clients that have not named their destination, `carried` those of a bond.
-//! `reach` tries the addresses of a name. `dialling` checks connect timeouts, `admission` limits the number of connections.
+//! `reach` tries the addresses of a name. `dialling` checks connect timeouts, `admission` limits the
+//! number of connections, `memory` what they take.
 
 mod accepting;
 mod admission;
@@ -14,6 +15,7 @@ mod dialling;
 mod flow_reports;
 mod greet;
 mod mailbox;
+mod memory;
 mod pending_clients;
 mod reach;
 mod reaching_client;
@@ -26,11 +28,12 @@ use crate::{
     config::ProxyConfig,
     flow_log::LogSink,
     flow_records::RecordSink,
-    gate::{self, GateCommand},
+    gate::GateCommand,
     line_batches::{LineBatches, MAX_AGE},
     listeners::WorkerListener,
     liveness::LoopProgress,
     measure::WorkerMeasurements,
+    memory::MemoryWatch,
     meter::Totals,
     resolver::{LookupOrigin, LookupResult, NameLookup},
 };
@@ -68,6 +71,7 @@ pub(crate) struct WorkerContext {
     /// Channel to the gate; none: connections cannot pass unsplit, and wait while the worker is
     /// full.
     pub(crate) gate: Option<mpsc::Sender<GateCommand>>,
+    pub(crate) memory: Arc<MemoryWatch>,
     pub(crate) log: Option<LogSink>,
     pub(crate) records: Option<RecordSink>,
     /// Channel for name lookups.
@@ -131,6 +135,7 @@ pub(crate) struct Worker {
     /// The slot from which flows are asked next for what is acknowledged.
     next_asked: usize,
     scratch: Scratch,
+    memory: memory::MemoryTurns,
     draining: bool,
     /// Time at which a draining worker closes its listeners.
     listeners_close_at: Option<Instant>,
@@ -169,6 +174,7 @@ impl Worker {
             reactor: worker.reactor.clone(),
             lookups: worker.context.lookups.clone(),
             history: worker.context.history.clone(),
+            memory: worker.context.memory.clone(),
             worker: worker.context.number,
             took_over: !worker.context.accepts,
         };
@@ -185,7 +191,8 @@ impl Worker {
             reactor.watch(&listener.socket.socket, Token::Listener(index), flags)?;
         }
         let (now, hard_limit) = (Instant::now(), config.hard_limit_of_a_worker());
-        let mut worker = Worker {
+        let memory = memory::MemoryTurns::new(&config, now);
+        let worker = Worker {
             routes: Routes::open().ok(),
             lines: context.log.clone().map(LineBatches::new),
             records: context.records.clone().map(LineBatches::new),
@@ -215,6 +222,7 @@ impl Worker {
             flow_reports: Vec::new(),
             totals: Totals::default(),
             scratch: Scratch::new(),
+            memory,
             draining: false,
             listeners_close_at: None,
             full: false,
@@ -224,16 +232,7 @@ impl Worker {
             listeners_paused: false,
             listeners_resume_at: None,
         };
-        worker.limit_buffers();
         Ok(worker)
-    }
-
-    /// Gives this worker its part of the memory for every B that follows its flow.
-    fn limit_buffers(&mut self) {
-        if self.config.auto_buffer {
-            let limit = gate::memory_limit(&self.config).map(|bytes| bytes / self.config.threads.max(1) as u64);
-            self.scratch.budget.set_limit(limit);
-        }
     }
 
     /// Number of open connections, those of the carrier too.
@@ -265,6 +264,7 @@ impl Worker {
             self.reactor.wait(&mut events, self.timeout())?;
             self.context.progress.count_turn();
             self.scratch.now = Instant::now();
+            self.watch_memory();
             for (token, flags) in events.iter() {
                 match token {
                     Token::Waker => {
@@ -314,6 +314,7 @@ impl Worker {
             connects.then_some(CONNECT_TICK),
             self.reaching_timeout(),
             (!self.flows.is_empty()).then(|| self.next_samples.saturating_duration_since(Instant::now())),
+            self.memory.wait(self.alive() > 0),
             (self.alive() > 0).then(|| self.next_connections_check.saturating_duration_since(Instant::now())),
             self.listeners_close_at.map(|at| at.saturating_duration_since(Instant::now())),
             self.listeners_resume_at.map(|at| at.saturating_duration_since(Instant::now())),
@@ -331,8 +332,8 @@ impl Worker {
                 WorkerCommand::Totals(reply) => drop(reply.send((self.context.number, self.totals()))),
                 WorkerCommand::Reload(config) => {
                     self.soft_limit = config.soft_limit_of_a_worker();
+                    self.memory.configure(&config);
                     self.config = config;
-                    self.limit_buffers();
                     self.measurements.profiles.set(self.config.policy.profiles().map(|(name, ..)| name));
                     for listener in &mut self.listeners {
                         listener.take_users(&self.config);
@@ -422,6 +423,7 @@ mod tests {
             accepts: true,
             on_end,
             gate: None,
+            memory: Arc::new(MemoryWatch::new(1, None)),
             log: None,
             records: None,
             lookups: mpsc::channel().0,

@@ -21,6 +21,8 @@ pub enum Ending {
     NoRoom,
     /// The proxy stopped.
     Stopped,
+    /// Memory was short, and nothing had moved for a while although bytes were held.
+    Stuck,
 }
 
 impl fmt::Display for Ending {
@@ -34,6 +36,7 @@ impl fmt::Display for Ending {
             Ending::NoGreeting => write!(f, "no sensible greeting"),
             Ending::NoRoom => write!(f, "no descriptor or memory left"),
             Ending::Stopped => write!(f, "proxy stopped"),
+            Ending::Stuck => write!(f, "stuck while memory was short"),
         }
     }
 }
@@ -51,8 +54,8 @@ impl Ending {
     }
 
     /// Names of all kinds.
-    pub const KINDS: [&'static str; 9] =
-        ["finished", "near_failed", "far_not_reached", "far_timed_out", "far_failed", "idle", "no_greeting", "no_room", "stopped"];
+    pub const KINDS: [&'static str; 10] =
+        ["finished", "near_failed", "far_not_reached", "far_timed_out", "far_failed", "idle", "no_greeting", "no_room", "stopped", "stuck"];
 
     /// Index of its kind in [`KINDS`](Self::KINDS).
     pub fn index(&self) -> usize {
@@ -66,6 +69,7 @@ impl Ending {
             Ending::NoGreeting => 6,
             Ending::NoRoom => 7,
             Ending::Stopped => 8,
+            Ending::Stuck => 9,
         }
     }
 }

@@ -61,8 +61,8 @@ pub(crate) struct ProxyCommand {
     /// files]
     #[arg(long, value_name = "N")]
     max_flows: Option<usize>,
-    /// TCP memory of this host above which new connections pass unsplit [default: the kernel's
-    /// pressure threshold, the second value of net.ipv4.tcp_mem]
+    /// What all connections together may take [default: what the kernel's mark, the second value of
+    /// net.ipv4.tcp_mem, leaves beside other programs, and the control group]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
     /// Serve Prometheus metrics at http://ADDRESS:PORT/metrics

@@ -47,8 +47,8 @@ struct ConfigFile {
     idle_timeout: Option<Span>,
     /// Connections at once; more pass unsplit. Absent: as many as open files allow.
     max_flows: Option<usize>,
-    /// TCP memory of the host above which connections pass unsplit. Absent: where the kernel begins
-    /// to save (the second value of `net.ipv4.tcp_mem`).
+    /// What all connections together may take. Absent: what the kernel's mark (the second value of
+    /// `net.ipv4.tcp_mem`) and the control group leave, which limit in any case.
     memory: Option<Bytes>,
     /// Whether the proxy installs the firewall rules that bring it traffic. `false`: the operator's
     /// own do.

@@ -39,8 +39,8 @@ pub struct ProxyConfig {
     /// The most connections at once; further ones pass unsplit. None: as many as the limit of open
     /// files allows.
     pub max_flows: Option<usize>,
-    /// TCP memory of this host above which new connections pass unsplit; none: the kernel's own
-    /// pressure threshold (the second value of `net.ipv4.tcp_mem`).
+    /// What all connections may take together; none: as much as the kernel's mark for TCP (the
+    /// second value of `net.ipv4.tcp_mem`) and the control group leave, which limit in any case.
     pub memory: Option<Bytes>,
     /// Whether the proxy installs the firewall rules that deliver connections to it; else the
     /// operator does.
@@ -116,6 +116,15 @@ impl ProxyConfig {
     /// Between which values B follows each flow; none: it is fixed.
     pub(crate) fn buffer_limits(&self) -> Option<BufferLimits> {
         self.buffer.filter(|_| self.auto_buffer).map(|most| BufferLimits::up_to(most.0))
+    }
+
+    /// The configuration of connections that begin while memory is short: B follows the flow from its
+    /// beginning, up to the configured one, also where that is fixed. None: it is the same, since B
+    /// follows the flow anyway, or is small.
+    pub(crate) fn while_short(&self) -> Option<Self> {
+        let most = self.buffer.unwrap_or(Self::AUTO_BUFFER_MAX);
+        let is_same = self.auto_buffer || most.0 <= START;
+        (!is_same).then(|| ProxyConfig { buffer: Some(most), auto_buffer: true, ..self.clone() })
     }
 
     /// Replaces `[::]` by 0.0.0.0 in listeners if the kernel has no IPv6 (`ipv6.disable=1`).

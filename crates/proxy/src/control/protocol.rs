@@ -3,6 +3,7 @@
 use crate::{
     experiment::ExperimentView,
     flow_records::RecordCounts,
+    memory::MemoryView,
     meter::Totals,
     running::{Proxy, ProxyLimits},
     takeover::Hello,
@@ -78,6 +79,9 @@ pub struct StatusDetails {
     /// The limits of the proxy; none: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<ProxyLimits>,
+    /// The memory of the connections of the process that answers; none: not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryView>,
     /// Zero windows in the proxy's network namespace; none if they cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zero_windows: Option<ZeroWindows>,
@@ -106,6 +110,7 @@ impl Proxy {
             details: StatusDetails {
                 process_flows: Some(process_flows),
                 limits: Some(self.limits()),
+                memory: Some(self.memory()),
                 zero_windows: ZeroWindows::read().ok(),
                 flow_records: self.flow_records(),
                 configuration: self.config_file(),

@@ -2,9 +2,9 @@
 
 use crate::{
     control::{ProxyStatus, StatusDetails},
-    gate,
+    memory::MemoryLevel,
 };
-use intercept::LinkView;
+use intercept::{LinkView, host_memory};
 use prometheus_client::{
     metrics::{
         counter::Counter,
@@ -31,7 +31,7 @@ pub(super) fn register(registry: &mut Registry, status: &ProxyStatus, started_s:
         counter
     };
     registry.register_with_unit("start_time", "When the process started, since the Unix epoch", Unit::Seconds, gauge(started_s));
-    let StatusDetails { process_flows, limits, zero_windows, flow_records, experiment: _, configuration: _ } = &status.details;
+    let StatusDetails { process_flows, limits, memory, zero_windows, flow_records, experiment: _, configuration: _ } = &status.details;
     if let &Some(flows) = process_flows {
         let help = "Connections that the present process splits now: without those of earlier processes, which end after a hot restart";
         registry.register("process_flows", help, ConstGauge::new(flows));
@@ -41,12 +41,29 @@ pub(super) fn register(registry: &mut Registry, status: &ProxyStatus, started_s:
                     descriptors for";
         registry.register("flows_limit", help, gauge(limits.flows as f64));
         if let Some(memory) = limits.memory {
-            let help = "Memory of TCP on this host above which connections pass unsplit";
+            let help = "Memory of TCP on this host above which the kernel saves memory (net.ipv4.tcp_mem): the proxy stays below it";
             registry.register_with_unit("tcp_memory_limit", help, Unit::Bytes, gauge(memory as f64));
         }
     }
-    if let Some(bytes) = gate::tcp_memory() {
+    if let Some(bytes) = host_memory::tcp_memory() {
         registry.register_with_unit("tcp_memory", "Memory that TCP takes on this host", Unit::Bytes, gauge(bytes as f64));
+    }
+    if let Some(memory) = memory {
+        let help = "Memory of the connections: queues in the kernel, pipes, and a fixed amount for each. Measured when more than a third of \
+                    the budget may be in use; else at most this";
+        registry.register_with_unit("memory", help, Unit::Bytes, gauge(memory.used as f64));
+        if let Some(budget) = memory.budget {
+            let help = "Memory that the connections may take: memory, or what net.ipv4.tcp_mem or the control group leaves beside others";
+            registry.register_with_unit("memory_budget", help, Unit::Bytes, gauge(budget as f64));
+        }
+        let family = Family::<Labels, FloatGauge>::default();
+        for level in MemoryLevel::ALL {
+            let is_present = memory.level == level.name();
+            family.get_or_create(&[("level", level.name().to_owned())]).set(f64::from(u8::from(is_present)));
+        }
+        let help = "How short memory is, 1 for the present level: tight, buffers are limited to their share; full and critical, new \
+                    connections pass unsplit or wait, and flows that are stuck end";
+        registry.register("memory_level", help, family);
     }
     if let Some(windows) = zero_windows {
         let family = Family::<Labels, Counter>::default();

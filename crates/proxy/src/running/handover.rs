@@ -110,6 +110,7 @@ impl Proxy {
     pub(crate) fn leave(&self) {
         // Only one process reads the packets of an experiment.
         *self.experiment() = None;
+        self.memory.leave();
         self.close_listeners();
         self.send_all(|| WorkerCommand::Leave);
         if let Some((records, _)) = &self.records {

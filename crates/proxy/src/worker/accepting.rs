@@ -1,6 +1,6 @@
 //! Accepts connections from a worker's listeners.
 
-use super::{LISTENER_PAUSE, Worker, greet::header_for_server};
+use super::{LISTENER_PAUSE, Worker, greet::header_for_server, memory::FIRST_WINDOW};
 use crate::{config::ListenMode, connection::ConnectionStart};
 use intercept::AcceptedConnection;
 
@@ -25,6 +25,11 @@ impl Worker {
             if self.listeners_paused {
                 return;
             }
+            // A look that is due must not wait until the batch is accepted.
+            self.watch_memory();
+            if self.memory.pauses {
+                return;
+            }
         }
     }
 
@@ -46,7 +51,11 @@ impl Worker {
                 let start = ConnectionStart { near: socket, client, server, far: None, keep_source, preface, already_read, socks: false };
                 self.begin(start);
             }
-            None => self.await_greeting(socket, client, listen.clone()),
+            None => {
+                let listen = listen.clone();
+                self.scratch.budget.note_growth(FIRST_WINDOW);
+                self.await_greeting(socket, client, listen);
+            }
         }
         self.update_full();
     }
@@ -54,8 +63,7 @@ impl Worker {
     /// Begins to accept from listeners that were inherited: the proxy that had them may have limited
     /// them.
     pub(super) fn begin_accepting(&mut self) {
-        // Not an error: most have no filter that could be detached.
-        self.listeners.iter().for_each(|listener| drop(listener.socket.set_accepting(true)));
+        self.apply_accepting();
         self.change_listeners(|listener| listener.set_backlog(self.backlog));
         self.pause_listeners(false);
     }

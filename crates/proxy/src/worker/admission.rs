@@ -2,7 +2,7 @@
 //! hard limit its listeners stop accepting.
 
 use super::{LISTENER_PAUSE, Worker};
-use crate::gate::GateCommand;
+use crate::{config::ListenMode, gate::GateCommand, listeners::WorkerListener};
 use intercept::{
     Listener,
     listener::{BACKLOG, LEAST_BACKLOG},
@@ -42,13 +42,36 @@ impl Worker {
         }
         let accept_paused = self.full && (self.accept_paused || alive + self.waiting_connections() >= hard_limit);
         if accept_paused != mem::replace(&mut self.accept_paused, accept_paused) {
-            self.change_listeners(|listener| listener.set_accepting(!accept_paused));
+            self.apply_accepting();
         }
+    }
+
+    /// Has the kernel complete handshakes for each listener, or not. A connection in a backlog takes
+    /// memory for what its client sends.
+    pub(super) fn apply_accepting(&self) {
+        let accepts = |listener: &WorkerListener| !self.accept_paused && !self.waits_for_memory(listener);
+        let changed = self.listeners.iter().try_for_each(|listener| match listener.socket.set_accepting(accepts(listener)) {
+            // It had no filter.
+            Err(why) if why.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            changed => changed,
+        });
+        self.warn_unless(changed);
+    }
+
+    /// Whether a listener does not accept because memory is short. Connections that could pass
+    /// unsplit are kept away by the gate.
+    fn waits_for_memory(&self, listener: &WorkerListener) -> bool {
+        let may_pass = self.context.gate.is_some() && listener.listen.mode == ListenMode::Transparent;
+        self.memory.pauses && !may_pass
     }
 
     /// Applies a change to every listener.
     pub(super) fn change_listeners(&self, change: impl Fn(&Listener) -> io::Result<()>) {
-        if let Err(why) = self.listeners.iter().map(|listener| &listener.socket).try_for_each(change) {
+        self.warn_unless(self.listeners.iter().map(|listener| &listener.socket).try_for_each(change));
+    }
+
+    fn warn_unless(&self, changed: io::Result<()>) {
+        if let Err(why) = changed {
             tracing::warn!("cannot change how a listener accepts connections: {why}; the worker may run out of descriptors");
         }
     }
@@ -65,9 +88,9 @@ impl Worker {
     /// Has epoll stop watching the listeners, or watch them again.
     pub(super) fn pause_listeners(&mut self, pause: bool) {
         self.listeners_paused = pause;
-        let flags = if pause { EventFlags::empty() } else { EventFlags::IN };
         let mut changed = Ok(());
         for (index, listener) in self.listeners.iter().enumerate() {
+            let flags = if pause || self.waits_for_memory(listener) { EventFlags::empty() } else { EventFlags::IN };
             changed = changed.and(self.reactor.rearm(&listener.socket.socket, Token::Listener(index), flags));
         }
         // A listener that stays watched although it is paused only costs turns of the event loop.

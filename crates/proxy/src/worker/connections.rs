@@ -45,7 +45,8 @@ impl Worker {
     /// Splits a connection into two plain legs. `config` is the configuration that its far leg was
     /// dialled by; none: it is not dialled yet.
     pub(super) fn begin_plain(&mut self, start: ConnectionStart, config: Option<&ProxyConfig>) {
-        let (client, server, config) = (start.client, start.server, config.unwrap_or(&self.config));
+        let new = config.is_none().then(|| self.config_of_new_flow(&start.near));
+        let (client, server, config) = (start.client, start.server, config.or(new.as_deref()).unwrap_or(&self.config));
         let routes = self.routes.as_ref();
         let route = |address| routes?.interface_to(address);
         match Connection::begin(config, &self.measurements.profiles, start, route, self.scratch.now) {

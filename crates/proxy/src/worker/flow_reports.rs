@@ -1,6 +1,6 @@
 //! Reports of a worker's flows and totals.
 
-use super::{Worker, WorkerSlot};
+use super::{Worker, WorkerSlot, memory::ASK_PAUSE};
 use crate::{
     brief::{FlowBrief, FlowId},
     meter::Totals,
@@ -41,8 +41,13 @@ impl Worker {
     /// The totals of all flows, open ones too.
     pub(super) fn totals(&mut self) -> Totals {
         self.ask_acknowledged();
+        let asks = self.scratch.now.saturating_duration_since(self.memory.asked) >= ASK_PAUSE;
+        if asks {
+            self.ask_sockets();
+        }
         let mut totals = self.totals.clone();
         totals.flows = self.alive() as u64;
+        totals.memory = self.own_memory();
         totals.measured = self.measurements.named();
         for connection in self.flows.iter().filter_map(|(_, flow)| flow.split()) {
             let [up, down] = connection.carried();
