@@ -256,6 +256,9 @@ mod tests {
         Duration::from_millis(time)
     }
 
+    /// When an address answers, and whether it accepts.
+    type Answer = (Instant, bool);
+
     /// Plays a race. `answers` says after which time an address answers, and whether it accepts;
     /// none: it is silent. Returns the winner, and how long it all took.
     fn play(
@@ -266,7 +269,7 @@ mod tests {
         answers: impl Fn(SocketAddr) -> Option<(Duration, bool)>,
     ) -> (Option<SocketAddr>, Duration) {
         let mut race = AddressRace::new(addresses.iter().copied(), history, LIMIT, begun);
-        let (mut now, mut open): (Instant, Vec<(SocketAddr, Option<(Instant, bool)>)>) = (begun, Vec::new());
+        let (mut now, mut open) = (begun, Vec::<(SocketAddr, Option<Answer>)>::new());
         loop {
             while let Some(NextAttempt { address, give_up }) = race.next(most, now) {
                 open.retain(|(open, _)| Some(*open) != give_up);
@@ -307,7 +310,7 @@ mod tests {
         for addresses in [[v6(1), v4(1)], [v4(1), v6(1)], [v4(1), v4(2)]] {
             let (history, begun) = (AddressHistory::default(), Instant::now());
             let answers = |address| (address != addresses[0]).then_some((ms(20), true));
-            let mut play = |at| play(&addresses, &history, begun + at, 4, answers);
+            let play = |at| play(&addresses, &history, begun + at, 4, answers);
             assert_eq!(play(ms(0)), (Some(addresses[1]), ms(270)));
             assert_eq!(play(ms(300)), (Some(addresses[1]), ms(20)));
             assert_eq!(play(ms(300) + REMEMBERED), (Some(addresses[1]), ms(270)), "it is forgotten");

@@ -28,7 +28,7 @@ pub enum KeptHosts {
     /// Links in series.
     Series(SeriesNetwork),
     /// Networks in parallel.
-    Parallel(ParallelNetworks),
+    Parallel(Box<ParallelNetworks>),
 }
 
 impl KeptHosts {
@@ -59,7 +59,7 @@ impl KeptNetwork {
         let controllers = LegControllers::load(scenario)?;
         let options = NetworkOptions { published: true, ..NetworkOptions::default() };
         let hosts = match scenario.parallel() {
-            Some(_) => KeptHosts::Parallel(ParallelNetworks::build(scenario, scenario.seed, &options)?),
+            Some(_) => KeptHosts::Parallel(Box::new(ParallelNetworks::build(scenario, scenario.seed, &options)?)),
             None => KeptHosts::Series(SeriesNetwork::build(scenario, scenario.seed, &options, |_, _| {})?),
         };
         let setting = [("ipv4/tcp_congestion_control", controllers.sender.clone())];

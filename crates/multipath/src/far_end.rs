@@ -52,7 +52,7 @@ impl FromStr for FarEnd {
 fn is_name(text: &str) -> bool {
     let fine = |label: &str| (1..=63).contains(&label.len()) && label.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
     let labels = text.strip_suffix('.').unwrap_or(text);
-    text.len() <= 253 && labels.split('.').all(fine) && !labels.rsplit('.').next().is_some_and(|last| last.parse::<u32>().is_ok())
+    text.len() <= 253 && labels.split('.').all(fine) && labels.rsplit('.').next().is_none_or(|last| last.parse::<u32>().is_err())
 }
 
 impl<'de> Deserialize<'de> for FarEnd {

@@ -175,7 +175,7 @@ fn a_black_hole_lets_routed_connections_pass_and_refuses_others() {
         request.write_all(b"POST /pay HTTP/1.1\r\n\r\n").unwrap();
         thread::scope(|scope| {
             let asked = [&b""[..], &hello].map(|bytes| scope.spawn(|| home.ask(V4, bytes).map_err(|why| why.kind())));
-            asked.map(|asked| assert_eq!(asked.join().unwrap(), Ok(CLIENT[0].into())));
+            asked.into_iter().for_each(|asked| assert_eq!(asked.join().unwrap(), Ok(CLIENT[0].into())));
         });
         assert_eq!(answer(request, b"").map_err(|why| why.kind()), Err(ErrorKind::ConnectionReset));
         home.wait_for_line(NOT_REACHED, round);
