@@ -22,6 +22,7 @@ use crate::{
     buffer_law::{self, BufferLimits},
     pipe::{Filled, Pipe},
     plain_leg::PlainLeg,
+    relay_fault::RelayFault,
     scratch::Scratch,
     squeeze::{Squeeze, Squeezed},
 };
@@ -42,17 +43,6 @@ const UNBOUND_RECEIVE: u64 = 1 << 20;
 const SMALL: usize = 4096;
 /// After this many bytes a direction tunes its sockets for bulk data.
 const TUNE_FROM: u64 = 32 * 1024;
-
-/// Which socket an error came from.
-#[derive(Debug)]
-pub enum RelayFault {
-    /// The socket that is read.
-    Source(io::Error),
-    /// The socket that is written to.
-    Destination(io::Error),
-    /// Neither: bytes in a pipe could not be read.
-    Own,
-}
 
 /// Result of [`Direction::pump`]: when to call it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! these hold more than some kilobytes. Without a cap, and while it stays the same, it costs one
 //! comparison.
 
-use crate::{BufferBudget, BufferCap, direction::RelayFault, plain_leg::PlainLeg};
+use crate::{BufferBudget, BufferCap, plain_leg::PlainLeg, relay_fault::RelayFault};
 use intercept::leg::Shares;
 
 /// The cap that a direction follows.

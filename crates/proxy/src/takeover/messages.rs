@@ -21,7 +21,8 @@ use std::{net::SocketAddr, path::PathBuf};
 use units::Bytes;
 
 /// The version of the protocol. Increase it with every change of a message, also of a type within
-/// it: proxies of different versions refuse each other. The test below notices a change.
+/// it, that leaves a next proxy unable to read what an earlier version sends: proxies of different
+/// versions refuse each other. The tests below notice a change.
 pub(crate) const PROTOCOL: u32 = 1;
 
 /// How the next proxy begins.
@@ -190,8 +191,19 @@ mod tests {
             + "\n"
     }
 
-    /// If this fails, a message has changed: increase [`PROTOCOL`], and replace the file by the
-    /// text that the failure shows.
+    /// What a proxy of version 0.2.0 sends is understood.
+    #[test]
+    fn messages_of_the_first_version_are_read() {
+        let lines: Vec<&str> = include_str!("protocol-1-of-0.2.0.txt").lines().collect();
+        let offered: Vec<FromPresent> = [1, 2, 3].map(|line| serde_json::from_str(lines[line]).unwrap()).into();
+        let FromPresent::Yours(charge) = &offered[1] else { panic!("{offered:?}") };
+        assert_eq!(charge.past, Totals::default());
+        let queried: Vec<FromEarlier> = serde_json::from_str(lines[6]).unwrap();
+        assert_eq!(queried[1], FromEarlier::Ended(Totals::default()));
+    }
+
+    /// If this fails, a message has changed: see [`PROTOCOL`]. Replace the file by the text that the
+    /// failure shows.
     #[test]
     fn a_change_of_a_message_changes_the_version() {
         let expected = include_str!("protocol-1.txt");
