@@ -31,7 +31,7 @@ use rustix::{
     io::Errno,
     net::{RecvFlags, SendFlags, recv, send},
 };
-use std::{io, mem};
+use std::mem;
 
 /// The most bytes that a direction moves in a turn of the event loop, and the most rounds. Other
 /// connections get theirs in between.

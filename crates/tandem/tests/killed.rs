@@ -153,9 +153,13 @@ fn traffic_passes_after_a_kill_and_the_next_proxy_takes_over() {
     let mut proxy = start();
     assert_eq!(output(Some(&host), "ip", &["rule"]).matches("0x5444").count(), 2, "each rule is installed once");
     // A second proxy fails, and does not affect the first.
-    let second = host.command(TANDEM).args(["proxy", "--listen", "transparent=[::]:5001"]).output().unwrap();
-    assert_eq!(second.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&second.stderr).contains("another process owns the nftables table"), "{second:?}");
+    for (name, why) in
+        [("default", "another proxy in this network namespace has that name"), ("second", "another process owns the nftables table")]
+    {
+        let second = host.command(TANDEM).args(["proxy", "--listen", "transparent=[::]:5001", "--name", name]).output().unwrap();
+        assert_eq!(second.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&second.stderr).contains(why), "{second:?}");
+    }
     assert_eq!(table().matches("tproxy").count(), 4);
     // A clean stop.
     let pid = proxy.0.id().to_string();
