@@ -8,7 +8,7 @@ use crate::{
     config::RawMode,
     error_response::{Error, ErrorResponse},
     exchange,
-    leg_stream::{self, LegStream},
+    leg_stream::{self, LegParts, LegStream},
     limits::{BODY_WINDOW, MAX_HEADER_BYTES, MAX_HEADER_FIELDS},
     protocol::{ClientProtocol, detect},
     raw,
@@ -119,7 +119,7 @@ async fn serve_any(
         tokio::select! {
             readable = dialled.readable() => {
                 readable?;
-                return raw::relay(&client, (near, Bytes::new()), (dialled, Bytes::new()), client.shared.config.raw).await;
+                return raw::relay(&client, near.into(), dialled.into(), client.shared.config.raw).await;
             }
             readable = near.readable() => readable?,
         }
@@ -130,7 +130,12 @@ async fn serve_any(
         far = Some(dialled);
     }
     // A client that pauses in the middle of a line waits for a reply: the protocol is not HTTP.
-    if let Ok(read) = timeout(DETECTION_TIMEOUT, read_first_bytes(&mut near, &mut first)).await {
+    let read = timeout(DETECTION_TIMEOUT, read_first_bytes(&mut near, &mut first)).await;
+    // What the client has sent before it reset the connection goes on.
+    let has_failed = matches!(read, Ok(Err(_)));
+    if first.is_empty()
+        && let Ok(read) = read
+    {
         read?;
     }
     let first = first.freeze();
@@ -152,7 +157,7 @@ async fn serve_any(
         Some(far) => far,
         None => client.dial(&server).await.map_err(text)?,
     };
-    raw::relay(&client, (near, first), (far, Bytes::new()), mode).await
+    raw::relay(&client, LegParts { stream: near, read_ahead: first, has_failed }, far.into(), mode).await
 }
 
 /// The text of an error, for a connection on which no response can be sent.

@@ -80,9 +80,12 @@ fn forwarded_lines(received: &[u8]) -> Vec<u8> {
         .filter(|(name, _)| name.eq_ignore_ascii_case(b"connection"))
         .flat_map(|(_, value)| value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii))
         .collect();
+    // RFC 9112 §6.3: the transfer coding decides, and a length beside it must not be forwarded.
+    let is_coded = fields(received).any(|(name, _)| name.eq_ignore_ascii_case(b"transfer-encoding"));
     let is_framing = |name: &[u8]| name.eq_ignore_ascii_case(b"content-length") || name.eq_ignore_ascii_case(b"transfer-encoding");
     let is_dropped = |name: &[u8]| {
         NOT_FORWARDED.iter().any(|dropped| name.eq_ignore_ascii_case(dropped))
+            || (is_coded && name.eq_ignore_ascii_case(b"content-length"))
             || (!is_framing(name) && listed.iter().any(|dropped| name.eq_ignore_ascii_case(dropped)))
     };
     let mut lines = Vec::new();

@@ -43,6 +43,22 @@ pub(crate) struct LegStream {
     write_error: Option<io::ErrorKind>,
 }
 
+/// A connection, and what is known of it.
+#[derive(Debug)]
+pub(crate) struct LegParts {
+    pub(crate) stream: TcpStream,
+    /// Bytes that were read from it before.
+    pub(crate) read_ahead: Bytes,
+    /// Whether it was reset. The kernel has reported that, and does not report it again.
+    pub(crate) has_failed: bool,
+}
+
+impl From<TcpStream> for LegParts {
+    fn from(stream: TcpStream) -> Self {
+        LegParts { stream, read_ahead: Bytes::new(), has_failed: false }
+    }
+}
+
 /// Registers a non-blocking socket with the runtime.
 ///
 /// # Errors
@@ -101,9 +117,10 @@ impl LegStream {
         self
     }
 
-    /// The connection, and the bytes that were read ahead. None after the stream has been taken.
-    pub(crate) fn into_parts(mut self) -> Option<(TcpStream, Bytes)> {
-        Some((self.stream.take()?, std::mem::take(&mut self.read_ahead)))
+    /// What a raw relay goes on with. None after the stream has been taken.
+    pub(crate) fn into_parts(mut self) -> Option<LegParts> {
+        let has_failed = self.write_error.is_some_and(|why| why != io::ErrorKind::BrokenPipe);
+        Some(LegParts { stream: self.stream.take()?, read_ahead: std::mem::take(&mut self.read_ahead), has_failed })
     }
 
     fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {

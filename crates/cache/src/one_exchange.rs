@@ -6,7 +6,7 @@ use crate::{
     config::RawMode,
     error_response::Error,
     framing::{BodyFraming, BodyScanner},
-    leg_stream::linger,
+    leg_stream::{LegParts, linger},
     raw::{ACK_POLL_INTERVAL, Direction, DirectionState, Leg, carry, read_reserved, watch_for_failure, write},
 };
 use bytes::Bytes;
@@ -40,15 +40,10 @@ pub(crate) struct Upload {
 ///
 /// # Errors
 /// When a leg fails, or neither makes progress. Both are reset then.
-pub(crate) async fn relay_exchange(
-    client: &Arc<Client>,
-    near: TcpStream,
-    upload: Option<Upload>,
-    (far, far_bytes): (TcpStream, Bytes),
-) -> Result<(), Error> {
+pub(crate) async fn relay_exchange(client: &Arc<Client>, near: TcpStream, upload: Option<Upload>, far: LegParts) -> Result<(), Error> {
     let shared = &client.shared;
     shared.counters.raw_connections.add(1);
-    let (near, far) = (Leg::new(near), Leg::new(far));
+    let ((near, _), (far, far_bytes)) = (Leg::of(near.into()), Leg::of(far));
     let (up, down) = (DirectionState::default(), DirectionState::default());
     let upward = async {
         if let Some(upload) = upload {
@@ -115,11 +110,13 @@ async fn until_stalled(near: &Leg, up: &DirectionState, down: &DirectionState, p
     let mut since = Instant::now();
     loop {
         sleep(POLL_INTERVAL.min(patience)).await;
-        let now = up.bytes.load(Ordering::Relaxed) + down.bytes.load(Ordering::Relaxed);
+        // What the client has not acknowledged would be lost with the connection.
+        let unacknowledged = near.unacknowledged().unwrap_or(0) as u64;
+        let now = (up.bytes.load(Ordering::Relaxed) + down.bytes.load(Ordering::Relaxed)).saturating_sub(unacknowledged);
         if now != carried {
             (carried, since) = (now, Instant::now());
         }
-        let waits = down.bytes.load(Ordering::Relaxed) > 0 && has_unread(near);
+        let waits = down.bytes.load(Ordering::Relaxed) > 0 && unacknowledged == 0 && has_unread(near);
         let limit = if waits { patience.min(NEXT_REQUEST_TIMEOUT) } else { patience };
         if since.elapsed() >= limit {
             return io::Error::new(io::ErrorKind::TimedOut, format!("nothing was sent or received for {} s", limit.as_secs_f64()));

@@ -16,7 +16,7 @@ use crate::{
     client::Client,
     config::RawMode,
     error_response::Error,
-    leg_stream::disable_reset_on_close,
+    leg_stream::{LegParts, disable_reset_on_close},
     limits::{ClientShare, Reservation},
     shared::Shared,
 };
@@ -70,8 +70,10 @@ pub(crate) struct Leg {
 }
 
 impl Leg {
-    pub(crate) fn new(stream: TcpStream) -> Self {
-        Leg { stream, has_failed: AtomicBool::new(false), failure: Notify::new() }
+    /// A leg, and the bytes that were read from it before.
+    pub(crate) fn of(parts: LegParts) -> (Self, Bytes) {
+        let LegParts { stream, read_ahead, has_failed } = parts;
+        (Leg { stream, has_failed: AtomicBool::new(has_failed), failure: Notify::new() }, read_ahead)
     }
 
     fn has_failed(&self) -> bool {
@@ -141,15 +143,10 @@ type ItemSender = mpsc::Sender<ForwardItem>;
 /// # Errors
 /// When a leg fails. Both legs are then reset, the other one after its peer has received what was
 /// read from the failed one.
-pub(crate) async fn relay(
-    client: &Arc<Client>,
-    (near, near_bytes): (TcpStream, Bytes),
-    (far, far_bytes): (TcpStream, Bytes),
-    mode: RawMode,
-) -> Result<(), Error> {
+pub(crate) async fn relay(client: &Arc<Client>, near: LegParts, far: LegParts, mode: RawMode) -> Result<(), Error> {
     let shared = &client.shared;
     shared.counters.raw_connections.add(1);
-    let (near, far) = (Leg::new(near), Leg::new(far));
+    let ((near, near_bytes), (far, far_bytes)) = (Leg::of(near), Leg::of(far));
     let (up, down) = (DirectionState::default(), DirectionState::default());
     let both = async {
         let upward = carry(client, Direction { source: &near, sink: &far, state: &up, opposite: &down }, near_bytes, mode);
@@ -359,7 +356,8 @@ async fn forward(mut items: mpsc::Receiver<ForwardItem>, direction: Direction<'_
         match item {
             ForwardItem::Streamed(bytes, _permit, _reservation) => write(sink, &bytes, state).await?,
             ForwardItem::Stored(mut reader) => {
-                while let BlobPiece::Data(bytes) = reader.next().await? {
+                // Without its message the sink's peer would wait for ever.
+                while let BlobPiece::Data(bytes) = reader.next().await.map_err(|why| sink.fail(why))? {
                     write(sink, &bytes, state).await?;
                 }
             }
@@ -381,8 +379,8 @@ async fn finish(direction: Direction<'_>) -> io::Result<()> {
         }
         sleep(ACK_POLL_INTERVAL).await;
     }
-    disable_reset_on_close(&sink.stream)?;
-    SockRef::from(&sink.stream).shutdown(std::net::Shutdown::Write)
+    let closed = disable_reset_on_close(&sink.stream).and_then(|()| SockRef::from(&sink.stream).shutdown(std::net::Shutdown::Write));
+    closed.map_err(|why| sink.fail(why))
 }
 
 pub(crate) async fn write(sink: &Leg, mut bytes: &[u8], state: &DirectionState) -> io::Result<()> {

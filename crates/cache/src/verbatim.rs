@@ -15,7 +15,7 @@ use crate::{
     error_response::{Error, ErrorResponse},
     exchange::error_page,
     explicit_request::ExplicitRequest,
-    leg_stream::LegStream,
+    leg_stream::{LegParts, LegStream},
     one_exchange::{Upload, relay_exchange},
     raw,
     request_head::{changed_resource, start_line},
@@ -68,7 +68,7 @@ async fn pass_on_request(client: &Arc<Client>, near: LegStream, first: Bytes) ->
             let invalidate = || changed.iter().for_each(|target| client.shared.store.invalidate(target));
             invalidate();
             let Some(near) = near.unread(first).into_parts() else { return Ok(()) };
-            let outcome = raw::relay(client, near, (far, Bytes::new()), RawMode::Stream).await;
+            let outcome = raw::relay(client, near, far.into(), RawMode::Stream).await;
             invalidate();
             outcome
         }
@@ -86,19 +86,19 @@ async fn pass_on_explicit(client: &Arc<Client>, near: LegStream, first: Bytes) -
         Ok(far) => far,
         Err(error) => return refuse(client, near, &first, error).await,
     };
-    let Some((near, read_ahead)) = near.unread(first.slice(request.length..)).into_parts() else { return Ok(()) };
+    let Some(LegParts { stream: near, read_ahead, .. }) = near.unread(first.slice(request.length..)).into_parts() else { return Ok(()) };
     let upload = Upload { head: request.head, framing: request.framing, read_ahead };
-    relay_exchange(client, near, Some(upload), (far, Bytes::new())).await
+    relay_exchange(client, near, Some(upload), far.into()).await
 }
 
 async fn pass_on_response(client: &Arc<Client>, near: LegStream, unread: Bytes, response: VerbatimResponse) -> Result<(), Error> {
     let VerbatimResponse { leg: far, bytes, why, may_continue } = response;
     log(client, "response", &bytes, &why);
-    let (Some((near, read_ahead)), Some(far)) = (near.unread(unread).into_parts(), far.unread(bytes).into_parts()) else { return Ok(()) };
+    let (Some(near), Some(far)) = (near.unread(unread).into_parts(), far.unread(bytes).into_parts()) else { return Ok(()) };
     if may_continue {
-        return raw::relay(client, (near, read_ahead), far, RawMode::Stream).await;
+        return raw::relay(client, near, far, RawMode::Stream).await;
     }
-    relay_exchange(client, near, None, far).await
+    relay_exchange(client, near.stream, None, far).await
 }
 
 /// Sends an error response, and closes the connection.

@@ -1,6 +1,7 @@
 //! Reads of regular files, up to a size.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File, FileType, OpenOptions},
     io::{self, ErrorKind, Read},
     os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
@@ -50,11 +51,17 @@ fn too_large(limit: u64) -> io::Error {
 
 /// Opens a regular file, or a symbolic link to one. Reading more than `limit` bytes of it fails.
 /// Never waits: opening a FIFO would wait for its writer, and opening a device may have effects.
+/// Pipes that the process was started with are read too (`/dev/stdin`, `<(…)` of a shell): reading
+/// these waits for their writer.
 ///
 /// # Errors
 /// The file cannot be opened, is not a regular file, or has more than `limit` bytes.
 pub fn open(path: &Path, limit: u64) -> io::Result<Bounded<File>> {
-    check_type(fs::metadata(path)?.file_type())?;
+    let found = fs::metadata(path)?.file_type();
+    if found.is_fifo() && is_own_descriptor(path) {
+        return Ok(Bounded::new(File::open(path)?, limit));
+    }
+    check_type(found)?;
     // Another file may have this name by now.
     let flags = (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY).bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -84,6 +91,13 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     let mut text = String::new();
     open(path, limit)?.read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// Whether a path names a descriptor of this process.
+fn is_own_descriptor(path: &Path) -> bool {
+    let is_number = |text: &OsStr| text.to_str().is_some_and(|text| text.parse::<u32>().is_ok());
+    let is_of_process = |parent: &Path| parent == Path::new("/dev/fd") || parent == Path::new("/proc/self/fd");
+    path == Path::new("/dev/stdin") || (path.parent().is_some_and(is_of_process) && path.file_name().is_some_and(is_number))
 }
 
 fn check_type(found: FileType) -> io::Result<()> {

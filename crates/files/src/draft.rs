@@ -34,7 +34,11 @@ impl Draft {
     pub fn beside(file: &Path, text: &str) -> io::Result<Self> {
         let there = match file.canonicalize() {
             Ok(file) => Some(file),
-            // A link that leads nowhere is replaced itself.
+            // A link that leads nowhere is replaced itself. One that only looks so leads to a pipe or
+            // a deleted file, such as /dev/stdout.
+            Err(why) if why.kind() == io::ErrorKind::NotFound && file.metadata().is_ok() => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file: name one"));
+            }
             Err(why) if why.kind() == io::ErrorKind::NotFound => None,
             Err(why) => return Err(why),
         };

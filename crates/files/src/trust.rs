@@ -8,6 +8,7 @@ use std::{
 };
 
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+const WRITABLE_BY_ALL: u32 = 0o002;
 /// In such a directory, users cannot replace the files of others.
 const STICKY: u32 = 0o1000;
 
@@ -61,9 +62,12 @@ impl Distrust {
     fn of_this(path: &Path, metadata: &Metadata, user: u32) -> Option<Self> {
         let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
         let is_shared = metadata.is_dir() && mode & STICKY != 0;
+        // A group of its own is what most distributions give each user.
+        let own_group = user != 0 && metadata.gid() == rustix::process::getegid().as_raw();
+        let writable = if own_group { WRITABLE_BY_ALL } else { WRITABLE_BY_OTHERS };
         let kind = if owner != 0 && owner != user {
             DistrustKind::Owner(owner)
-        } else if mode & WRITABLE_BY_OTHERS != 0 && !is_shared {
+        } else if mode & writable != 0 && !is_shared {
             DistrustKind::Mode(mode)
         } else {
             return None;

@@ -44,6 +44,9 @@ impl FromStr for FarEnd {
         {
             return Ok(FarEnd::Name(name.into(), port));
         }
+        if is_name(text) {
+            return Err(format!("{text:?} has no port: write {text}:7000"));
+        }
         intercept::parse_address(text).map(FarEnd::Address)
     }
 }

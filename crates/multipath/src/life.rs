@@ -318,7 +318,8 @@ impl BondedConnection {
     /// its server: the preface, and what was read from the client. None: it must not do without the
     /// bond, or its server may have got bytes that must not be repeated.
     pub(crate) fn take_back(&mut self) -> Option<(Socket, [Vec<u8>; 2])> {
-        let [call, preface] = self.returnable?;
+        // A reset is reported once: another relay would take it for an end of file.
+        let [call, preface] = self.returnable.filter(|_| self.failure.is_none())?;
         let bytes = self.stream.recall().ok()?;
         let (preface, read) = bytes.get(call..)?.split_at_checked(preface)?;
         if self.stream.has_assigned() && !may_be_repeated(read) {
@@ -393,6 +394,11 @@ impl BondedConnection {
         }
         self.failure = Some(Box::new(Failure { of, ending, delivery: LastDelivery::new(now) }));
         Ok(())
+    }
+
+    /// The ending for what has failed, if something has.
+    pub(crate) fn first_failure(&self) -> Option<Ending> {
+        self.failure.as_ref().map(|failure| failure.ending)
     }
 
     /// Whether the other end has reset the stream.
@@ -474,7 +480,10 @@ impl BondedConnection {
             Failed::Plain { .. } => {
                 wants.turn.again |= self.is_to_take();
                 let is_delivered = self.ended && self.stream.unacknowledged() == 0;
-                (is_delivered, self.stream.outbound.acked(), self.stream.inbound.readable_bytes() > 0)
+                // The other end has no room for more, and this one cannot deliver what it has sent.
+                let outbound = &self.stream.outbound;
+                let has_no_room = outbound.unassigned() > 0 && self.stream.unacknowledged() <= outbound.unassigned();
+                (is_delivered, outbound.acked(), has_no_room && self.stream.inbound.readable_bytes() > 0)
             }
             Failed::Stream => {
                 let Some(plain) = self.plain.as_ref().filter(|_| self.state == BondedState::Relaying) else { return Ok(()) };

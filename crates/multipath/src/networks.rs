@@ -220,7 +220,8 @@ impl BondNetworks {
     }
 
     /// Handles a ready connection that the other end has closed. An end that is full closes new
-    /// connections at once: its network then counts as failing.
+    /// connections at once: its network counts as failing when it closes a second one. An end that
+    /// stops or restarts closes each of its ready connections once.
     pub(crate) fn closed(&mut self, network: usize, index: usize, now: Instant) {
         let state = &mut self.all[network];
         let soon = UNWANTED + 2 * state.took;
@@ -228,8 +229,7 @@ impl BondNetworks {
         self.forget(network, index);
         // The other end may be another release now.
         self.all[network].version = VERSION;
-        if is_unwanted {
-            self.all[network].unwanted = Some(now);
+        if is_unwanted && self.all[network].unwanted.replace(now).is_some() {
             self.failed(network, &HandshakeFailure::Closed, now);
         }
     }

@@ -414,6 +414,11 @@ impl Connection {
             self.state = ConnectionState::Relaying;
         }
         leg.fail();
+        // The turn that found the failure may have found the other leg full, and not rearmed it.
+        match side {
+            LegSide::Near => self.far.writable = true,
+            LegSide::Far => self.near.writable = true,
+        }
         // EPIPE: the FIN came first.
         let after_fin = direction.ended || why.kind() == io::ErrorKind::BrokenPipe;
         self.failure = Some(Box::new(LegFailure { side, ending, after_fin, delivery: LastDelivery::new(now) }));
@@ -436,6 +441,11 @@ impl Connection {
         match failure.side {
             LegSide::Near => follow_up.rearm_far = pumped == Pumped::WaitsForRoom,
             LegSide::Far => follow_up.rearm_near = pumped == Pumped::WaitsForRoom,
+        }
+        if failure.side == LegSide::Near && self.syn_unanswered {
+            // The connect timeout bounds this. A shutdown would abort the connect, and what the SYN
+            // carries does not count as unacknowledged.
+            return Ok(follow_up);
         }
         if !direction.finished() && !failure.delivery.is_due(scratch.now) {
             return Ok(follow_up);

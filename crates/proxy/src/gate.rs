@@ -123,6 +123,7 @@ impl Gate {
                 // The rules are installed again: apply what could not be changed meanwhile.
                 if self.rules.as_mut().map_or(Ok(false), Installed::check)? {
                     self.apply();
+                    self.apply_carried();
                 }
                 rules_checked = Instant::now();
             }

@@ -287,10 +287,10 @@ impl Direction {
             let figures = [self.moved, scratch.budget.spare(buffer_law::START)];
             let mut control = BufferControl::new(limits, source, destination, figures, scratch.now).map_err(RelayFault::Source)?;
             scratch.budget.change(buffer_law::START, control.buffer());
-            control.divide(source, destination).map_err(RelayFault::Source)?;
             self.shares = Some(control.shares());
+            let divided = control.divide(source, destination);
             self.control = Some(Box::new(control));
-            return Ok(());
+            return divided.map_err(RelayFault::Source);
         }
         let Some(shares) = self.shares.filter(|_| self.mode != RelayMode::Small) else { return Ok(()) };
         source.bound_receive(shares).map_err(RelayFault::Source)?;
@@ -310,8 +310,9 @@ impl Direction {
         }
         let before = control.buffer();
         let figures = [self.moved, in_hand, scratch.budget.spare(before)];
-        let buffer = control.update(source, destination, figures, scratch.now).map_err(RelayFault::Source)?;
-        scratch.budget.change(before, buffer);
+        let updated = control.update(source, destination, figures, scratch.now);
+        scratch.budget.change(before, control.buffer());
+        updated.map_err(RelayFault::Source)?;
         self.shares = Some(control.shares());
         Ok(())
     }

@@ -24,7 +24,7 @@ fn the_server_accepts_again_when_descriptors_are_free() {
     drop((client, idle, all_descriptors));
     let mut other = TcpStream::connect(server.address()).unwrap();
     other.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    other.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    other.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut page = String::new();
     other.read_to_string(&mut page).unwrap();
     assert!(page.ends_with("# EOF\n"), "{page}");

@@ -303,7 +303,10 @@ impl Bonds {
                     self.remove(slot, Ending::Stopped);
                     self.returned.push(StreamStart { near, client, to, preface, already_read, reply: None, may_return: true });
                 }
-                None => self.end(slot, Ending::FarNotReached(io::ErrorKind::NetworkUnreachable)),
+                None => {
+                    let ending = bonded.first_failure().unwrap_or(Ending::FarNotReached(io::ErrorKind::NetworkUnreachable));
+                    self.end(slot, ending);
+                }
             }
         }
     }

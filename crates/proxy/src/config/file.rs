@@ -381,7 +381,7 @@ struct ListenKeys {
     accept_proxy: bool,
     /// The longest PROXY protocol header that is accepted, with its extensions (such as a client's
     /// certificate), which are discarded. Version 2 allows no more than 65551 bytes.
-    #[schemars(extend("default" = "65551"))]
+    #[schemars(extend("default" = "65551B"))]
     accept_proxy_max: Option<Bytes>,
     /// `forward`, `socks5`, `bond`: version of the PROXY protocol header that far legs begin with. It
     /// names the client and the address that the client connected to: the listener's own, or that of

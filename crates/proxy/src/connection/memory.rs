@@ -32,7 +32,7 @@ impl Connection {
         self.memory.sockets = legs.map(|leg| leg.memory().unwrap_or(0)).into_iter().sum();
         let since = now.saturating_duration_since(self.memory.checked);
         if self.memory.sockets + self.in_hand() < least {
-            self.memory.since = now;
+            (self.memory.since, self.memory.checked) = (now, now);
         } else if since >= PROGRESS_CHECK {
             // A receiver that reads slowly acknowledges long before the relay can write again.
             let moved = |leg: &PlainLeg| leg.progress().unwrap_or(0);
@@ -54,8 +54,11 @@ impl Connection {
         (self.up.in_hand() + self.down.in_hand()) as u64
     }
 
-    /// Whether nothing has moved for so long, as far as it was asked.
+    /// Whether nothing has moved for so long, by what was asked just now and before. In the time
+    /// between two questions bytes may have moved without being noticed.
     pub(crate) fn is_stuck(&self, limit: Duration, now: Instant) -> bool {
-        !self.is_dialling() && now.saturating_duration_since(self.memory.since) >= limit
+        let MemorySample { since, checked, .. } = self.memory;
+        let is_fresh = now.saturating_duration_since(checked) < 2 * PROGRESS_CHECK;
+        !self.is_dialling() && is_fresh && checked.saturating_duration_since(since) >= limit
     }
 }

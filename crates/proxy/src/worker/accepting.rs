@@ -27,7 +27,7 @@ impl Worker {
             }
             // A look that is due must not wait until the batch is accepted.
             self.watch_memory();
-            if self.memory.pauses {
+            if self.memory.pauses && !self.listeners[index].listen.takes_streams() {
                 return;
             }
         }

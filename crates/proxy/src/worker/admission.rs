@@ -59,10 +59,11 @@ impl Worker {
     }
 
     /// Whether a listener does not accept because memory is short. Connections that could pass
-    /// unsplit are kept away by the gate.
+    /// unsplit are kept away by the gate. Those for streams of a bond may replace others of open
+    /// streams; the bond itself refuses new streams.
     fn waits_for_memory(&self, listener: &WorkerListener) -> bool {
         let may_pass = self.context.gate.is_some() && listener.listen.mode == ListenMode::Transparent;
-        self.memory.pauses && !may_pass
+        self.memory.pauses && !may_pass && !listener.listen.takes_streams()
     }
 
     /// Applies a change to every listener.

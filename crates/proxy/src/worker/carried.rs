@@ -37,6 +37,7 @@ impl Worker {
         }
         if let Err(ending) = carrier.begin(start, to) {
             self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
+            self.after_end();
         }
     }
 
@@ -47,6 +48,7 @@ impl Worker {
             refuse_socks(&start.near, ending);
         }
         self.record(FlowRecord { last: FlowStats::unbegun(start.client, start.server), ending });
+        self.after_end();
     }
 
     /// Passes an event on to the carrier.

@@ -34,7 +34,8 @@ impl Worker {
             if start.socks {
                 refuse_socks(&start.near, ending);
             }
-            return self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
+            self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
+            return self.after_end();
         }
         if self.is_carried(client, Some(server)) {
             return self.begin_carried(start, RequestedServer::Address(server));
@@ -65,6 +66,7 @@ impl Worker {
                 let [_, far] = config.policy.chosen_legs(client, server, route);
                 last.measured.profiles[1] = self.measurements.profiles.of(far);
                 self.record(FlowRecord { last, ending });
+                self.after_end();
             }
         }
     }

@@ -229,8 +229,8 @@ fn mistakes_in_options() {
             "write [::]:9155 for all addresses of this host, or 127.0.0.1:9155",
         ),
         (
-            &["bond", "connect", "--listen", "socks5=127.0.0.1:1080", "--network", "wlan0", "--key", "k", "--to", "example.com:7000"],
-            "such as 192.0.2.1:7000",
+            &["bond", "connect", "--listen", "socks5=127.0.0.1:1080", "--network", "wlan0", "--key", "k", "--to", "example.com"],
+            "\"example.com\" has no port: write example.com:7000",
         ),
         (
             &["bond", "connect", "--listen", "socks5=127.0.0.1:1080", "--network", "wlan0", "--key", "k", "--to", "192.0.2.1"],

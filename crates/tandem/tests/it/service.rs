@@ -176,8 +176,8 @@ fn sighup_reloads_the_file_for_new_flows() {
             talker
         })
         .collect();
-    reload(&text("reno", "[::]:5000", "memory = \"1B\""), "TCP memory is above its limit (memory): new connections pass unsplit");
-    reload(&text("reno", "[::]:5000", ""), "below the limits again: new connections are split");
+    reload(&text("reno", "[::]:5000", "memory = \"1B\""), "memory is short: connections take");
+    reload(&text("reno", "[::]:5000", ""), "memory is free again");
 }
 
 #[test]
