@@ -220,16 +220,18 @@ impl BondNetworks {
     }
 
     /// Handles a ready connection that the other end has closed. An end that is full closes new
-    /// connections at once: its network counts as failing when it closes a second one. An end that
-    /// stops or restarts closes each of its ready connections once.
+    /// connections at once: its network counts as failing when it closes one that was made after it
+    /// had closed another. An end that stops or restarts closes those it has.
     pub(crate) fn closed(&mut self, network: usize, index: usize, now: Instant) {
         let state = &mut self.all[network];
         let soon = UNWANTED + 2 * state.took;
-        let is_unwanted = state.ready.iter().any(|(ready, since)| *ready == index && now - *since < soon);
+        let since = state.ready.iter().find(|(ready, _)| *ready == index).map(|(_, since)| *since);
         self.forget(network, index);
         // The other end may be another release now.
         self.all[network].version = VERSION;
-        if is_unwanted && self.all[network].unwanted.replace(now).is_some() {
+        let Some(since) = since.filter(|since| now - *since < soon) else { return };
+        let before = self.all[network].unwanted.replace(now);
+        if before.is_some_and(|before| since >= before) {
             self.failed(network, &HandshakeFailure::Closed, now);
         }
     }
