@@ -40,6 +40,9 @@ const LEAST_READY_TIMEOUT: Duration = Duration::from_secs(4);
 pub(crate) const MOST_READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most connections that are dialled at once over one network.
 const MOST_DIALLED: usize = 32;
+/// How many times in a row the other end may close connections that have just become ready, as when
+/// it is restarted, before its network counts as failing.
+const RESTARTS: u32 = 3;
 /// The most that are dialled at once over a network that does not answer, and how much longer the
 /// pause before each is than that before the last one.
 const MOST_PROBES: usize = 6;
@@ -220,8 +223,8 @@ impl BondNetworks {
     }
 
     /// Handles a ready connection that the other end has closed. An end that is full closes new
-    /// connections at once: its network counts as failing when it closes one that was made after it
-    /// had closed another. An end that stops or restarts closes those it has.
+    /// connections at once, again and again: its network then counts as failing. An end that stops
+    /// or restarts closes those it has.
     pub(crate) fn closed(&mut self, network: usize, index: usize, now: Instant) {
         let state = &mut self.all[network];
         let soon = UNWANTED + 2 * state.took;
@@ -231,8 +234,12 @@ impl BondNetworks {
         self.all[network].version = VERSION;
         let Some(since) = since.filter(|since| now - *since < soon) else { return };
         let before = self.all[network].unwanted.replace(now);
-        if before.is_some_and(|before| since >= before) {
-            self.failed(network, &HandshakeFailure::Closed, now);
+        match before {
+            Some(before) if since >= before && self.all[network].failures >= RESTARTS => {
+                self.failed(network, &HandshakeFailure::Closed, now);
+            }
+            Some(before) if since >= before => self.all[network].pause(now),
+            _ => {}
         }
     }
 
@@ -326,11 +333,11 @@ impl BondNetworks {
         self.fall_back(network, why, is_silence, now);
     }
 
-    /// Pauses before the next attempt, for longer with each.
+    /// Pauses before the next attempt, and judges the network as failing if it has no other
+    /// connection.
     fn fall_back(&mut self, network: usize, why: &dyn Display, is_silence: bool, now: Instant) {
         let state = &mut self.all[network];
-        state.next = now + (FIRST_PAUSE * 2u32.saturating_pow(state.failures)).min(LAST_PAUSE);
-        state.failures = (state.failures + 1).min(16);
+        state.pause(now);
         if state.ready.is_empty() {
             state.reach.failed((&state.network.name, &state.network.to), why, is_silence, now);
         }
@@ -375,6 +382,12 @@ impl BondNetworks {
 }
 
 impl State {
+    /// Pauses before the next attempt, for longer with each.
+    fn pause(&mut self, now: Instant) {
+        self.next = now + (FIRST_PAUSE * 2u32.saturating_pow(self.failures)).min(LAST_PAUSE);
+        self.failures = (self.failures + 1).min(16);
+    }
+
     /// Whether another connection is to be dialled beside those that are not answered.
     fn lacks_probe(&self, now: Instant) -> bool {
         let waits = now.saturating_duration_since(self.last_dial);
