@@ -7,9 +7,9 @@
 //! | accepting end | [`Challenge`] | version, window, families, nonce, tag | 1 + 4 + 1 + 31 + 32 |
 //! | dialling end | [`Proof`] | window, tag | 4 + 32 |
 //!
-//! In version 1 the challenge has no families, and a nonce of 32 bytes. The accepting end speaks the
-//! version of the hello, if it knows it. The dialling end begins with the newest; from an older end
-//! it gets a challenge of version 1, and connects again with a hello of that version.
+//! In version 1 the challenge has no families, and a nonce of 32 bytes. The accepting end speaks
+//! the version of the hello, if it knows it. The dialling end begins with the newest; from an older
+//! end it gets a challenge of version 1, and connects again with a hello of that version.
 //!
 //! A tag is HMAC-SHA-256 (RFC 2104) under the key, over a label that is unique to the message, the
 //! binding, and all that was sent before. Each field is preceded by its length, so that no two
@@ -194,8 +194,8 @@ impl DialHandshake {
         (DialHandshake { key: key.clone(), hello, binding: binding.into() }, hello)
     }
 
-    /// Authenticates the peer by its challenge. Returns the proof to send, and what the peer says of
-    /// itself. `window` is this end's window in bytes.
+    /// Authenticates the peer by its challenge. Returns the proof to send, and what the peer says
+    /// of itself. `window` is this end's window in bytes.
     ///
     /// # Errors
     /// When the peer does not have the key, or speaks another version.

@@ -1,5 +1,5 @@
-//! How a request that is being served takes its client's connection from hyper, to pass the response
-//! on as it came.
+//! How a request that is being served takes its client's connection from hyper, to pass the
+//! response on as it came.
 
 use crate::server_stream::VerbatimResponse;
 use std::sync::{

@@ -99,8 +99,8 @@ impl ClientStream {
         self.leg.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Looks at a header section, as far as it has been received. Returns whether it is decided what
-    /// becomes of the request.
+    /// Looks at a header section, as far as it has been received. Returns whether it is decided
+    /// what becomes of the request.
     fn look_at_head(&mut self, searched: usize) -> bool {
         let verdict = match (self.impossible(), end_of_head(&self.pending, searched)) {
             (Some(verdict), _) => verdict,

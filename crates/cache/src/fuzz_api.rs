@@ -11,8 +11,8 @@ use std::{
 };
 
 /// Parses a request and its response: a line with the request's URI, its fields, an empty line, the
-/// response's fields. Lines that are not fields are skipped. The bytes are also judged as the header
-/// section of a request and of a response.
+/// response's fields. Lines that are not fields are skipped. The bytes are also judged as the
+/// header section of a request and of a response.
 ///
 /// # Panics
 /// When a requested range is outside the body.

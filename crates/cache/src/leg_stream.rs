@@ -160,8 +160,8 @@ impl AsyncRead for LegStream {
         let length = part.filled().len();
         buffer.advance(length);
         let at_eof = matches!(outcome, Poll::Ready(Ok(()))) && length == 0 && most > 0;
-        // The kernel reports the error of a connection only once, and then an end of file. The error
-        // is EPIPE when a FIN had arrived before the reset.
+        // The kernel reports the error of a connection only once, and then an end of file. The
+        // error is EPIPE when a FIN had arrived before the reset.
         if let Some(why) = self.write_error.filter(|why| at_eof && *why != io::ErrorKind::BrokenPipe) {
             return Poll::Ready(Err(why.into()));
         }

@@ -208,9 +208,9 @@ impl Client {
     /// leaves hyper then, and the caller is dropped.
     ///
     /// # Errors
-    /// 400 when the body of the request is invalid or breaks off, 502 when the server is not reached
-    /// or its response is invalid, 503 when there is no memory
-    /// for a connection, 504 when a timeout expires, 403 as [`Client::dial`].
+    /// 400 when the body of the request is invalid or breaks off, 502 when the server is not
+    /// reached or its response is invalid, 503 when there is no memory for a connection, 504 when a
+    /// timeout expires, 403 as [`Client::dial`].
     pub(crate) async fn send(
         self: &Arc<Self>,
         reservation: &RequestReservation,

@@ -11,8 +11,8 @@ use std::{
 };
 use tokio::time::sleep_until;
 
-/// Connects to one of these addresses, in the resolver's order. `dial` connects to one; dropping its
-/// future closes the socket. `limit` is the time after which the caller gives up.
+/// Connects to one of these addresses, in the resolver's order. `dial` connects to one; dropping
+/// its future closes the socket. `limit` is the time after which the caller gives up.
 ///
 /// # Errors
 /// The last failure, when all addresses have failed.

@@ -1,6 +1,6 @@
-//! The stream of a server for hyper's client. It looks at the header section of each response before
-//! hyper gets it. If hyper cannot represent a response, hyper gets an error, and the connection is
-//! left to the gate with all bytes of the response.
+//! The stream of a server for hyper's client. It looks at the header section of each response
+//! before hyper gets it. If hyper cannot represent a response, hyper gets an error, and the
+//! connection is left to the gate with all bytes of the response.
 
 use crate::{
     framing::end_of_head,
@@ -115,8 +115,8 @@ impl ServerStream {
         self.leg.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Looks at a header section, as far as it has been received. Returns whether it is decided what
-    /// becomes of the response.
+    /// Looks at a header section, as far as it has been received. Returns whether it is decided
+    /// what becomes of the response.
     fn look_at_head(&mut self, searched: usize) -> bool {
         let verdict = match end_of_head(&self.pending, searched) {
             _ if !may_be_response(&self.pending) => ResponseVerdict::Verbatim("it does not begin like a response of HTTP/1".into()),
@@ -124,7 +124,8 @@ impl ServerStream {
                 let verdict = judge(&self.pending[..end]);
                 if let ResponseVerdict::Parse { is_interim, .. } = verdict {
                     self.released = end;
-                    // The next section is searched from its beginning, which is where this one ends.
+                    // The next section is searched from its beginning, which is where this one
+                    // ends.
                     self.searched = is_interim.then_some(0);
                 }
                 verdict

@@ -28,8 +28,8 @@ use std::{sync::Arc, time::Instant};
 /// Opens a tunnel for a client of an explicit proxy.
 ///
 /// # Errors
-/// 405 where this is no explicit proxy (one of HTTP/1.1 passes on CONNECT as it came), 400 where the request names no host and port, and the
-/// errors of [`Client::dial`].
+/// 405 where this is no explicit proxy (one of HTTP/1.1 passes on CONNECT as it came), 400 where
+/// the request names no host and port, and the errors of [`Client::dial`].
 pub(crate) async fn connect(client: &Arc<Client>, mut request: Request<Incoming>) -> Result<Response<MessageBody>, ErrorResponse> {
     if client.server.is_some() {
         let text = "only an explicit proxy opens tunnels (CONNECT): add a listener http=ADDRESS:PORT";

@@ -66,13 +66,14 @@ pub struct Teardown {
     pub went_on_s: Option<f64>,
 }
 
-/// Time after which an end must have learnt of the other's close for a graceful ending, s. Wei et al.
-/// saw a few seconds where a middlebox passed the close on, and 40 s to 12 minutes where it did not.
+/// Time after which an end must have learnt of the other's close for a graceful ending, s. Wei et
+/// al. saw a few seconds where a middlebox passed the close on, and 40 s to 12 minutes where it did
+/// not.
 const GRACE_S: f64 = 5.0;
 
 impl Teardown {
-    /// Whether the connection ended gracefully: the sender learnt of the receiver's close within a few
-    /// seconds. `None` if it neither learnt of it nor sent for longer.
+    /// Whether the connection ended gracefully: the sender learnt of the receiver's close within a
+    /// few seconds. `None` if it neither learnt of it nor sent for longer.
     pub fn graceful(&self) -> Option<bool> {
         let in_vain = self.sender.is_none() && self.went_on_s.is_some_and(|span| span > GRACE_S);
         if in_vain { Some(false) } else { self.later_s.map(|span| span <= GRACE_S) }

@@ -1,5 +1,5 @@
-//! Removes headers of link layers: Ethernet with its tags, LLC and SNAP, Linux cooked captures, PPP,
-//! HDLC, NFLOG and others (tcpdump.org/linktypes.html).
+//! Removes headers of link layers: Ethernet with its tags, LLC and SNAP, Linux cooked captures,
+//! PPP, HDLC, NFLOG and others (tcpdump.org/linktypes.html).
 
 use crate::{
     layer::{Layer, Unwrapped, be16, be32, next},

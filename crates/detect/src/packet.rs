@@ -272,8 +272,8 @@ impl<'a> Walk<'a> {
         let before = upper.as_ptr() as usize - bytes.as_ptr() as usize;
         let length = length.saturating_sub(before);
         if payload.fragmented {
-            // The first fragment of a tunnel's packet has the inner headers. Their lengths are those
-            // of the whole inner packet.
+            // The first fragment of a tunnel's packet has the inner headers. Their lengths are
+            // those of the whole inner packet.
             let carries = self.tunnel(payload.ip_number, (from, to), before, (upper, length)).filter(|_| is_first_fragment(&sliced));
             return carries.map_or(Ok(Dissected::Fragment), Err);
         }

@@ -15,8 +15,8 @@ use std::net::SocketAddr;
 /// bytes (RFC 7323 §2.3: no window exceeds 2^30).
 const FARTHEST: i64 = 1 << 30;
 /// Within this distance a number of another network belongs to the same connection, bytes. A
-/// stranger's number is within it with a probability of 0.8 %, both numbers of a segment are with
-/// one of 0.006 %.
+/// number of an unrelated connection is within it with a probability of 0.8 %, both numbers of a
+/// segment with one of 0.006 %.
 const NEAR: u32 = 1 << 24;
 
 /// A SYN as recorded.
@@ -163,9 +163,9 @@ impl TracedConnection {
         begins && known.is_none_or(|isn| isn != segment.seq) && (known.is_some() || carried)
     }
 
-    /// Whether a segment that `side` sent in another network belongs to this connection: it is there
-    /// with and without a tunnel, or each direction has a tunnel of its own. If the sequence numbers
-    /// are those of another connection, two networks use the same addresses.
+    /// Whether a segment that `side` sent in another network belongs to this connection: it is
+    /// there with and without a tunnel, or each direction has a tunnel of its own. If the sequence
+    /// numbers are those of another connection, two networks use the same addresses.
     pub(crate) fn is_continued_by(&self, side: usize, segment: &TcpSegment<'_>) -> bool {
         let (mine, other) = (&self.halves[side], &self.halves[1 - side]);
         if let (true, Some(syn)) = (segment.has(SYN), mine.syn.as_deref()) {

@@ -25,8 +25,8 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Writes `text` beside `file`, with the owner and the mode of the file if it is there, and else
-    /// with mode 644. The file's directory is made if it is missing.
+    /// Writes `text` beside `file`, with the owner and the mode of the file if it is there, and
+    /// else with mode 644. The file's directory is made if it is missing.
     ///
     /// # Errors
     /// It cannot be written, or another user can change the file or a directory above it. That user
@@ -34,8 +34,8 @@ impl Draft {
     pub fn beside(file: &Path, text: &str) -> io::Result<Self> {
         let there = match file.canonicalize() {
             Ok(file) => Some(file),
-            // A link that leads nowhere is replaced itself. One that only looks so leads to a pipe or
-            // a deleted file, such as /dev/stdout.
+            // A link that leads nowhere is replaced itself. One that only looks so leads to a pipe
+            // or a deleted file, such as /dev/stdout.
             Err(why) if why.kind() == io::ErrorKind::NotFound && file.metadata().is_ok() => {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file: name one"));
             }

@@ -10,8 +10,8 @@ pub fn quotation(text: &str) -> String {
     window(text, 0)
 }
 
-/// At most 40 characters of a line around the byte `at`, with control characters escaped. `…` stands
-/// for what is left out.
+/// At most 40 characters of a line around the byte `at`, with control characters escaped. `…`
+/// stands for what is left out.
 pub fn window(line: &str, at: usize) -> String {
     let count = line.chars().count();
     if count <= LONGEST_QUOTATION {

@@ -10,9 +10,9 @@
 //! A new connection passes the chain `intercept`, where the policy's rules let some bypass, then
 //! `guard`, which heeds the forward chains of other programs, then `split`. From there `open` hands
 //! it to the proxy, unless its chain `admit` decides otherwise, which heeds other programs' input
-//! chains (see `guard`). `open` is empty while the proxy is full or ending. Connections for a carrier
-//! pass the chain `carry` before `guard` (see `carried`). If other programs use
-//! conntrack, `zone` makes it distinguish the two legs of a connection. With an `experiment`,
+//! chains (see `guard`). `open` is empty while the proxy is full or ending. Connections for a
+//! carrier pass the chain `carry` before `guard` (see `carried`). If other programs use conntrack,
+//! `zone` makes it distinguish the two legs of a connection. With an `experiment`,
 //! `open` lets a share of what it would hand to the proxy pass unsplit. `quic` has what becomes of
 //! UDP port 443.
 //!

@@ -147,8 +147,8 @@ impl RunNetwork {
         &self.ends[1 - self.server_end()]
     }
 
-    /// Adds a tunnel over UDP between the client and the middle host, through which the client sends
-    /// what is for the server. Returns its interface on the middle host.
+    /// Adds a tunnel over UDP between the client and the middle host, through which the client
+    /// sends what is for the server. Returns its interface on the middle host.
     pub(crate) fn add_tunnel(&self) -> Result<&'static str> {
         const TUNNEL: &str = "tunnel";
         // Not the port of VXLAN: the detector would read TCP inside it, and this tunnel stands for

@@ -89,7 +89,8 @@ pub struct Bonds {
     timers: BinaryHeap<Reverse<(Span, usize)>>,
     again: VecDeque<usize>,
     ended: Vec<FlowRecord>,
-    /// How many streams send in bulk, as of the last check; those that have begun since are among them.
+    /// How many streams send in bulk, as of the last check; those that have begun since are among
+    /// them.
     senders: usize,
     /// Connections that were begun and have to do without the bond.
     returned: Vec<StreamStart>,
@@ -152,9 +153,9 @@ impl Bonds {
         self.by_id.len()
     }
 
-    /// Closes connections that have not joined a stream, and keeps none ready from now on. The other
-    /// end would begin streams over those that it has made, and they would be refused. It dials new
-    /// ones, which reach the process that has taken over or was started meanwhile.
+    /// Closes connections that have not joined a stream, and keeps none ready from now on. The
+    /// other end would begin streams over those that it has made, and they would be refused. It
+    /// dials new ones, which reach the process that has taken over or was started meanwhile.
     pub fn drain(&mut self) {
         self.draining = true;
         for index in 0..self.entries.bound() {

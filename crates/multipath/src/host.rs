@@ -49,8 +49,8 @@ pub trait BondHost: fmt::Debug {
     /// [`Bonds::on_resolved`]: crate::Bonds::on_resolved
     fn look_up(&self, name: String, port: u16, stream: usize, serial: u64);
 
-    /// Requests the addresses of the name of the bond's other end over this network. The host passes
-    /// the result to [`Bonds::on_far_end_resolved`].
+    /// Requests the addresses of the name of the bond's other end over this network. The host
+    /// passes the result to [`Bonds::on_far_end_resolved`].
     ///
     /// [`Bonds::on_far_end_resolved`]: crate::Bonds::on_far_end_resolved
     fn look_up_far_end(&self, name: String, port: u16, network: usize);
@@ -84,7 +84,7 @@ pub struct StreamStart {
     pub already_read: Vec<u8>,
     /// The replies, if the client waits for one.
     pub reply: Option<ClientReply>,
-    /// Whether the destination, an address, may be connected to without the bond if the other end of
-    /// the bond is not reached.
+    /// Whether the destination, an address, may be connected to without the bond if the other end
+    /// of the bond is not reached.
     pub may_return: bool,
 }

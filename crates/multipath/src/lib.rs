@@ -9,10 +9,10 @@
 //! The way of a byte at the end that dials: [`BondConfig`] and [`BondNetwork`] (`settings`) are the
 //! configuration; `networks` keeps a pool of ready connections to the `far_end`, each authenticated
 //! by `handshake` and encrypted by `tls` if configured; `reach` judges whether the other end is
-//! reached, and `own_routes` tells it where this end has routes to; a `stream` reads from the client and writes to its
-//! connections (`member`), by the zero-copy path (`zero_copy`) if there is enough data. `life` is
-//! the state machine of a stream and its plain leg, with a table of what happens on FIN, RST and
-//! failures. `linger` sends the last frames of a stream.
+//! reached, and `own_routes` tells it where this end has routes to; a `stream` reads from the
+//! client and writes to its connections (`member`), by the zero-copy path (`zero_copy`) if there is
+//! enough data. `life` is the state machine of a stream and its plain leg, with a table of what
+//! happens on FIN, RST and failures. `linger` sends the last frames of a stream.
 //!
 //! `bonds` has [`Bonds`], which drives all of this: `bonds/arrivals` accepts connections and
 //! assigns them to streams, `bonds/streams` begins and ends streams, `bonds/timeouts` has the

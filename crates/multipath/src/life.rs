@@ -4,8 +4,8 @@
 //! The rules are those of a connection of two plain legs (`connection` in the crate `proxy`): an
 //! end that has sent its own FIN and then reads end of file may conclude that the other end's TCP
 //! has acknowledged every byte and that FIN. Each end of the bond has one plain leg. It learns
-//! about the other by [`Delivered`](bond::Frame::Delivered): everything that was sent has been acknowledged
-//! there.
+//! about the other by [`Delivered`](bond::Frame::Delivered): everything that was sent has been
+//! acknowledged there.
 //!
 //! | event | reaction of the end of the bond where it occurs |
 //! |---|---|
@@ -150,7 +150,8 @@ pub(crate) struct BondedConnection {
     unacknowledged: usize,
 }
 
-/// An attempt to reach an address of a server: its leg, and the leg's index among the bond's sockets.
+/// An attempt to reach an address of a server: its leg, and the leg's index among the bond's
+/// sockets.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     pub(crate) entry: usize,
@@ -173,8 +174,9 @@ fn is_reset(why: &io::Error) -> bool {
     matches!(why.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
-/// Whether a server may get these first bytes of a client twice: there are none, or they are the begin
-/// of a TLS handshake (RFC 8446 §5.1) without early data, whose client waits for the server's answer.
+/// Whether a server may get these first bytes of a client twice: there are none, or they are the
+/// begin of a TLS handshake (RFC 8446 §5.1) without early data, whose client waits for the server's
+/// answer.
 fn may_be_repeated(mut bytes: &[u8]) -> bool {
     const CHANGE_CIPHER_SPEC: u8 = 20;
     const HANDSHAKE: u8 = 22;
@@ -302,8 +304,8 @@ impl BondedConnection {
         self
     }
 
-    /// Lets the connection do without the bond if the other end is not reached. Its stream begins with
-    /// a call and a preface of these lengths.
+    /// Lets the connection do without the bond if the other end is not reached. Its stream begins
+    /// with a call and a preface of these lengths.
     pub(crate) fn returnable(mut self, lengths: [usize; 2]) -> Self {
         self.returnable = Some(lengths);
         self
@@ -314,9 +316,9 @@ impl BondedConnection {
         self.state == BondedState::Calling && !self.known
     }
 
-    /// Takes the plain leg of an [unanswered](Self::is_unanswered) connection back, with the bytes for
-    /// its server: the preface, and what was read from the client. None: it must not do without the
-    /// bond, or its server may have got bytes that must not be repeated.
+    /// Takes the plain leg of an [unanswered](Self::is_unanswered) connection back, with the bytes
+    /// for its server: the preface, and what was read from the client. None: it must not do without
+    /// the bond, or its server may have got bytes that must not be repeated.
     pub(crate) fn take_back(&mut self) -> Option<(Socket, [Vec<u8>; 2])> {
         // A reset is reported once: another relay would take it for an end of file.
         let [call, preface] = self.returnable.filter(|_| self.failure.is_none())?;
@@ -615,7 +617,8 @@ impl BondedConnection {
         Ok(())
     }
 
-    /// Passes the stream's end on to the plain leg, and sends *delivered* once all was acknowledged.
+    /// Passes the stream's end on to the plain leg, and sends *delivered* once all was
+    /// acknowledged.
     fn pass_end(&mut self) -> Result<(), Ending> {
         self.tick = None;
         if !self.stream.inbound.is_fully_read() || !self.preface.is_empty() || self.state != BondedState::Relaying {

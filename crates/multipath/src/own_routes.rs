@@ -9,7 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an answer counts as current: a table with all routes of the Internet takes long to read.
+/// How long an answer counts as current: a table with all routes of the Internet takes long to
+/// read.
 const CURRENT: Duration = Duration::from_secs(5);
 /// Flags of a route in /proc/net/ipv6_route: it rejects packets, or is a local address.
 const REJECT: u32 = 0x0200;
@@ -61,8 +62,8 @@ fn has_ipv6() -> bool {
     }
 }
 
-/// Whether a line of /proc/net/ipv6_route is a route to a part of 2000::/3 or more. Other addresses,
-/// such as link-local and unique local ones, are not of the Internet.
+/// Whether a line of /proc/net/ipv6_route is a route to a part of 2000::/3 or more. Other
+/// addresses, such as link-local and unique local ones, are not of the Internet.
 fn is_global_ipv6_route(line: &str) -> bool {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [destination, prefix, .., flags, device] = fields[..] else { return false };

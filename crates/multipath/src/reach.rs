@@ -13,8 +13,8 @@ use std::{
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// The same where an open connection is silent already.
 const DOUBTFUL_PATIENCE: Duration = Duration::from_millis(500);
-/// Both are longer by twice the time that the network's last connection took to become ready, but at
-/// most by this.
+/// Both are longer by twice the time that the network's last connection took to become ready, but
+/// at most by this.
 const MOST_ALLOWANCE: Duration = Duration::from_secs(4);
 /// An answer proves for this long that the network works, whatever a connection that is dialled
 /// makes of it.

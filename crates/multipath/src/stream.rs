@@ -27,8 +27,8 @@ pub(crate) struct Stream {
     /// Unacknowledged bytes, except those in chunks.
     buffer: StreamBuffer,
     written: u64,
-    /// The most bytes that it reads ahead of what its connections take now, so that the scheduler can
-    /// choose: its share of the window.
+    /// The most bytes that it reads ahead of what its connections take now, so that the scheduler
+    /// can choose: its share of the window.
     read_ahead: u64,
     /// Chunks to send; none: TLS needs the bytes, or they go over every connection.
     outgoing: Option<Outgoing>,

@@ -194,8 +194,8 @@ impl Tls {
         }
     }
 
-    /// Has the socket wake the event loop when the rest of the present record has arrived: its first
-    /// part cannot be decrypted before. The end of the connection wakes it at any time.
+    /// Has the socket wake the event loop when the rest of the present record has arrived: its
+    /// first part cannot be decrypted before. The end of the connection wakes it at any time.
     fn await_record(&mut self) {
         let awaited = self.record.awaited();
         if awaited != self.lowat && sys::set_receive_lowat(&self.socket, awaited).is_ok() {

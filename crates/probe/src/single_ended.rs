@@ -31,8 +31,8 @@ const ROUND_TRIPS: f64 = 4.0;
 const PATIENCE: [f64; 2] = [1.3, 6.0];
 /// Upper bound on the TTLs tried with data.
 const TRIED: usize = 12;
-/// SYNs sent again at the TTL that separates answers from silence. Each has a source port of its own,
-/// so that paths of different length (multipath routing) show.
+/// SYNs sent again at the TTL that separates answers from silence. Each has a source port of its
+/// own, so that paths of different length (multipath routing) show.
 const REPEATED: usize = 4;
 /// TTLs beyond the last router that answered, if the host itself did not.
 const BEYOND: u8 = 3;
@@ -130,7 +130,8 @@ fn judge_port(port: &PortProbe, way: &NetworkPath, elsewhere: &[PortProbe], miss
     ProbeRow { application: "any".into(), port: port.port, direction: None, verdict, reason, place, evidence, missing }
 }
 
-/// Timeout for an answer of the host. Where UDP and ICMP are filtered, the round trip is that of TCP.
+/// Timeout for an answer of the host. Where UDP and ICMP are filtered, the round trip is that of
+/// TCP.
 fn answer_timeout(way: &NetworkPath, tcp: Option<f64>) -> Duration {
     let round_trip = way.round_trip.map(|round_trip| round_trip.least_s).or(tcp).unwrap_or(PATIENCE[1] / ROUND_TRIPS);
     Duration::from_secs_f64((ROUND_TRIPS * round_trip).clamp(PATIENCE[0], PATIENCE[1]))
@@ -213,8 +214,8 @@ fn probe_port(host: IpAddr, port: u16, way: &NetworkPath, elsewhere: &[PortProbe
 }
 
 /// TTLs that do not reach the host: the largest, and those around the first one at which a SYN was
-/// accepted. If neither the host nor a router near it answered UDP and ICMP, the host is where other
-/// ports refuse.
+/// accepted. If neither the host nor a router near it answered UDP and ICMP, the host is where
+/// other ports refuse.
 fn ttls_short_of_host(way: &NetworkPath, short: &[SynProbe], elsewhere: &[PortProbe]) -> Vec<u8> {
     let refused = single_ended_evidence::refused_from(elsewhere).map(|(hops, _)| hops - 1);
     let unreached = || way.beyond().map(|(far, _)| far).max(refused);

@@ -222,8 +222,8 @@ fn short_syn(port: &PortProbe, way: &NetworkPath) -> Option<Evidence> {
 /// What looks like a splitter that is nearer than the host's other ports.
 const ELSEWHERE: &str = " (a router that sends this port to a nearer machine, or over a shorter path, looks the same)";
 
-/// Whether the SYN-ACK travelled as many hops as the refusals of other ports, or more: then the same
-/// machine probably sent both, and only the path to it is shorter.
+/// Whether the SYN-ACK travelled as many hops as the refusals of other ports, or more: then the
+/// same machine probably sent both, and only the path to it is shorter.
 fn answers_as_far(port: &PortProbe, elsewhere: &[PortProbe]) -> bool {
     let refusals = elsewhere.iter().filter(|other| other.answer() == SynOutcome::Refused);
     let far = refusals.filter_map(|other| other.ttl).map(hops_travelled).min();
@@ -231,8 +231,8 @@ fn answers_as_far(port: &PortProbe, elsewhere: &[PortProbe]) -> bool {
 }
 
 /// Distance of the answer compared with other ports. The only measure of distance if neither the
-/// host nor a router near it answers. A port that is forwarded to a server behind the host, or that a
-/// firewall refuses on its behalf, makes the port in question look farther, not nearer.
+/// host nor a router near it answers. A port that is forwarded to a server behind the host, or that
+/// a firewall refuses on its behalf, makes the port in question look farther, not nearer.
 fn port_dependence(port: &PortProbe, way: &NetworkPath, elsewhere: &[PortProbe]) -> Option<Evidence> {
     let nearest = port.nearest(SynOutcome::Accepted)?;
     // Routers that answer show the distance better (`short_syn`).

@@ -25,8 +25,9 @@ use std::{
 ///
 /// The worker's reactor watches its sockets. After each wait the worker calls
 /// [`on_event`](Self::on_event) for each event of these sockets, then [`turn`](Self::turn) once,
-/// then [`take_ended`](Self::take_ended) and [`take_returned`](Self::take_returned). The worker waits at most for [`wait`](Self::wait), and
-/// not at all while the carrier [is busy](Self::is_busy).
+/// then [`take_ended`](Self::take_ended) and [`take_returned`](Self::take_returned). The worker
+/// waits at most for [`wait`](Self::wait), and not at all while the carrier [is
+/// busy](Self::is_busy).
 pub(crate) trait StreamCarrier: fmt::Debug {
     /// Number of connections that it carries.
     fn count(&self) -> usize;

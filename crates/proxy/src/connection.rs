@@ -30,8 +30,8 @@
 //!
 //! ⁵ What was received before a failure is passed on first, and a FIN that arrived before it, as
 //! the peer of a direct connection would receive them. The other leg is reset when its peer has
-//! acknowledged everything, fails too, or takes nothing more ([`LastDelivery`]). While dialling this
-//! means that the far leg is aborted at once only if no bytes for it have been received.
+//! acknowledged everything, fails too, or takes nothing more ([`LastDelivery`]). While dialling
+//! this means that the far leg is aborted at once only if no bytes for it have been received.
 //!
 //! ⁶ Nothing has moved at either end for 30 s although bytes are held (`worker/memory.rs`);
 //! `tests/memory.rs`.
@@ -451,7 +451,8 @@ impl Connection {
             return Ok(follow_up);
         }
         if direction.finished() && failure.after_fin && !direction.passed {
-            // An end that has finished sending would take this FIN for the delivery of its own bytes.
+            // An end that has finished sending would take this FIN for the delivery of its own
+            // bytes.
             direction.passed = true;
             if !to.has_hung_up().map_err(|_| failure.ending)? {
                 to.shut_down().map_err(|_| failure.ending)?;
@@ -580,8 +581,8 @@ impl Connection {
     }
 }
 
-/// Whether a connection that was established has been reset. The kernel reports a reset that follows
-/// a FIN as EPIPE.
+/// Whether a connection that was established has been reset. The kernel reports a reset that
+/// follows a FIN as EPIPE.
 fn is_reset(why: &io::Error) -> bool {
     matches!(why.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }

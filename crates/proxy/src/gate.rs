@@ -208,8 +208,8 @@ impl Gate {
         Ok(list)
     }
 
-    /// Has connections pass unsplit that the carrier of a worker cannot carry: which worker would get
-    /// them is not known.
+    /// Has connections pass unsplit that the carrier of a worker cannot carry: which worker would
+    /// get them is not known.
     fn apply_carried(&mut self) {
         let all = self.carried.values().fold(Carried::ALL, |all, one| Carried {
             reached: all.reached && one.reached,

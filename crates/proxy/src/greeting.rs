@@ -19,8 +19,8 @@ const MAX_V1_LINE: usize = 107;
 /// Length of the fixed part of a version 2 header, bytes; its last two bytes are the length of the
 /// rest (section 2.2).
 const V2_FIXED: usize = 16;
-/// The longest addresses of a version 2 header, bytes: two of Unix sockets (section 2.2). Extensions
-/// follow them.
+/// The longest addresses of a version 2 header, bytes: two of Unix sockets (section 2.2).
+/// Extensions follow them.
 const V2_ADDRESSES: usize = 216;
 /// The byte after the signature for version 2, command LOCAL, and command PROXY (section 2.2).
 const V2_LOCAL: u8 = 0x20;

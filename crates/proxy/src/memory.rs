@@ -91,7 +91,8 @@ struct WatchState {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryView {
     /// What its connections take, bytes: queues in the kernel, pipes, and a fixed amount for each.
-    /// Asked of the sockets when more than a third of the budget may be in use; less is at most this.
+    /// Asked of the sockets when more than a third of the budget may be in use; less is at most
+    /// this.
     pub used: u64,
     /// What they may take beside other programs, bytes; absent: no limit is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -168,7 +169,8 @@ impl MemoryWatch {
         self.state().gate = None;
     }
 
-    /// Another process has taken over: of a configured limit, this one keeps what it takes, or half.
+    /// Another process has taken over: of a configured limit, this one keeps what it takes, or
+    /// half.
     pub(crate) fn leave(&self) {
         let mut state = self.state();
         let own = state.reading.own;

@@ -89,8 +89,8 @@ pub struct Proxy {
 pub struct ProxyLimits {
     /// Open flows of all workers: `max_flows`, or as many as they have descriptors for.
     pub flows: u64,
-    /// The kernel's mark of TCP memory on this host, below which the proxy stays, bytes; absent: not
-    /// known.
+    /// The kernel's mark of TCP memory on this host, below which the proxy stays, bytes; absent:
+    /// not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
 }

@@ -64,8 +64,8 @@ pub(crate) struct WorkerContext {
     pub(crate) progress: Arc<LoopProgress>,
     /// The totals of its flows, once it has ended.
     pub(crate) last_totals: Arc<Mutex<Option<Totals>>>,
-    /// Whether it accepts connections from the start. Otherwise this process takes over from another
-    /// one, and the command `Accept` follows.
+    /// Whether it accepts connections from the start. Otherwise this process takes over from
+    /// another one, and the command `Accept` follows.
     pub(crate) accepts: bool,
     pub(crate) on_end: OnEnd,
     /// Channel to the gate; none: connections cannot pass unsplit, and wait while the worker is

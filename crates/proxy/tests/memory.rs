@@ -36,7 +36,8 @@ fn memory_of_sockets(at: SocketAddr, server: SocketAddr) -> u64 {
     memory_where(|local, peer| ends(local, at.port()) || ends(peer, server.port()))
 }
 
-/// Kernel memory of the sockets of this network namespace with such a local address and peer, bytes.
+/// Kernel memory of the sockets of this network namespace with such a local address and peer,
+/// bytes.
 fn memory_where(counts: impl Fn(&str, &str) -> bool) -> u64 {
     let output = Command::new("ss").args(["-tmnOH"]).output().expect("ss runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

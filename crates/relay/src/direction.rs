@@ -37,7 +37,8 @@ use std::mem;
 /// connections get theirs in between.
 const TURN_BYTES: u64 = 2 << 20;
 const TURN_ROUNDS: usize = 64;
-/// What may arrive at a leg without a bound that is not read, before memory is measured again, bytes.
+/// What may arrive at a leg without a bound that is not read, before memory is measured again,
+/// bytes.
 const UNBOUND_RECEIVE: u64 = 1 << 20;
 /// A splice of fewer bytes counts as a message, bytes.
 const SMALL: usize = 4096;

@@ -34,7 +34,8 @@ pub struct PlainLeg {
     /// The peer has sent urgent data, at which a splice or a read stops early.
     pub urgent: bool,
     receive_bound: ReceiveBound,
-    /// Limits of the leg's profile, bytes: of the receive queue, of the unsent part of the send queue.
+    /// Limits of the leg's profile, bytes: of the receive queue, of the unsent part of the send
+    /// queue.
     receive_limit: Option<usize>,
     unsent_limit: Option<usize>,
     /// Size of the send buffer that the profile has set, bytes.
@@ -45,8 +46,8 @@ pub struct PlainLeg {
 }
 
 impl PlainLeg {
-    /// A socket to which this profile has been applied, and which was prepared for these shares of B
-    /// (none: B is unlimited).
+    /// A socket to which this profile has been applied, and which was prepared for these shares of
+    /// B (none: B is unlimited).
     pub fn new(socket: Socket, profile: &LegProfile, shares: Option<Shares>) -> Self {
         let [receive_limit, unsent_limit] = [profile.receive_buffer, profile.not_sent].map(|limit| limit.map(|bytes| bytes.0 as usize));
         let receive = shares.map(|shares| shares.receive).into_iter().chain(receive_limit).min();

@@ -38,8 +38,8 @@ impl Squeeze {
         self.applies
     }
 
-    /// Notes how large the receive queue of a source that is not read may become by its own B, bytes;
-    /// 0: it is read.
+    /// Notes how large the receive queue of a source that is not read may become by its own B,
+    /// bytes; 0: it is read.
     pub(crate) fn hold_back(&mut self, bytes: u64, budget: &mut BufferBudget) {
         if bytes == self.holds_back {
             return;

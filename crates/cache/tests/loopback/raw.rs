@@ -164,7 +164,8 @@ fn a_failure_of_one_leg_resets_the_other() {
     assert_eq!(all(&mut client).map_err(|why| why.kind()), Err(ErrorKind::ConnectionReset));
 }
 
-/// One end sends and aborts: the other one gets all that the cache has acknowledged, then the reset.
+/// One end sends and aborts: the other one gets all that the cache has acknowledged, then the
+/// reset.
 #[test]
 fn what_was_received_before_a_reset_is_forwarded() {
     for raw in [NEVER, LULL, RawMode::Stream] {

@@ -192,8 +192,8 @@ fn an_abort_of_a_close_delimited_body_is_a_reset() {
     assert_eq!(ending.map_err(|why| why.kind()), Err(std::io::ErrorKind::ConnectionReset), "{}", String::from_utf8_lossy(&all));
 }
 
-/// A server answers before it has read the request, and closes: its kernel sends a reset, since bytes
-/// are unread.
+/// A server answers before it has read the request, and closes: its kernel sends a reset, since
+/// bytes are unread.
 #[test]
 fn an_answer_that_precedes_a_reset_reaches_the_client() {
     for size in [100_000, 3_000_000].into_iter().cycle().take(12) {

@@ -1,5 +1,5 @@
-//! TCP in tunnels and in link layers of all kinds: the verdict is that of the same connection without
-//! them. Packets that a capture has several times count once.
+//! TCP in tunnels and in link layers of all kinds: the verdict is that of the same connection
+//! without them. Packets that a capture has several times count once.
 
 use crate::common::{
     Linked, Middle, Record, Transfer,

@@ -328,8 +328,8 @@ impl Installed {
         Ok(true)
     }
 
-    /// Lets connections pass unsplit that the carrier cannot carry. Returns whether that is a change.
-    /// Without a carrier nothing changes.
+    /// Lets connections pass unsplit that the carrier cannot carry. Returns whether that is a
+    /// change. Without a carrier nothing changes.
     ///
     /// # Errors
     /// The table could not be changed.

@@ -60,8 +60,8 @@ impl Bonds {
         }
     }
 
-    /// Removes from `unauthenticated` the indices of handshakes that have ended. An index that a later
-    /// handshake has got stands there twice: its last place counts.
+    /// Removes from `unauthenticated` the indices of handshakes that have ended. An index that a
+    /// later handshake has got stands there twice: its last place counts.
     pub(crate) fn forget_ended_handshakes(&mut self) {
         let mut found = HashSet::new();
         let mut kept = VecDeque::with_capacity(self.unauthenticated.len());

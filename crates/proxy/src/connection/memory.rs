@@ -25,8 +25,8 @@ impl MemorySample {
 }
 
 impl Connection {
-    /// Asks the sockets what they take, and, if that is at least `least` bytes, whether anything has
-    /// moved.
+    /// Asks the sockets what they take, and, if that is at least `least` bytes, whether anything
+    /// has moved.
     pub(crate) fn ask_memory(&mut self, least: u64, now: Instant) {
         let legs = [&self.near, &self.far];
         self.memory.sockets = legs.map(|leg| leg.memory().unwrap_or(0)).into_iter().sum();

@@ -77,8 +77,8 @@ pub(crate) struct OfferedListener {
 /// Options of a listening socket that cannot be changed while it listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FixedOptions {
-    /// The buffer, if it is so small that listeners set it on their sockets, or the largest one if it
-    /// follows each flow.
+    /// The buffer, if it is so small that listeners set it on their sockets, or the largest one if
+    /// it follows each flow.
     pub(crate) buffer: Option<Bytes>,
     /// The bound of the receive window of a bond's connections.
     pub(crate) window: Option<Bytes>,
@@ -202,8 +202,8 @@ mod tests {
         assert_eq!(queried[1], FromEarlier::Ended(Totals::default()));
     }
 
-    /// If this fails, a message has changed: see [`PROTOCOL`]. Replace the file by the text that the
-    /// failure shows.
+    /// If this fails, a message has changed: see [`PROTOCOL`]. Replace the file by the text that
+    /// the failure shows.
     #[test]
     fn a_change_of_a_message_changes_the_version() {
         let expected = include_str!("protocol-1.txt");

@@ -60,8 +60,8 @@ impl Worker {
         self.update_full();
     }
 
-    /// Begins to accept from listeners that were inherited: the proxy that had them may have limited
-    /// them.
+    /// Begins to accept from listeners that were inherited: the proxy that had them may have
+    /// limited them.
     pub(super) fn begin_accepting(&mut self) {
         self.apply_accepting();
         self.change_listeners(|listener| listener.set_backlog(self.backlog));

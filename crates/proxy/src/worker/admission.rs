@@ -46,8 +46,8 @@ impl Worker {
         }
     }
 
-    /// Has the kernel complete handshakes for each listener, or not. A connection in a backlog takes
-    /// memory for what its client sends.
+    /// Has the kernel complete handshakes for each listener, or not. A connection in a backlog
+    /// takes memory for what its client sends.
     pub(super) fn apply_accepting(&self) {
         let accepts = |listener: &WorkerListener| !self.accept_paused && !self.waits_for_memory(listener);
         let changed = self.listeners.iter().try_for_each(|listener| match listener.socket.set_accepting(accepts(listener)) {

@@ -21,8 +21,8 @@ impl Worker {
         may_dial && self.config.policy.is_carried(client, server, |address| routes?.interface_to(address))
     }
 
-    /// Hands a connection over to the carrier. One that the carrier cannot carry at present is split
-    /// without it if it was routed through this host, as if it had passed unsplit. Others are
+    /// Hands a connection over to the carrier. One that the carrier cannot carry at present is
+    /// split without it if it was routed through this host, as if it had passed unsplit. Others are
     /// refused: their clients have chosen the carrier.
     pub(super) fn begin_carried(&mut self, start: ConnectionStart, to: RequestedServer) {
         let (client, server) = (start.client, start.server);

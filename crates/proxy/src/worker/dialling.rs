@@ -39,8 +39,8 @@ impl Worker {
         }
     }
 
-    /// Connect timeout of the far leg in this slot that was dialled at `begun`; none: it is connected,
-    /// or the slot has another connection.
+    /// Connect timeout of the far leg in this slot that was dialled at `begun`; none: it is
+    /// connected, or the slot has another connection.
     fn connect_limit(&self, begun: Instant, slot: usize) -> Option<Duration> {
         let connection = self.flows.get(slot)?.split()?;
         (connection.is_dialling() && connection.dialled_at() == begun).then(|| connection.connect_timeout())

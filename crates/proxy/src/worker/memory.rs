@@ -24,8 +24,8 @@ const SHORT_PAUSE: Duration = Duration::from_millis(100);
 /// and the shortest time between two times.
 const ASKED_AT_ONCE: usize = 2048;
 pub(super) const ASK_PAUSE: Duration = Duration::from_millis(100);
-/// What may arrive at a new connection before the relay sees it, with the overhead of packets, bytes:
-/// the kernel's first window.
+/// What may arrive at a new connection before the relay sees it, with the overhead of packets,
+/// bytes: the kernel's first window.
 pub(super) const FIRST_WINDOW: u64 = 128 * 1024;
 /// A flow that holds less is not ended, bytes.
 const LEAST_HELD: u64 = 16 * 1024;

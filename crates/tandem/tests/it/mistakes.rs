@@ -247,8 +247,8 @@ fn mistakes_in_options() {
     }
 }
 
-/// What a scenario names or counts must neither fill the memory, nor end or hold the program, nor be
-/// printed.
+/// What a scenario names or counts must neither fill the memory, nor end or hold the program, nor
+/// be printed.
 #[test]
 fn scenario_files_have_bounds() {
     let run = ["run", "--on", "theory"];

@@ -250,8 +250,8 @@ fn an_upgrade_takes_nothing_from_the_process_of_the_service() {
     // A root shell's `env` takes the first for an option, and any program the others.
     hostile.arg("600").env_clear().env("--split-string", at("hostile")).env("ENV", at("hostile")).env("LD_PRELOAD", at("hostile"));
     let hostile = Daemon::start(hostile.uid(65534));
-    // What systemd and Debian's tools do, as far as the script asks for it. `reload` runs the command
-    // of the unit as the service.
+    // What systemd and Debian's tools do, as far as the script asks for it. `reload` runs the
+    // command of the unit as the service.
     let reload = directive("tandem.service", "ExecReload");
     let reload = reload.replace("/usr/bin/tandem", &at("tandem")).replace("/etc/tandem/proxy.toml", &at("proxy.toml"));
     fs::create_dir(at("bin")).unwrap();

@@ -198,8 +198,8 @@ fn bytes_received_before_a_reset_are_delivered() {
     for more in [&[][..], &["--tls"]] {
         let bench = Bench::new(more, more).whole();
         let (tell, told) = mpsc::channel();
-        // A server that answers early and closes with unread bytes, so that its kernel sends a reset;
-        // or, if it reads nothing before the reset, one that notes what it has received.
+        // A server that answers early and closes with unread bytes, so that its kernel sends a
+        // reset; or, if it reads nothing before the reset, one that notes what it has received.
         bench.server(move |mut stream| {
             let mut word = [0; 4];
             stream.read_exact(&mut word).unwrap();

@@ -168,8 +168,8 @@ fn a_black_hole_lets_routed_connections_pass_and_refuses_others() {
         wait_until("both networks are up", || home.bench.log("connect.log").matches("of the bond is up").count() == 2 * round);
         wait_until("connections are ready", || home.connections() >= 4);
         black_hole(&home.bench);
-        // These are accepted before anything is noticed. The server has got nothing of them, but that
-        // is not known: only what may be repeated is sent to it without the bond.
+        // These are accepted before anything is noticed. The server has got nothing of them, but
+        // that is not known: only what may be repeated is sent to it without the bond.
         let hello = [&[22, 3, 1, 0, 100][..], &[7; 100]].concat();
         let mut request = home.call(V4).unwrap();
         request.write_all(b"POST /pay HTTP/1.1\r\n\r\n").unwrap();
