@@ -374,9 +374,19 @@ mod tests {
         assert_eq!((watch.excess_of(0), watch.excess_of(1)), (20, 40));
     }
 
+    /// With no other limit, and without what other programs take at the same time.
+    fn watch_of_64_mib() -> MemoryWatch {
+        let watch = MemoryWatch::new(1, Some(64 << 20));
+        watch.workers[0].host_then.store(u64::MAX, Relaxed);
+        let mut state = watch.state();
+        (state.host, state.group) = (None, None);
+        drop(state);
+        watch
+    }
+
     #[test]
     fn a_limit_that_is_exceeded_caps_buffers_and_is_shown() {
-        let watch = MemoryWatch::new(1, Some(64 << 20));
+        let watch = watch_of_64_mib();
         watch.note(0, 50 << 20, &BufferBudget::default());
         watch.look();
         assert!(watch.level() >= MemoryLevel::Full && watch.cap().is_strict, "{:?}", watch.view());
@@ -390,10 +400,8 @@ mod tests {
     #[test]
     fn a_process_that_is_left_keeps_what_it_takes_or_half() {
         for (other, kept) in [(10, 32), (40, 40)] {
-            let watch = MemoryWatch::new(1, Some(64 << 20));
+            let watch = watch_of_64_mib();
             watch.note(0, other << 20, &BufferBudget::default());
-            // What other programs take at the same time does not count.
-            watch.workers[0].host_then.store(u64::MAX, Relaxed);
             watch.look();
             watch.leave();
             let configured = watch.state().configured.unwrap() >> 20;
