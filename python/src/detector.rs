@@ -10,20 +10,20 @@ use std::{
 
 /// The findings about each connection as JSON, as `tandem detect trace --json` prints them.
 #[pyfunction]
-#[pyo3(signature = (*, sender, receiver, synchronised_s, ack_delay_s, series))]
+#[pyo3(signature = (*, sender, receivers, synchronised_s, ack_delay_s, series))]
 pub(crate) fn trace(
     py: Python<'_>,
     sender: Option<PathBuf>,
-    receiver: Option<PathBuf>,
+    receivers: Vec<PathBuf>,
     synchronised_s: Option<f64>,
     ack_delay_s: Option<f64>,
     series: bool,
 ) -> PyResult<String> {
-    let read = |path: &Option<PathBuf>| path.as_deref().map(CaptureFile::read).transpose();
     let known = TraceConditions { synchronised_s, ack_delay_s };
     let findings = || -> Result<_, TraceError> {
-        let (sender, receiver) = (read(&sender)?, read(&receiver)?);
-        Ok(detect::findings(sender.as_ref(), receiver.as_ref(), &FindingOptions { known, series }))
+        let sender = sender.as_deref().map(CaptureFile::read).transpose()?;
+        let receivers = receivers.iter().map(|path| CaptureFile::read(path)).collect::<Result<Vec<_>, _>>()?;
+        Ok(detect::findings(sender.as_ref(), &receivers, &FindingOptions { known, series }))
     };
     let findings = interruptible(py, &Arc::new(AtomicBool::new(false)), findings)?.map_err(value_error)?;
     serde_json::to_string(&findings).map_err(value_error)

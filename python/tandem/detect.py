@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -84,7 +84,7 @@ class Findings(Sequence[Finding]):
 
 def trace(
     sender: str | os.PathLike[str] | None = None,
-    receiver: str | os.PathLike[str] | None = None,
+    receiver: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
     *,
     synchronised_s: float | None = None,
     ack_delay_s: float | None = None,
@@ -94,7 +94,7 @@ def trace(
 
     Args:
         sender: Trace taken at the host that sends the data.
-        receiver: Trace taken at the host that receives the data.
+        receiver: Trace taken at the host that receives the data, or one trace of each receiver.
         synchronised_s: Largest difference of the two clocks, in s, if they are synchronised (method
             1 of Wei et al.).
         ack_delay_s: Time by which the receiver was made to delay every ACK, in s (method 3).
@@ -103,11 +103,13 @@ def trace(
     Raises:
         ValueError: Neither trace was given, or one cannot be read.
     """
-    if sender is None and receiver is None:
+    one = receiver is None or isinstance(receiver, (str, os.PathLike))
+    receivers = ([] if receiver is None else [receiver]) if one else list(receiver)
+    if sender is None and not receivers:
         raise ValueError("give the trace of the sender, of the receiver, or both")
     text = _tandem.trace(
         sender=None if sender is None else os.fspath(sender),
-        receiver=None if receiver is None else os.fspath(receiver),
+        receivers=[os.fspath(path) for path in receivers],
         synchronised_s=synchronised_s,
         ack_delay_s=ack_delay_s,
         series=series,

@@ -69,6 +69,9 @@ def test_a_trace_is_judged(tmp_path: Path) -> None:
     assert finding.verdict == "end-to-end" and finding.evidence.height > 0
     assert findings.table()["verdict"].tolist() == ["end-to-end"] and findings[:1][0] is finding
     assert tandem.detect.trace(sender)[0].json["matched_by"] is None
+    assert "receiver_trace" not in finding.json
+    (finding,) = tandem.detect.trace(sender, [receiver, receiver])[:1]
+    assert finding.verdict == "end-to-end" and finding.json["receiver_trace"] == str(receiver)
 
 
 def test_traces_that_cannot_be_read(tmp_path: Path) -> None:

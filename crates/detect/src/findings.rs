@@ -23,6 +23,9 @@ pub struct ConnectionFinding {
     pub sender: Option<[SocketAddr; 2]>,
     /// The same addresses as the receiver's trace shows them.
     pub receiver: Option<[SocketAddr; 2]>,
+    /// The receiver's trace that has it, if several were given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiver_trace: Option<String>,
     /// How the connection of one trace was matched with that of the other.
     pub matched_by: Option<MatchedBy>,
     /// Payload bytes of both directions, without retransmissions.
@@ -48,31 +51,76 @@ pub struct FindingOptions {
     pub series: bool,
 }
 
+/// A connection that the sender's trace and the receiver's trace of this number contain.
+#[derive(Debug, Clone, Copy)]
+struct PairedAt {
+    receiver: usize,
+    pair: ConnectionMatch,
+}
+
 /// Judges every connection, the largest first. Among equally large ones, those seen at both ends
-/// come first.
-pub fn findings(sender: Option<&CaptureFile>, receiver: Option<&CaptureFile>, asked: &FindingOptions) -> Vec<ConnectionFinding> {
-    let pairs = sender.zip(receiver).map_or_else(Vec::new, |(one, two)| pairing::pairs(one, two));
-    let mut found: Vec<ConnectionFinding> =
-        sender.zip(receiver).map(|(one, two)| pairs.iter().map(|pair| both(one, two, pair, asked)).collect()).unwrap_or_default();
-    // Time up to which the sender's trace is complete, by the receiver's clock. If the client opens
-    // the connection, the offset includes the transit of its SYN, so that a connection that began
-    // before this time would be in the sender's trace.
-    let until = sender.zip(receiver).and_then(|(one, two)| {
-        let apart = asked.known.synchronised_s.map(|_| 0).or_else(|| pairing::offset(&one.flows, &two.flows, &pairs));
-        Some(one.complete_until()? + apart?)
-    });
-    for (end, capture, other) in [(0, sender, receiver), (1, receiver, sender)] {
-        let Some(capture) = capture else { continue };
-        let known: BTreeSet<usize> = pairs.iter().map(|pair| if end == 0 { pair.one } else { pair.two }).collect();
-        let contents = (end == 1).then(|| ContentIndex::new(&capture.flows, &known));
-        for (index, flow) in capture.flows.iter().enumerate().filter(|(index, _)| !known.contains(index)) {
-            let again = contents.as_ref().and_then(|contents| from_cache(contents, index, until.is_some_and(|until| flow.first < until)));
-            found.push(single(end, EndpointView { flow, sender: flow.sender() }, (capture, other), again, asked));
+/// come first. Each of `receivers` is the trace of another host; their clocks may differ.
+pub fn findings<'a>(
+    sender: Option<&CaptureFile>,
+    receivers: impl IntoIterator<Item = &'a CaptureFile>,
+    asked: &FindingOptions,
+) -> Vec<ConnectionFinding> {
+    let receivers: Vec<&CaptureFile> = receivers.into_iter().collect();
+    let paired = sender.map_or_else(Vec::new, |one| pairs_of_all(one, &receivers));
+    let mut found = Vec::new();
+    for (number, two) in receivers.iter().enumerate() {
+        let pairs: Vec<ConnectionMatch> = paired.iter().filter(|at| at.receiver == number).map(|at| at.pair).collect();
+        let mut here = sender.map_or_else(Vec::new, |one| pairs.iter().map(|pair| both(one, two, pair, asked)).collect());
+        here.extend(only_at_receiver(two, sender, &pairs, asked));
+        if receivers.len() > 1 {
+            let trace = two.path().to_string_lossy();
+            here.iter_mut().for_each(|finding| finding.receiver_trace = Some(trace.clone().into_owned()));
         }
+        found.extend(here);
+    }
+    if let Some(one) = sender {
+        let known: BTreeSet<usize> = paired.iter().map(|at| at.pair.one).collect();
+        let alone = one.flows.iter().enumerate().filter(|(index, _)| !known.contains(index));
+        found.extend(alone.map(|(_, flow)| single(0, EndpointView { flow, sender: flow.sender() }, (one, &receivers), None, asked)));
     }
     let is_alone = |finding: &ConnectionFinding| finding.sender.is_none() || finding.receiver.is_none();
     found.sort_by_key(|finding| (std::cmp::Reverse(finding.bytes), is_alone(finding), finding.sender, finding.receiver));
     found
+}
+
+/// Matches the sender's connections with those of all receivers. One that several receivers could
+/// have belongs to the one with the surest match, or the first of these.
+fn pairs_of_all(one: &CaptureFile, receivers: &[&CaptureFile]) -> Vec<PairedAt> {
+    let at = |(receiver, two)| pairing::pairs(one, two).into_iter().map(move |pair| PairedAt { receiver, pair });
+    let mut paired: Vec<PairedAt> = receivers.iter().copied().enumerate().flat_map(at).collect();
+    // The sort keeps the order of equally sure ones.
+    paired.sort_by_key(|at| at.pair.by);
+    let mut taken = BTreeSet::new();
+    paired.retain(|at| taken.insert(at.pair.one));
+    paired
+}
+
+/// Judges the connections that a receiver's trace has and the sender's has not.
+fn only_at_receiver<'a>(
+    two: &'a CaptureFile,
+    sender: Option<&'a CaptureFile>,
+    pairs: &[ConnectionMatch],
+    asked: &'a FindingOptions,
+) -> impl Iterator<Item = ConnectionFinding> {
+    // Time up to which the sender's trace is complete, by the receiver's clock. If the client opens
+    // the connection, the offset includes the transit of its SYN, so that a connection that began
+    // before this time would be in the sender's trace.
+    let until = sender.and_then(|one| {
+        let apart = asked.known.synchronised_s.map(|_| 0).or_else(|| pairing::offset(&one.flows, &two.flows, pairs));
+        Some(one.complete_until()? + apart?)
+    });
+    let known: BTreeSet<usize> = pairs.iter().map(|pair| pair.two).collect();
+    let contents = ContentIndex::new(&two.flows, &known);
+    let others: Vec<&CaptureFile> = sender.into_iter().collect();
+    two.flows.iter().enumerate().filter(move |(index, _)| !known.contains(index)).map(move |(index, flow)| {
+        let again = from_cache(&contents, index, until.is_some_and(|until| flow.first < until));
+        single(1, EndpointView { flow, sender: flow.sender() }, (two, &others), again, asked)
+    })
 }
 
 /// Content hashes that a repeated transfer must share.
@@ -141,6 +189,7 @@ fn both(one: &CaptureFile, two: &CaptureFile, pair: &ConnectionMatch, asked: &Fi
     ConnectionFinding {
         sender: Some(pairing::names(ends.sender().flow, ends.sender().sender)),
         receiver: Some(pairing::names(ends.receiver().flow, ends.receiver().sender)),
+        receiver_trace: None,
         matched_by: Some(pair.by),
         bytes: ends.sender().flow.bytes().max(ends.receiver().flow.bytes()),
         verdict,
@@ -170,12 +219,12 @@ fn from_cache(contents: &ContentIndex<'_>, index: usize, ran_on: bool) -> Option
 fn single(
     end: usize,
     view: EndpointView<'_>,
-    (own, other): (&CaptureFile, Option<&CaptureFile>),
+    (own, others): (&CaptureFile, &[&CaptureFile]),
     again: Option<Evidence>,
     asked: &FindingOptions,
 ) -> ConnectionFinding {
     let mut evidence = Vec::new();
-    let timed = own.is_timed() && other.is_none_or(CaptureFile::is_timed);
+    let timed = own.is_timed() && others.iter().all(|other| other.is_timed());
     let at_sender = view.at().map_or(end == 0, |stream| stream == 0);
     if at_sender && timed {
         evidence.extend(asked.known.ack_delay_s.and_then(|delay| ack_timing::delayed_acks(&view, delay)));
@@ -186,15 +235,16 @@ fn single(
     if timed {
         evidence.extend(packet_comparison::handshake(&view, ["sender", "receiver"][end]));
     }
-    if let Some(other) = other.filter(|_| timed) {
-        evidence.extend(tunnelled(&view, other));
+    if timed {
+        evidence.extend(others.iter().find_map(|other| tunnelled(&view, other)));
     }
     evidence.extend(again);
     let (verdict, mut reason) = weigh(&mut evidence);
     if verdict == SplitVerdict::CannotTell {
-        reason += match other {
-            Some(_) => "; the other trace does not have this connection",
-            None => "; one end alone shows little: give the traces of both ends, or delay the receiver's ACKs and give --ack-delay",
+        reason += match others.len() {
+            1 => "; the other trace does not have this connection",
+            2.. => "; no other trace has this connection",
+            0 => "; one end alone shows little: give the traces of both ends, or delay the receiver's ACKs and give --ack-delay",
         };
     }
     let names = Some(pairing::names(view.flow, view.sender));
@@ -204,7 +254,18 @@ fn single(
     if !timed {
         character.remove_times();
     }
-    ConnectionFinding { sender, receiver, matched_by: None, bytes: view.flow.bytes(), verdict, reason, evidence, clocks: None, character }
+    ConnectionFinding {
+        sender,
+        receiver,
+        receiver_trace: None,
+        matched_by: None,
+        bytes: view.flow.bytes(),
+        verdict,
+        reason,
+        evidence,
+        clocks: None,
+        character,
+    }
 }
 
 /// Looks for a UDP stream in the other trace that carries about as much as this connection does

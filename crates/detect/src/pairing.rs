@@ -11,8 +11,8 @@ use std::{
     net::SocketAddr,
 };
 
-/// How a connection of one capture was matched with one of the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// How a connection of one capture was matched with one of the other, the surest way first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MatchedBy {
     /// Equal addresses and ports.

@@ -36,9 +36,9 @@ struct TraceCommand {
     /// Trace taken at the host that sends the data
     #[arg(long, value_name = "FILE", required_unless_present = "receiver")]
     sender: Option<PathBuf>,
-    /// Trace taken at the host that receives the data
+    /// Trace taken at the host that receives the data; give it again for each further receiver
     #[arg(long, value_name = "FILE")]
-    receiver: Option<PathBuf>,
+    receiver: Vec<PathBuf>,
     /// Maximum clock difference of the two hosts, if they are synchronised (method 1 of Wei et al.)
     #[arg(long, value_name = "TIME")]
     synchronised: Option<Span>,
@@ -77,22 +77,20 @@ impl DetectCommand {
 
 impl TraceCommand {
     fn run(self) -> Result<(), CommandError> {
-        let read =
-            |path: &Option<PathBuf>| path.as_deref().map(CaptureFile::read).transpose().map_err(|why| CommandError::Usage(why.to_string()));
-        let (sender, receiver) = (read(&self.sender)?, read(&self.receiver)?);
-        for capture in sender.iter().chain(&receiver) {
+        let read = |path: &PathBuf| CaptureFile::read(path).map_err(|why| CommandError::Usage(why.to_string()));
+        let sender = self.sender.as_ref().map(read).transpose()?;
+        let receivers = self.receiver.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        for capture in sender.iter().chain(&receivers) {
             for remark in remarks(capture.tally()) {
                 eprintln!("tandem: {}: {remark}", capture.path().display());
             }
         }
         let known = TraceConditions { synchronised_s: self.synchronised.map(seconds), ack_delay_s: self.ack_delay.map(seconds) };
         let series = self.series || self.page.is_some();
-        let mut found = detect::findings(sender.as_ref(), receiver.as_ref(), &FindingOptions { known, series });
+        let mut found = detect::findings(sender.as_ref(), &receivers, &FindingOptions { known, series });
         if let Some(path) = &self.page {
-            let traces: Vec<String> = [("sender", &self.sender), ("receiver", &self.receiver)]
-                .into_iter()
-                .filter_map(|(end, path)| Some(format!("at the {end}: {}", path.as_ref()?.display())))
-                .collect();
+            let ends = self.sender.iter().map(|path| ("the sender", path)).chain(self.receiver.iter().map(|path| ("a receiver", path)));
+            let traces: Vec<String> = ends.map(|(end, path)| format!("at {end}: {}", path.display())).collect();
             output::write_page(path, &page::page(&found, &traces.join(", ")))?;
         }
         if !self.series {
@@ -104,7 +102,7 @@ impl TraceCommand {
         match found.first() {
             None => {
                 let what = |capture: &CaptureFile| format!("{}: {}", capture.path().display(), capture.without_tcp());
-                let all: Vec<String> = sender.iter().chain(&receiver).map(what).collect();
+                let all: Vec<String> = sender.iter().chain(&receivers).map(what).collect();
                 Err(CommandError::CannotTell(format!("the traces have no TCP connection: {}", all.join("; "))))
             }
             Some(first) if first.verdict == SplitVerdict::CannotTell => {
@@ -118,9 +116,17 @@ impl TraceCommand {
     fn text(&self, found: &[ConnectionFinding]) -> String {
         let shown = if self.all { found } else { &found[..found.len().min(SHOWN)] };
         let row = |finding: &ConnectionFinding| {
-            vec![name(finding), finding.bytes.to_string(), finding.verdict.to_string(), finding.reason.clone()]
+            let mut row = vec![name(finding), finding.bytes.to_string(), finding.verdict.to_string(), finding.reason.clone()];
+            if self.receiver.len() > 1 {
+                row.insert(1, finding.receiver_trace.clone().unwrap_or_else(|| "–".into()));
+            }
+            row
         };
-        let mut text = output::words_table(&["connection", "bytes", "verdict", "why"], &shown.iter().map(row).collect::<Vec<_>>());
+        let mut columns = vec!["connection", "bytes", "verdict", "why"];
+        if self.receiver.len() > 1 {
+            columns.insert(1, "receiver's trace");
+        }
+        let mut text = output::words_table(&columns, &shown.iter().map(row).collect::<Vec<_>>());
         if self.verbose {
             text.extend(shown.iter().map(listing));
         }

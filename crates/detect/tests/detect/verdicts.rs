@@ -2,7 +2,10 @@
 //! the methods behind it.
 
 use crate::common::{self, Linked, Middle, Transfer, fires, of, told};
-use detect::{ConnectionFinding, FindingOptions, Indication, MatchedBy, Method, SplitVerdict, Strength, TraceConditions, findings};
+use detect::{
+    CaptureFile, ConnectionFinding, FindingOptions, Indication, MatchedBy, Method, SplitVerdict, Strength, TraceConditions, findings,
+};
+use std::path::Path;
 
 fn verdict(transfer: &Transfer) -> SplitVerdict {
     transfer.finding(TraceConditions::default()).verdict
@@ -413,6 +416,33 @@ fn the_same_content_at_another_time_is_anothers() {
 fn as_many_other_bytes_are_anothers() {
     assert_eq!(matched(0.0, 8, 65535), None);
     assert_eq!(matched(0.0, 8, 96), Some(MatchedBy::Lengths));
+}
+
+/// Whether the trace of each of two receivers, whose clocks differ, judges its own connections.
+#[test]
+fn several_receivers_of_one_sender_have_their_own_traces() {
+    let split = Transfer { offset: 5000.0, ..Transfer::split(Middle::default()) };
+    let whole = Transfer { offset: -3000.0, ports: [41000, 80], bytes: 500_000, content: 99, ..Transfer::default() };
+    let alone = Transfer { ports: [42000, 80], bytes: 200_000, content: 5, ..Transfer::default() };
+    let ([mut sent, one], [more, two], [rest, _]) = (split.records(), whole.records(), alone.records());
+    sent.extend(more);
+    sent.extend(rest);
+    sent.sort_by_key(|record| record.at);
+    let sender = common::read(&common::pcap(&sent, 101, 65535, true));
+    let named = |records, name: &str| CaptureFile::read_from(&common::pcap(records, 1, 65535, false)[..], Path::new(name)).unwrap();
+    let [one, two] = [named(&one, "one"), named(&two, "two")];
+    for receivers in [[&one, &two], [&two, &one]] {
+        let found = findings(Some(&sender), receivers, &FindingOptions::default());
+        let said: Vec<_> = found.iter().map(|finding| (finding.bytes, finding.verdict, finding.receiver_trace.as_deref())).collect();
+        let expected = [
+            (split.bytes, SplitVerdict::SplitTcp, Some("one")),
+            (whole.bytes, SplitVerdict::EndToEnd, Some("two")),
+            (alone.bytes, SplitVerdict::CannotTell, None),
+        ];
+        assert_eq!(said, expected);
+        assert!(found[2].reason.ends_with("no other trace has this connection"), "{}", found[2].reason);
+    }
+    assert!(findings(Some(&sender), [&one], &FindingOptions::default()).iter().all(|finding| finding.receiver_trace.is_none()));
 }
 
 #[test]

@@ -50,6 +50,16 @@ fn traces_of_both_ends_give_a_verdict() {
 }
 
 #[test]
+fn each_of_several_receivers_has_a_trace() {
+    let (_first, [sender, receiver]) = traces(&Transfer::default());
+    let (_second, [_, other]) = traces(&Transfer { ports: [41000, 80], content: 99, bytes: 200_000, ..Transfer::default() });
+    let files = ["--sender", sender.to_str().unwrap(), "--receiver", other.to_str().unwrap(), "--receiver", receiver.to_str().unwrap()];
+    let (status, said, complaint) = detect(&files);
+    assert_eq!((status, complaint.as_str()), (Some(0), ""));
+    assert!(said.contains("receiver's trace") && said.contains(files[5]), "{said}");
+}
+
+#[test]
 fn a_page_has_the_plots_and_the_evidence() {
     let (directory, [sender, receiver]) = traces(&Transfer::split(Middle::default()));
     let page = directory.path().join("page.html");
