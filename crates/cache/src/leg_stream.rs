@@ -37,10 +37,18 @@ pub(crate) struct LegStream {
     is_shut: bool,
     /// Whether the peer's FIN has been read.
     at_eof: bool,
-    /// Whether bytes that the peer can no longer get are discarded, instead of failing the write.
-    discards: bool,
+    discards: Discards,
     /// The error of the write since which bytes are discarded.
     write_error: Option<io::ErrorKind>,
+}
+
+/// When bytes that the peer can no longer get are discarded, instead of failing the write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Discards {
+    Never,
+    /// While its end of file has not been read: it may have sent more before its reset.
+    UntilEof,
+    Always,
 }
 
 /// A connection, and what is known of it.
@@ -86,7 +94,7 @@ impl LegStream {
             write_deadline: None,
             is_shut: false,
             at_eof: false,
-            discards: false,
+            discards: Discards::Never,
             write_error: None,
         }
     }
@@ -95,15 +103,24 @@ impl LegStream {
     /// reset the connection after that: bytes of the request are discarded then. Otherwise hyper
     /// would give up at the failed write, before it reads the answer.
     pub(crate) fn to_server(stream: TcpStream, write_timeout: Duration) -> Self {
-        let mut this = Self::new(stream, Bytes::new(), write_timeout);
-        this.discards = true;
-        this
+        Self::new(stream, Bytes::new(), write_timeout).discarding(Discards::Always)
+    }
+
+    /// The server's leg of a tunnel, for which the same holds until it has been read to its end.
+    pub(crate) fn to_tunnel_server(stream: TcpStream, write_timeout: Duration) -> Self {
+        Self::new(stream, Bytes::new(), write_timeout).discarding(Discards::UntilEof)
+    }
+
+    fn discarding(mut self, discards: Discards) -> Self {
+        self.discards = discards;
+        self
     }
 
     /// The outcome of a write of `length` bytes.
     fn written(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<usize>>, length: usize) -> Poll<io::Result<usize>> {
+        let discards = self.discards == Discards::Always || (self.discards == Discards::UntilEof && !self.at_eof);
         match outcome {
-            Poll::Ready(Err(why)) if self.discards && matches!(why.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
+            Poll::Ready(Err(why)) if discards && matches!(why.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
                 self.write_error.get_or_insert(why.kind());
                 Poll::Ready(Ok(length))
             }

@@ -6,6 +6,7 @@ use crate::{
     client::Client,
     client_stream::ClientStream,
     config::RawMode,
+    counters::EventCounter,
     error_response::ErrorResponse,
     fields,
     leg_stream::LegStream,
@@ -15,7 +16,6 @@ use crate::{
     server_pool::ServerAddress,
     server_stream::ServerStream,
 };
-use bytes::Bytes;
 use hyper::{
     Request, Response, StatusCode, Version,
     body::Incoming,
@@ -23,7 +23,11 @@ use hyper::{
     upgrade::{OnUpgrade, Parts, Upgraded, on},
 };
 use hyper_util::rt::TokioIo;
-use std::{sync::Arc, time::Instant};
+use std::{io, sync::Arc, time::Instant};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, split};
+
+/// Bytes of one read from a tunnel of an HTTP/2 client.
+const PIECE: usize = 8 * 1024;
 
 /// Opens a tunnel for a client of an explicit proxy.
 ///
@@ -48,7 +52,7 @@ pub(crate) async fn connect(client: &Arc<Client>, mut request: Request<Incoming>
     tokio::spawn(async move {
         let _held_until_the_end = reservation;
         match near.await {
-            Ok(near) => join(&client, near, LegStream::new(far, Bytes::new(), client.shared.config.patience)).await,
+            Ok(near) => join(&client, near, LegStream::to_tunnel_server(far, client.shared.config.patience)).await,
             Err(why) => tracing::debug!("a tunnel to {server} was not opened: {why}"),
         }
     });
@@ -109,7 +113,7 @@ pub(crate) async fn upgrade(client: &Arc<Client>, mut request: ClientRequest, ne
 }
 
 /// Relays both directions until both ends have finished.
-async fn join(client: &Arc<Client>, near: Upgraded, mut far: LegStream) {
+async fn join(client: &Arc<Client>, near: Upgraded, far: LegStream) {
     let outcome = match near.downcast::<TokioIo<ClientStream>>() {
         Ok(Parts { io, read_buf, .. }) => {
             match (io.into_inner().into_leg().and_then(|near| near.unread(read_buf).into_parts()), far.into_parts()) {
@@ -119,12 +123,27 @@ async fn join(client: &Arc<Client>, near: Upgraded, mut far: LegStream) {
         }
         // A stream of an HTTP/2 connection.
         Err(near) => {
-            let mut near = TokioIo::new(near);
-            let copied = tokio::io::copy_bidirectional(&mut near, &mut far).await;
-            copied.map(|(up, down)| client.shared.counters.raw_bytes.add(up + down)).map_err(Into::into)
+            let ((mut from_near, mut to_near), (mut from_far, mut to_far)) = (split(TokioIo::new(near)), split(far));
+            let bytes = &client.shared.counters.raw_bytes;
+            let both = tokio::try_join!(pass_on(&mut from_near, &mut to_far, bytes), pass_on(&mut from_far, &mut to_near, bytes));
+            both.map(drop).map_err(Into::into)
         }
     };
     if let Err(why) = outcome {
         tracing::debug!("a tunnel broke off: {}", describe(&why));
+    }
+}
+
+/// Forwards one direction up to its end. What was read before an error is written first, which
+/// `tokio::io::copy` does not do.
+async fn pass_on(source: &mut (impl AsyncRead + Unpin), sink: &mut (impl AsyncWrite + Unpin), counter: &EventCounter) -> io::Result<()> {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        let length = source.read(&mut buffer).await?;
+        if length == 0 {
+            return sink.shutdown().await;
+        }
+        sink.write_all(&buffer[..length]).await?;
+        counter.add(length as u64);
     }
 }

@@ -1,12 +1,14 @@
 //! Messages on the wire: framing, trailers, expectations, tunnels, HTTP/2.
 
 use crate::common::*;
+use hyper::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::{
     io::{BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
     thread,
 };
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 fn connect(at: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(at).unwrap();
@@ -211,6 +213,38 @@ fn an_answer_that_precedes_a_reset_reaches_the_client() {
         let _ = client.read_to_end(&mut all);
         server.join().unwrap();
         assert!(all.starts_with(b"HTTP/1.1 413 ") && all.ends_with(b"big\n"), "{size}: {}", String::from_utf8_lossy(&all));
+    }
+}
+
+/// The same in a tunnel of an HTTP/2 client, whose bytes the cache cannot forward any more by then.
+#[test]
+fn an_answer_that_precedes_a_reset_reaches_the_client_of_a_tunnel_over_http2() {
+    const ANSWER: usize = 300_000;
+    for _ in 0..10 {
+        let (at, server) = serve_once(|mut stream| {
+            stream.read_exact(&mut [0]).unwrap();
+            stream.write_all(&vec![b'a'; ANSWER]).unwrap();
+            eventually("the answer is not acknowledged", || intercept::sys::unacknowledged(&stream).unwrap() == 0);
+            eventually("the client's bytes do not arrive", || intercept::sys::received(&stream) > 0);
+        });
+        let cache = cache_for(at, |_| {});
+        let proxy = cache.addresses()[1];
+        let received = TestClient::new().wait(async move {
+            let stream = tokio::net::TcpStream::connect(proxy).await.unwrap();
+            let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+            tokio::spawn(connection);
+            let request = Request::connect(at.to_string()).body(http_body_util::Empty::<hyper::body::Bytes>::new()).unwrap();
+            let reply = sender.send_request(request).await.unwrap();
+            assert_eq!(reply.status(), 200);
+            let (mut down, mut up) = tokio::io::split(TokioIo::new(hyper::upgrade::on(reply).await.unwrap()));
+            let sends = tokio::spawn(async move { while up.write_all(&[0; 10_000]).await.is_ok() {} });
+            let mut received = Vec::new();
+            let _ = down.read_to_end(&mut received).await;
+            sends.abort();
+            received.len()
+        });
+        server.join().unwrap();
+        assert_eq!(received, ANSWER);
     }
 }
 
