@@ -257,15 +257,30 @@ async fn pass(client: &Arc<Client>, mut request: ClientRequest, record: &AccessR
     forward_response(client, request, origin, None, record).await
 }
 
-/// Sends a request without a body. `validation` replaces its conditions.
+/// Sends a request without a body. `conditions` replace its own.
 async fn send_without_body(
     client: &Arc<Client>,
     request: &ClientRequest,
-    validation: Option<&[(HeaderName, HeaderValue)]>,
+    conditions: Option<&[(HeaderName, HeaderValue)]>,
 ) -> Result<OriginResponse, ErrorResponse> {
     let begun = Instant::now();
-    let make = || request.without_body(validation);
+    let make = || request.without_body(conditions);
     client.send(&request.reservation, &request.server(client), make(), Some(make), move || begun.elapsed()).await
+}
+
+/// Asks the server whether a stored response is still valid. Where its answer to that is unusable,
+/// asks for the response.
+async fn validate(client: &Arc<Client>, request: &ClientRequest, stored: &Arc<StoredResponse>) -> Result<OriginResponse, ErrorResponse> {
+    let begun = Instant::now();
+    let conditions: Vec<_> = stored.validation_fields().collect();
+    let make = || request.without_body(Some(&conditions));
+    match client.validate(&request.reservation, &request.server(client), make, move || begun.elapsed()).await? {
+        Some(origin) => Ok(origin),
+        None => {
+            client.shared.store.remove(&request.target, stored);
+            send_without_body(client, request, Some(&[])).await
+        }
+    }
 }
 
 /// Fetches a response, or validates the stale one that is stored.
@@ -277,8 +292,10 @@ async fn fetch(
     record: &AccessRecord,
 ) -> ReplyResult {
     let stale = stale.filter(|_| request.is_get());
-    let validation: Option<Vec<_>> = stale.as_ref().map(|stored| stored.validation_fields().collect());
-    let sent = send_without_body(client, &request, validation.as_deref()).await;
+    let sent = match &stale {
+        Some(stored) => validate(client, &request, stored).await,
+        None => send_without_body(client, &request, None).await,
+    };
     let now = SystemTime::now();
     let has_failed = sent.as_ref().map_or(true, |origin| origin.response.status().is_server_error());
     if has_failed && let Some(stored) = stale.as_ref().filter(|stored| stored.may_serve_on_error(&request.presented, now)) {

@@ -7,7 +7,7 @@ use crate::{
     error_response::{Error, ErrorResponse},
     leg_stream::{self, LegStream},
     limits::{CONNECTION_BYTES, MAX_HEADER_BYTES, MAX_HEADER_FIELDS, Reservation},
-    reach,
+    reach, response_head,
     server_pool::{ServerAddress, ServerConnection},
     server_stream::{ServerGate, ServerStream, VerbatimResponse},
 };
@@ -99,7 +99,13 @@ struct FailedRequest {
 
 impl FailedRequest {
     fn sent(status: StatusCode, text: String) -> Self {
-        FailedRequest { response: ErrorResponse::new(status, text), unsent: None, verbatim: None }
+        ErrorResponse::new(status, text).into()
+    }
+}
+
+impl From<ErrorResponse> for FailedRequest {
+    fn from(response: ErrorResponse) -> Self {
+        FailedRequest { response, unsent: None, verbatim: None }
     }
 }
 
@@ -215,11 +221,46 @@ impl Client {
         self: &Arc<Self>,
         reservation: &RequestReservation,
         server: &ServerAddress,
-        mut request: Request<MessageBody>,
+        request: Request<MessageBody>,
         again: Option<impl Fn() -> Request<MessageBody>>,
         stalled_for: impl Fn() -> Duration + Send + Sync + 'static,
     ) -> Result<OriginResponse, ErrorResponse> {
-        let stalled_for: StallClock = Arc::new(stalled_for);
+        match self.attempt(reservation, server, request, again, Arc::new(stalled_for)).await {
+            Ok(response) => Ok(response),
+            Err(failed) => Err(self.give_up(failed).await),
+        }
+    }
+
+    /// Sends a request with conditions of the cache's own, as [`Client::send`]. None: the response
+    /// is a 304 that hyper cannot represent, which the client has not asked for.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub(crate) async fn validate(
+        self: &Arc<Self>,
+        reservation: &RequestReservation,
+        server: &ServerAddress,
+        make: impl Fn() -> Request<MessageBody>,
+        stalled_for: impl Fn() -> Duration + Send + Sync + 'static,
+    ) -> Result<Option<OriginResponse>, ErrorResponse> {
+        match self.attempt(reservation, server, make(), Some(make), Arc::new(stalled_for)).await {
+            Ok(response) => Ok(Some(response)),
+            Err(FailedRequest { verbatim: Some(unfit), .. }) if response_head::status(&unfit.bytes) == Some(StatusCode::NOT_MODIFIED) => {
+                Ok(None)
+            }
+            Err(failed) => Err(self.give_up(failed).await),
+        }
+    }
+
+    /// Sends a request over an idle connection, or over a new one.
+    async fn attempt(
+        self: &Arc<Self>,
+        reservation: &RequestReservation,
+        server: &ServerAddress,
+        mut request: Request<MessageBody>,
+        again: Option<impl Fn() -> Request<MessageBody>>,
+        stalled_for: StallClock,
+    ) -> Result<OriginResponse, FailedRequest> {
         let lease = |connection| ConnectionLease {
             client: self.clone(),
             server: server.clone(),
@@ -232,17 +273,14 @@ impl Client {
                 Err(FailedRequest { unsent: Some(unsent), .. }) => request = *unsent,
                 Err(failed) => match &again {
                     Some(again) if failed.response.status == StatusCode::BAD_GATEWAY && failed.verbatim.is_none() => request = again(),
-                    _ => return Err(self.give_up(failed).await),
+                    _ => return Err(failed),
                 },
             }
         }
         let reserved = self.reserve_connection(reservation).await?;
         let stream = self.dial(server).await?;
         let connection = self.start_http(server, stream, reserved).await?;
-        match self.exchange(lease(connection), request).await {
-            Ok(response) => Ok(response),
-            Err(failed) => Err(self.give_up(failed).await),
-        }
+        self.exchange(lease(connection), request).await
     }
 
     /// The response to a request that has failed. If the server's response can be passed on as it

@@ -5,7 +5,10 @@ use cache::{Cache, Config};
 use std::{
     io::{Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
 };
 
@@ -213,6 +216,23 @@ fn responses_that_are_not_parsed_reach_the_client() {
 
 /// RFC 9112 §5.1, §5.2, §4: white space before a colon is removed, folded lines are joined, and the
 /// server's reason phrase is kept, in the store too.
+/// A 304 that cannot be parsed, to a condition of the cache's own: the client has asked for the
+/// response, and gets it.
+#[test]
+fn an_unusable_answer_to_a_validation_is_not_passed_on() {
+    let asked = AtomicUsize::new(0);
+    let (at, seen) = server(move |_, _| match asked.fetch_add(1, Ordering::Relaxed) {
+        0 => Some(b"HTTP/1.1 200 OK\r\nCache-Control: max-age=0\r\nETag: \"1\"\r\nContent-Length: 3\r\n\r\nold".to_vec()),
+        1 => Some(b"HTTP/1.1 304 Not Modified\r\nnot a field\r\n\r\n".to_vec()),
+        _ => ok("new"),
+    });
+    let (cache, client) = (cache_for(at, |_| {}), TestClient::new());
+    assert_eq!(client.get(cache.addresses()[0], "/", &[]).body, b"old");
+    assert_eq!(client.get(cache.addresses()[0], "/", &[]).body, b"new");
+    let conditions: Vec<bool> = seen.lock().unwrap().iter().map(|head| head.to_lowercase().contains("if-none-match")).collect();
+    assert_eq!(conditions, [false, true, false]);
+}
+
 #[test]
 fn tolerable_responses_are_repaired() {
     let (at, seen) = server(|path, _| {
