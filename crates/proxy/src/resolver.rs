@@ -47,8 +47,8 @@ impl NameLookup {
         (self.name.as_str(), self.port).to_socket_addrs().map(Iterator::collect)
     }
 
-    fn result(&self, addresses: io::Result<Vec<SocketAddr>>) -> LookupResult {
-        LookupResult { origin: self.origin, serial: self.serial, addresses }
+    fn result(self, addresses: io::Result<Vec<SocketAddr>>) -> LookupResult {
+        LookupResult { origin: self.origin, serial: self.serial, name: self.name, addresses }
     }
 }
 
@@ -57,6 +57,7 @@ impl NameLookup {
 pub(crate) struct LookupResult {
     pub(crate) origin: LookupOrigin,
     pub(crate) serial: u64,
+    pub(crate) name: String,
     pub(crate) addresses: io::Result<Vec<SocketAddr>>,
 }
 
@@ -99,7 +100,8 @@ pub(crate) fn start(
                 for excessive in excess {
                     send_result(excessive.worker, excessive.result(Err(io::ErrorKind::TimedOut.into())));
                 }
-                send_result(lookup.worker, lookup.result(lookup.addresses()));
+                let addresses = lookup.addresses();
+                send_result(lookup.worker, lookup.result(addresses));
             }
         };
         thread::Builder::new().name("tandem-names".into()).spawn(work)?;

@@ -343,8 +343,8 @@ impl Worker {
                     }
                     self.update_full();
                 }
-                WorkerCommand::Resolved(LookupResult { origin, serial, addresses }) => match origin {
-                    LookupOrigin::Client(slot) => self.on_resolved(slot, serial, addresses),
+                WorkerCommand::Resolved(LookupResult { origin, serial, name, addresses }) => match origin {
+                    LookupOrigin::Client(slot) => self.on_resolved(slot, serial, &name, addresses),
                     LookupOrigin::FarEnd(network) => {
                         if let Some(carrier) = &mut self.carrier {
                             carrier.on_far_end_resolved(network, addresses);

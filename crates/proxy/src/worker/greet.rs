@@ -77,18 +77,19 @@ impl Worker {
     }
 
     /// Handles the result of looking up the name that a client requested.
-    pub(super) fn on_resolved(&mut self, slot: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
+    pub(super) fn on_resolved(&mut self, slot: usize, serial: u64, name: &str, addresses: io::Result<Vec<SocketAddr>>) {
         if !is_pending(&self.flows, slot, serial) {
             return;
         }
-        match addresses {
-            Ok(addresses) if !addresses.is_empty() => self.begin_where_permitted(slot, addresses),
-            // RFC 1928 §6: host unreachable.
-            _ => {
-                self.measurements.count_unresolved();
-                self.drop_client(slot, "the name that it requested has no address", &socks_reply(4));
-            }
-        }
+        let why = match addresses {
+            Ok(addresses) if !addresses.is_empty() => return self.begin_where_permitted(slot, addresses),
+            Ok(_) => "it has no address".to_owned(),
+            Err(why) => why.to_string(),
+        };
+        self.measurements.count_unresolved();
+        // As a literal: the client has chosen the name, and the log is read in terminals. RFC 1928
+        // §6: host unreachable.
+        self.drop_client(slot, &format!("cannot look up {name:?}, which it requested: {why}"), &socks_reply(4));
     }
 
     /// Begins the connection of a client that has named its destination. Only addresses that its

@@ -84,6 +84,7 @@ fn curl_connects_through_socks_by_address_and_name() {
         assert_eq!(output.status.code(), Some(97), "{url}: {output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(code), "{url}: {output:?}");
     }
+    assert!(routed.log().contains("cannot look up \"unheard-of.invalid\", which it requested: "), "{}", routed.log());
     let _hole = Counter::dropping(&routed.server, "input", "tcp dport 82");
     let (output, took) = seconds(|| curl(&routed, &["--socks5", &proxy, "http://10.99.2.2:82/"]));
     assert_eq!(output.status.code(), Some(97), "{output:?}");

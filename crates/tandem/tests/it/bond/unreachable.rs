@@ -54,6 +54,16 @@ impl Home {
         Home { bench, client }
     }
 
+    /// With both ends of the bond, over which connections go.
+    fn bonded() -> Self {
+        let mut home = Home::new();
+        home.bench.serve(&ALLOWED);
+        home.connect(&[]);
+        home.wait_until_up(1);
+        home.assert_bonded();
+        home
+    }
+
     /// Starts the dialling end, with all kinds of listeners.
     fn connect(&mut self, more: &[&str]) {
         let forward = format!("forward=127.0.0.1:4000={V4}:{SERVER}");
@@ -63,6 +73,11 @@ impl Home {
             let listed = self.bench.near.command("nft").args(["list", "table", "inet", "tandem"]).output().unwrap();
             listed.status.success()
         });
+    }
+
+    /// Waits until both networks have come up so many times.
+    fn wait_until_up(&self, times: usize) {
+        wait_until("both networks are up", || self.bench.log("connect.log").matches("of the bond is up").count() == 2 * times);
     }
 
     /// Waits until the near end's log has a text so many times.
@@ -135,13 +150,9 @@ fn a_stopped_far_end_lets_routed_connections_pass_and_refuses_others() {
     if skip("a_stopped_far_end_lets_routed_connections_pass_and_refuses_others", &["ss", "nft"]) {
         return;
     }
-    let mut home = Home::new();
-    home.bench.serve(&ALLOWED);
-    home.connect(&[]);
-    home.wait_for_line("of the bond is up", 2);
-    home.assert_bonded();
+    let mut home = Home::bonded();
     for round in 1..=2 {
-        wait_until("both networks are up", || home.bench.log("connect.log").matches("of the bond is up").count() == 2 * round);
+        home.wait_until_up(round);
         home.bench.daemons.remove(if round == 1 { 0 } else { 1 });
         home.wait_for_line(NOT_REACHED, round);
         home.assert_without_bond();
@@ -158,14 +169,10 @@ fn a_black_hole_lets_routed_connections_pass_and_refuses_others() {
     if skip("a_black_hole_lets_routed_connections_pass_and_refuses_others", &["ss", "nft"]) {
         return;
     }
-    let mut home = Home::new();
-    home.bench.serve(&ALLOWED);
-    home.connect(&[]);
-    home.wait_for_line("of the bond is up", 2);
-    home.assert_bonded();
+    let home = Home::bonded();
     for round in 1..=2 {
         // With connections kept ready, over which a stream begins at once.
-        wait_until("both networks are up", || home.bench.log("connect.log").matches("of the bond is up").count() == 2 * round);
+        home.wait_until_up(round);
         wait_until("connections are ready", || home.connections() >= 4);
         black_hole(&home.bench);
         // These are accepted before anything is noticed. The server has got nothing of them, but
