@@ -40,7 +40,7 @@ impl Home {
         client.ip(&["route add default via 10.9.0.1".into(), "route add ::/0 via 2001:db8:9::1".into()]).unwrap();
         bench.near.sysctl(&[("ipv4/ip_forward", "1".into()), ("ipv6/conf/all/forwarding", "1".into())]).unwrap();
         bench.near.ip(&[format!("route add {V6} via fd00:1::2")]).unwrap();
-        bench.far.ip(&[format!("addr add {V6}/128 dev lo"), "route add 10.9.0.0/24 via 10.0.1.1".into(), ROUTE_BACK.into()]).unwrap();
+        bench.far.ip(&[format!("addr add {V6}/128 dev lo nodad"), "route add 10.9.0.0/24 via 10.0.1.1".into(), ROUTE_BACK.into()]).unwrap();
         for address in [V4, V6] {
             // The server tells its client whose connection it has got.
             let work = |mut stream: TcpStream| {
