@@ -1,8 +1,8 @@
 //! A leg: one of the two TCP connections of a split connection. How it is tuned by its profile, and
 //! how it is dialled.
 
-pub use crate::receive_bound::bound_receive;
-use crate::{capacity::CapacitySource, receive_bound::bound_receive_at_first, sys};
+pub use crate::receive_bound::{bound_receive, bound_receive_at_first};
+use crate::{capacity::CapacitySource, sys};
 use rustix::fd::AsFd;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};

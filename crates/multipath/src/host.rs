@@ -21,8 +21,11 @@ pub trait BondHost: fmt::Debug {
     /// Whether a rule refuses connections from `client` to `server`.
     fn is_refused(&self, client: SocketAddr, server: SocketAddr) -> bool;
 
-    /// How the bound B of a direction is divided; none: it has no bound.
+    /// How the bound B of a direction is divided at first; none: it has no bound.
     fn shares(&self) -> Option<Shares>;
+
+    /// How B is divided once a connection carries bulk data; none: it has no bound.
+    fn bulk_shares(&self) -> Option<Shares>;
 
     /// Time limit for reaching a server.
     fn connect_timeout(&self) -> Duration;

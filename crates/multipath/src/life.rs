@@ -290,7 +290,7 @@ impl BondedConnection {
         }
     }
 
-    /// Sets the shares of B that bound its plain leg's queues.
+    /// Sets the shares of B that bound its plain leg's queues once it carries bulk data.
     pub(crate) fn with_shares(mut self, shares: Option<Shares>) -> Self {
         self.shares = shares;
         self
@@ -611,7 +611,7 @@ impl BondedConnection {
         }
         self.tuned = true;
         if let (Some(shares), Some(plain)) = (self.shares, &mut self.plain) {
-            let bounded = plain.bound_receive(shares).and_then(|()| plain.bound_unsent(shares));
+            let bounded = plain.change_receive(shares).and_then(|()| plain.bound_unsent(shares));
             bounded.map_err(|why| self.failed(&why))?;
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::{
 };
 use intercept::{
     AddressHistory, Carried, Routes,
-    leg::{self, LegProfile, Shares},
+    leg::{LegProfile, Shares},
 };
 use multipath::{BondConfig, BondHost, Bonds, ClientReply, Preface, StreamStart, Target};
 use relay::{Ending, FlowRecord, FlowStats, Readiness, Scratch};
@@ -74,6 +74,10 @@ impl BondHost for ProxyHost {
     }
 
     fn shares(&self) -> Option<Shares> {
+        self.config.shares()
+    }
+
+    fn bulk_shares(&self) -> Option<Shares> {
         self.config.buffer.map(|buffer| Shares::of(buffer.0 as usize))
     }
 
@@ -165,11 +169,6 @@ impl StreamCarrier for BondCarrier {
 
     fn begin(&mut self, start: ConnectionStart, to: RequestedServer) -> Result<(), Ending> {
         let ConnectionStart { near, client, preface, already_read, socks, keep_source, .. } = start;
-        // The listener has prepared it for a B that follows the flow. That of a bond's legs is
-        // fixed.
-        if let Some(shares) = self.host.shares().filter(|_| self.host.config.auto_buffer) {
-            leg::bound_receive(&near, shares.receive).map_err(|why| Ending::NearFailed(why.kind()))?;
-        }
         let to = match to {
             RequestedServer::Address(address) => Target::Address(address),
             RequestedServer::Name(name, port) => Target::Name(name, port),

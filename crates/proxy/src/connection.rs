@@ -250,8 +250,8 @@ impl Connection {
             watches_near: false,
             in_again: false,
             in_ticking: false,
-            up: Direction::new(shares, preface, already_read).adapting(config.buffer_limits()),
-            down: Direction::new(shares, reply, Vec::new()).adapting(config.buffer_limits()),
+            up: Direction::new(shares, preface, already_read).adapting(config.buffer_limits()).rising_to(config.raised_buffer()),
+            down: Direction::new(shares, reply, Vec::new()).adapting(config.buffer_limits()).rising_to(config.raised_buffer()),
         })
     }
 

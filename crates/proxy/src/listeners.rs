@@ -5,7 +5,7 @@ use crate::{
     config::{ListenerConfig, ProxyConfig},
     takeover::{FixedOptions, OfferedListener},
 };
-use intercept::{AcceptedConnection, ListenAt, Listener, ListenerOptions, OpenError, listener::BACKLOG};
+use intercept::{AcceptedConnection, ListenAt, Listener, ListenerOptions, OpenError, leg, listener::BACKLOG};
 use rustix::fd::OwnedFd;
 use std::{io, net::SocketAddr};
 use units::Bytes;
@@ -74,7 +74,9 @@ pub(crate) fn open(config: &ProxyConfig, worker: usize, inherited: &InheritedLis
             let sockets = match inherited.of(at, listen.at().is_transparent()) {
                 Some((_, sockets)) => {
                     let workers = if listen.takes_streams() { 1 } else { config.threads.max(1) };
-                    share(sockets, worker, workers).map_err(OpenError::system("copy an inherited listening socket"))?
+                    let sockets = share(sockets, worker, workers).map_err(OpenError::system("copy an inherited listening socket"))?;
+                    sockets.iter().for_each(|socket| follow_buffer(socket, config, listen));
+                    sockets
                 }
                 // One address alone, which is not extended to both families again.
                 None => {
@@ -125,13 +127,24 @@ fn options(config: &ProxyConfig, listen: &ListenerConfig) -> ListenerOptions {
     }
 }
 
+/// Has accepted connections begin with the first B of this configuration, and with a window scale
+/// for the largest, where another one has opened the listener.
+fn follow_buffer(socket: &socket2::Socket, config: &ProxyConfig, listen: &ListenerConfig) {
+    if let Some(shares) = options(config, listen).shares.filter(|shares| shares.most_receive > shares.receive)
+        && let Err(why) = leg::bound_receive_at_first(socket, shares.receive, shares.most_receive)
+    {
+        tracing::warn!("cannot set the first receive buffer of connections to {}: {why}; they begin with that of before", listen.at);
+    }
+}
+
 impl WorkerListener {
-    /// Takes its users from another configuration, for clients from now on.
-    pub(crate) fn take_users(&mut self, config: &ProxyConfig) {
+    /// Takes its users and B from another configuration, for clients from now on.
+    pub(crate) fn reload(&mut self, config: &ProxyConfig) {
         let same = |listen: &&ListenerConfig| (listen.at, listen.mode) == (self.listen.at, self.listen.mode);
         if let Some(listen) = config.listen.iter().find(same) {
             self.listen.users = listen.users.clone();
         }
+        follow_buffer(&self.socket.socket, config, &self.listen);
     }
 
     /// Accepts a connection; none: the backlog is empty.

@@ -248,7 +248,8 @@ impl MemoryWatch {
     /// What a worker's connections may take before the next measurement.
     pub(crate) fn room(&self, worker: usize) -> BufferRoom {
         let Some(worker) = self.workers.get(worker) else { return BufferRoom::UNLIMITED };
-        law::room(&self.state().reading, worker.held_back.load(Relaxed), worker.directions.load(Relaxed))
+        let room = law::room(&self.state().reading, worker.held_back.load(Relaxed), worker.directions.load(Relaxed));
+        BufferRoom { for_trials: room.for_trials / self.workers.len() as u64, ..room }
     }
 
     /// What the proxy may take, bytes; none: there is no limit.

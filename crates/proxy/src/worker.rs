@@ -336,7 +336,7 @@ impl Worker {
                     self.config = config;
                     self.measurements.profiles.set(self.config.policy.profiles().map(|(name, ..)| name));
                     for listener in &mut self.listeners {
-                        listener.take_users(&self.config);
+                        listener.reload(&self.config);
                     }
                     if let Some(carrier) = &mut self.carrier {
                         carrier.reload(&self.config);

@@ -40,11 +40,14 @@ pub struct BufferRoom {
     pub shared: u64,
     /// Directions of other event loops that carry bulk data.
     pub other_bulk: u64,
+    /// By how much B may be larger on trial, all together and with what is taken besides, bytes.
+    pub for_trials: u64,
 }
 
 impl BufferRoom {
     /// No limit is known.
-    pub const UNLIMITED: Self = BufferRoom { tight_from: u64::MAX, strict_from: u64::MAX, shared: u64::MAX, other_bulk: 0 };
+    pub const UNLIMITED: Self =
+        BufferRoom { tight_from: u64::MAX, strict_from: u64::MAX, shared: u64::MAX, other_bulk: 0, for_trials: u64::MAX };
 }
 
 /// The least share: on a path whose segments have 64 KiB a smaller B would stall.
@@ -69,13 +72,15 @@ pub struct BufferBudget {
     bulk: usize,
     growth: u64,
     held_back: u64,
+    /// By how much B is larger on trial, all together, bytes.
+    on_trial: u64,
     room: BufferRoom,
 }
 
 impl Default for BufferBudget {
     fn default() -> Self {
         let (cap, room) = (BufferCap::NONE, BufferRoom::UNLIMITED);
-        BufferBudget { limit: None, granted: 0, cap, bulk: 0, growth: 0, held_back: 0, room }
+        BufferBudget { limit: None, granted: 0, cap, bulk: 0, growth: 0, held_back: 0, on_trial: 0, room }
     }
 }
 
@@ -94,7 +99,7 @@ impl BufferBudget {
 
     /// The most that any B may be.
     pub fn cap(&self) -> BufferCap {
-        let BufferRoom { tight_from, strict_from, shared, other_bulk } = self.room;
+        let BufferRoom { tight_from, strict_from, shared, other_bulk, for_trials: _ } = self.room;
         if self.held_back < tight_from {
             return self.cap;
         }
@@ -139,6 +144,20 @@ impl BufferBudget {
         self.growth = 0;
     }
 
+    /// Has B of a direction be larger by so many bytes on trial, if this part (a divisor) of the
+    /// room for all trials is enough: whether the destination takes what comes is not known yet.
+    pub(crate) fn begin_trial(&mut self, extra: u64, part: u64) -> bool {
+        let taken = [self.on_trial, self.held_back, self.growth, extra].into_iter().fold(0, u64::saturating_add);
+        let has_room = taken <= self.room.for_trials / part;
+        self.on_trial += if has_room { extra } else { 0 };
+        has_room
+    }
+
+    /// A trial has ended.
+    pub(crate) fn end_trial(&mut self, extra: u64) {
+        self.on_trial = self.on_trial.saturating_sub(extra);
+    }
+
     /// How much this B may grow now, bytes.
     pub(crate) fn spare(&self, buffer: u64) -> u64 {
         self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.granted) + START.saturating_sub(buffer))
@@ -160,7 +179,7 @@ mod tests {
         let mut budget = BufferBudget::default();
         budget.change_held_back(0, 1 << 40);
         assert_eq!(budget.cap(), BufferCap::NONE);
-        let room = BufferRoom { tight_from: 100, strict_from: 200, shared: 40 << 20, other_bulk: 2 };
+        let room = BufferRoom { tight_from: 100, strict_from: 200, shared: 40 << 20, other_bulk: 2, for_trials: 0 };
         budget.set_cap(BufferCap::NONE, room);
         budget.change_held_back(1 << 40, 99);
         assert_eq!(budget.cap(), BufferCap::NONE);

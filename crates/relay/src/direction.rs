@@ -20,6 +20,7 @@
 use crate::{
     buffer_control::BufferControl,
     buffer_law::{self, BufferLimits},
+    buffer_rise::BufferRise,
     pipe::{Filled, Pipe},
     plain_leg::PlainLeg,
     relay_fault::RelayFault,
@@ -74,6 +75,8 @@ pub struct Direction {
     shares: Option<Shares>,
     /// How a fixed B is divided while memory is not short.
     fixed: Option<Shares>,
+    /// How far a fixed B has risen that begins small.
+    rise: BufferRise,
     /// Length of the preface, which the proxy itself sends, bytes.
     preface: usize,
     mode: RelayMode,
@@ -106,6 +109,7 @@ impl Direction {
         Direction {
             shares,
             fixed: shares,
+            rise: BufferRise::Complete,
             preface: preface.len(),
             mode,
             tuned: false,
@@ -127,6 +131,14 @@ impl Direction {
     #[must_use]
     pub fn adapting(self, limits: Option<BufferLimits>) -> Self {
         Direction { limits, ..self }
+    }
+
+    /// Has a fixed B rise to this many bytes once the direction carries bulk data, memory permits
+    /// and the destination takes what comes; none: it stays as it is. The sockets must be prepared
+    /// for it.
+    #[must_use]
+    pub fn rising_to(self, most: Option<usize>) -> Self {
+        Direction { rise: BufferRise::to(most), ..self }
     }
 
     /// The present B, bytes, if it follows the flow.
@@ -164,6 +176,7 @@ impl Direction {
             scratch.budget.change(control.buffer(), buffer_law::START);
         }
         self.squeeze.hold_back(0, &mut scratch.budget);
+        self.rise.release(&mut scratch.budget);
         if mem::take(&mut self.tuned) {
             scratch.budget.change_bulk(false);
         }
@@ -181,6 +194,9 @@ impl Direction {
         if !source.has_failed() {
             if self.tuned || self.squeeze.applies() {
                 self.follow_cap(source, destination, scratch)?;
+            }
+            if self.tuned {
+                self.rise(source, destination, scratch)?;
             }
             self.adapt(source, destination, scratch)?;
         }
@@ -294,8 +310,26 @@ impl Direction {
             return divided.map_err(RelayFault::Source);
         }
         let Some(shares) = self.shares.filter(|_| self.mode != RelayMode::Small) else { return Ok(()) };
-        source.bound_receive(shares).map_err(RelayFault::Source)?;
-        destination.bound_unsent(shares).map_err(RelayFault::Destination)
+        // The kernel tunes the buffer of a socket whose B is to rise, until it has a bound.
+        let bounded = if self.rise == BufferRise::Complete { source.bound_receive(shares) } else { source.change_receive(shares) };
+        bounded.map_err(RelayFault::Source)?;
+        destination.bound_unsent(shares).map_err(RelayFault::Destination)?;
+        self.rise(source, destination, scratch)
+    }
+
+    /// Raises a fixed B that began small, if that is due.
+    fn rise(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {
+        if self.rise == BufferRise::Complete || self.squeeze.applies() {
+            return Ok(());
+        }
+        let Some(shares) = self.rise.step(self.moved, destination, &mut scratch.budget).map_err(RelayFault::Destination)? else {
+            return Ok(());
+        };
+        (self.fixed, self.shares) = (Some(shares), Some(shares));
+        source.change_receive(shares).map_err(RelayFault::Source)?;
+        destination.bound_unsent(shares).map_err(RelayFault::Destination)?;
+        self.squeeze.reconsider();
+        self.follow_cap(source, destination, scratch)
     }
 
     /// Measures the flow, if that is due, and has B follow it.

@@ -13,6 +13,7 @@
 mod buffer_budget;
 mod buffer_control;
 pub mod buffer_law;
+mod buffer_rise;
 mod dial_race;
 mod direction;
 mod ending;

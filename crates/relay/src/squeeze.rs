@@ -38,6 +38,12 @@ impl Squeeze {
         self.applies
     }
 
+    /// The direction's own B has been raised while it is not the cap: the present cap may be less
+    /// than that.
+    pub(crate) fn reconsider(&mut self) {
+        self.cap = BufferCap::NONE;
+    }
+
     /// Notes how large the receive queue of a source that is not read may become by its own B,
     /// bytes; 0: it is read.
     pub(crate) fn hold_back(&mut self, bytes: u64, budget: &mut BufferBudget) {

@@ -215,7 +215,7 @@ impl Bonds {
                 return self.linger(member, Frame::Reset(bond::ResetReason::NoRoom as u8).header().to_vec());
             }
             None => {
-                let bonded = BondedConnection::called(preface, id, self.stream_over(window), self.now).with_shares(self.host.shares());
+                let bonded = BondedConnection::called(preface, id, self.stream_over(window), self.now).with_shares(self.host.bulk_shares());
                 self.settle(bonded)
             }
         };

@@ -45,7 +45,7 @@ impl Bonds {
         let call = OpenRequest { client, target: to };
         let near = PlainLeg::new(near, profile, self.host.shares());
         let bonded = BondedConnection::call(near, &call, [&preface, &already_read], id, stream, self.now);
-        let bonded = bonded.map_err(|NoMemory| Ending::NoRoom)?.with_shares(self.host.shares()).with_reply(reply);
+        let bonded = bonded.map_err(|NoMemory| Ending::NoRoom)?.with_shares(self.host.bulk_shares()).with_reply(reply);
         let bonded = if may_return { bonded.returnable([call.encode().len(), preface.len()]) } else { bonded };
         let slot = self.settle(bonded);
         for network in 0..self.networks.len() {

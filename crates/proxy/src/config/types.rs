@@ -106,11 +106,17 @@ impl ProxyConfig {
         };
     }
 
-    /// How B of a connection is divided at first; none: it has no bound.
+    /// How B of a connection is divided at first; none: it has no bound. What fills before the
+    /// relay sees it must fit into memory for all connections, so that no B starts larger.
     pub(crate) fn shares(&self) -> Option<Shares> {
         let most = self.buffer?.0 as usize;
-        let first = if self.auto_buffer { most.min(START as usize) } else { most };
-        Some(Shares::of(first).growing_to(most))
+        Some(Shares::of(most.min(START as usize)).growing_to(most))
+    }
+
+    /// The fixed B that a direction gets once it carries bulk data, bytes; none: it has it from the
+    /// start, or its B follows the flow.
+    pub(crate) fn raised_buffer(&self) -> Option<usize> {
+        self.buffer.filter(|most| !self.auto_buffer && most.0 > START).map(|most| most.0 as usize)
     }
 
     /// Between which values B follows each flow; none: it is fixed.
@@ -118,13 +124,11 @@ impl ProxyConfig {
         self.buffer.filter(|_| self.auto_buffer).map(|most| BufferLimits::up_to(most.0))
     }
 
-    /// The configuration of connections that begin while memory is short: B follows the flow from its
-    /// beginning, up to the configured one, also where that is fixed. None: it is the same, since B
-    /// follows the flow anyway, or is small.
+    /// The configuration of connections that begin while memory is short: B follows the flow from
+    /// its beginning where it is unlimited otherwise. None: it is the same.
     pub(crate) fn while_short(&self) -> Option<Self> {
-        let most = self.buffer.unwrap_or(Self::AUTO_BUFFER_MAX);
-        let is_same = self.auto_buffer || most.0 <= START;
-        (!is_same).then(|| ProxyConfig { buffer: Some(most), auto_buffer: true, ..self.clone() })
+        let limited = || ProxyConfig { buffer: Some(Self::AUTO_BUFFER_MAX), auto_buffer: true, ..self.clone() };
+        self.buffer.is_none().then(limited)
     }
 
     /// Replaces `[::]` by 0.0.0.0 in listeners if the kernel has no IPv6 (`ipv6.disable=1`).

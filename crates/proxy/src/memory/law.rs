@@ -154,7 +154,13 @@ pub(crate) fn room(reading: &MemoryReading, held_back: u64, directions: u64) -> 
     let others = reading.own.saturating_add(reading.held_back.saturating_sub(held_back));
     let from = |sixteenths| part(budget, sixteenths).saturating_sub(others);
     let other_bulk = reading.directions.saturating_sub(directions);
-    BufferRoom { tight_from: from(MemoryLevel::Tight.sixteenths()[0]), strict_from: from(16), shared: shared(budget), other_bulk }
+    BufferRoom {
+        tight_from: from(MemoryLevel::Tight.sixteenths()[0]),
+        strict_from: from(16),
+        shared: shared(budget),
+        other_bulk,
+        for_trials: from(MemoryLevel::Full.sixteenths()[0]),
+    }
 }
 
 /// By how much memory may grow before it has to be measured again, bytes: an eighth of what is left

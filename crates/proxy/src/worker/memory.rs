@@ -107,8 +107,7 @@ impl Worker {
     }
 
     /// The configuration of a new connection, whose near leg this is. While memory is short, or so
-    /// many connections begin that it may become short before it is measured, B follows the flow
-    /// from its beginning.
+    /// many connections begin that it may become short before it is measured, no B is unlimited.
     pub(super) fn config_of_new_flow(&mut self, near: &Socket) -> Arc<ProxyConfig> {
         let is_short = self.memory.level != MemoryLevel::Free || self.scratch.budget.growth() >= self.context.memory.quantum();
         self.scratch.budget.note_growth(MEMORY_OF_A_FLOW + 2 * FIRST_WINDOW);

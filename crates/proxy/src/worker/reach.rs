@@ -20,7 +20,8 @@ impl Worker {
     /// Reaches one of these addresses for a client, in the resolver's order, then begins its
     /// connection.
     pub(super) fn reach(&mut self, start: ConnectionStart, servers: Vec<SocketAddr>) {
-        let (now, config, routes) = (self.scratch.now, self.config.clone(), self.routes.as_ref());
+        let (now, config) = (self.scratch.now, self.config_of_new_flow(&start.near));
+        let routes = self.routes.as_ref();
         let limit = |server: &SocketAddr| {
             let [_, far] = config.policy.chosen_legs(start.client, *server, |address| routes?.interface_to(address));
             connect_timeout(config.policy.profile(far), &config)
