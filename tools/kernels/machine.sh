@@ -68,6 +68,26 @@ unpack_programs() {
     rm -rf "$unpacked"
 }
 
+# make_root_of_programs DIRECTORY TANDEM NAME…: makes a root file system of the program TANDEM, of
+# programs of this machine, and of BusyBox for what is missing, with their libraries.
+make_root_of_programs() {
+    local directory=$1 tandem=$2 name file
+    shift 2
+    rm -rf "$directory"
+    mkdir -p "$directory"/{usr/bin,usr/sbin,usr/lib,usr/lib64,proc,sys,dev,tmp,run,root,etc}
+    for name in bin sbin lib lib64; do ln -s "usr/$name" "$directory/$name"; done
+    for name in "$@"; do
+        for file in $(command -v "$name") $(ldd "$(command -v "$name")" 2> /dev/null | grep -o '/[^ ]*'); do
+            [ -e "$directory$file" ] || install -D "$file" "$directory$file"
+        done
+    done
+    for file in $(ldd "$tandem" | grep -o '/[^ ]*'); do [ -e "$directory$file" ] || install -D "$file" "$directory$file"; done
+    install "$tandem" "$directory/usr/bin/tandem"
+    for name in $(busybox --list); do
+        [ -e "$directory/usr/sbin/$name" ] || [ -e "$directory/usr/bin/$name" ] || ln -s "$(command -v busybox)" "$directory/usr/bin/$name"
+    done
+}
+
 # archive DIRECTORY: prints its contents as a cpio archive for the kernel's initramfs.
 archive() { (cd "$1" && find . | cpio --quiet -o -H newc); }
 
@@ -76,6 +96,9 @@ archive() { (cd "$1" && find . | cpio --quiet -o -H newc); }
 real_clock=(-accel tcg,thread=multi)
 virtual_clock=(-accel tcg,thread=single -icount shift=2,sleep=off -rtc clock=vm)
 clock=("${real_clock[@]}")
+# The machine's memory and network interfaces.
+memory=3G
+network=(-nic none)
 
 # boot VERSION SECONDS LOG RESULTS ARGUMENTS ARCHIVE…: runs a machine whose root file system
 # consists of the archives, until it powers off, for at most SECONDS. Its console is written to LOG,
@@ -95,7 +118,7 @@ boot() {
     else
         machine+=(-serial "file:$log" -device pci-serial,chardev=results -chardev "file,id=results,path=$results")
     fi
-    timeout "$seconds" "${machine[@]}" "${clock[@]}" -smp 1 -m 3G -display none -monitor none -nic none -no-reboot \
+    timeout "$seconds" "${machine[@]}" "${clock[@]}" -smp 1 -m "$memory" -display none -monitor none "${network[@]}" -no-reboot \
         -kernel "$packages/$version/vmlinuz" -initrd "$log.initrd" < /dev/null || true
     rm -f "$log.initrd"
 }

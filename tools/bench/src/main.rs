@@ -15,7 +15,8 @@
 //! without (`quic_pages`). `traces`: controllers over recorded links (`varying_links`).
 //! `equations`: how fast the models are evaluated. `experiment`: how often the interval of the
 //! proxy's experiment covers the true gain. `simulator`: how fast it is (`simulator_speed`). `ns2`:
-//! the simulator beside ns-2. `large-trace`: how fast the detector reads a trace.
+//! the simulator beside ns-2. `large-trace`: how fast the detector reads a trace. `memory`: clients
+//! that never read, on a small machine (`hostile_clients`).
 
 mod advised_paths;
 mod bbr_versions;
@@ -26,6 +27,7 @@ mod control;
 mod emulator;
 mod equations;
 mod experiment;
+mod hostile_clients;
 mod large_trace;
 mod load;
 mod measurement;
@@ -84,6 +86,7 @@ enum BenchCommand {
     Equations(equations::Equations),
     Experiment(experiment::ExperimentCoverage),
     LargeTrace(large_trace::LargeTrace),
+    Memory(hostile_clients::HostileClients),
     Ns2(ns2::CompareWithNs2),
     Pairs(network_pairs::NetworkPairs),
     Paths(path_sweep::PathSweep),
@@ -139,6 +142,7 @@ fn main() -> Result<ExitCode> {
         BenchCommand::Equations(equations) => measure("equations", to, |record| equations.measure(record)),
         BenchCommand::Experiment(experiment) => measure("experiment", to, |record| experiment.measure(record)),
         BenchCommand::LargeTrace(large) => measure("large-trace", to, |record| large.measure(record)),
+        BenchCommand::Memory(hostile) => measure("memory", to, |record| hostile.measure(record)),
         BenchCommand::Ns2(ns2) => match ns2.play() {
             Some(what) => ns2::speed::play(what),
             None => measure("ns2", to, |record| ns2.measure(record)),
