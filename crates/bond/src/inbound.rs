@@ -16,7 +16,12 @@ const MAX_RANGES: usize = 8192;
 const MIN_RANGE: usize = 512;
 /// An acknowledgement is sent at once when this much has arrived on a path, bytes, or an eighth of
 /// the window.
-const ACK_AFTER: u64 = 64 * 1024;
+const ACK_AFTER: u64 = 128 * 1024;
+/// Otherwise it is sent after this time. The rest of [`MAX_ACK_DELAY`] is for a caller that is late.
+const ACK_DELAY: Span = Span(MAX_ACK_DELAY.0 / 5 * 4);
+/// If the caller asks within the last part of that time, since something else has woken it, it is
+/// sent then.
+const ACK_DELAY_AWAKE: Span = Span(ACK_DELAY.0 / 4 * 3);
 
 /// Where the next payload of a piece goes.
 #[derive(Debug)]
@@ -257,7 +262,7 @@ impl Inbound {
         let is_much = acks.received - acks.sent_received >= ACK_AFTER.min(window / 8)
             || limit - acks.sent_limit >= window / 4
             || acked - acks.sent_acked >= window / 4;
-        let is_due = acks.due_since.is_some_and(|since| now.0 >= since.0 + MAX_ACK_DELAY.0 / 2);
+        let is_due = acks.due_since.is_some_and(|since| now.0 >= since.0 + ACK_DELAY_AWAKE.0);
         if !is_much && !is_due {
             return None;
         }
@@ -272,7 +277,7 @@ impl Inbound {
     /// When to call [`next_frame`](Inbound::next_frame) for all paths, if nothing happens before.
     pub fn next_timeout(&self) -> Option<Span> {
         let due_since = self.paths.iter().filter(|acks| acks.is_open && !self.delivered).filter_map(|acks| acks.due_since).min()?;
-        Some(due_since + MAX_ACK_DELAY / 2)
+        Some(due_since + ACK_DELAY)
     }
 
     /// Unmaps the buffer, if nothing in it is unread.
@@ -303,6 +308,25 @@ mod tests {
     use super::*;
 
     const PATH: PathId = PathId(0);
+
+    #[test]
+    fn an_acknowledgement_waits_for_a_wake_up_that_comes_anyway() {
+        let ms = |count: u64| Span(count * 1_000_000);
+        let mut inbound = Inbound::new(8 << 20);
+        inbound.add_path(PATH);
+        let mut is_sent = |since: u64, at: u64| {
+            let begin = inbound.next_offset();
+            inbound.receive(ms(since), PATH, begin, &[7; 10]).unwrap();
+            assert_eq!(inbound.next_timeout(), Some(ms(since) + ACK_DELAY));
+            assert!(ACK_DELAY < MAX_ACK_DELAY);
+            let frame = inbound.next_frame(ms(at), PATH);
+            let _ = inbound.next_frame(ms(since + 50), PATH);
+            frame.is_some()
+        };
+        assert_eq!([is_sent(0, 10), is_sent(1000, 1029), is_sent(2000, 2030), is_sent(3000, 3040)], [false, false, true, true]);
+        inbound.receive(ms(4000), PATH, 40, &[7; ACK_AFTER as usize]).unwrap();
+        assert!(inbound.next_frame(ms(4000), PATH).is_some(), "much has arrived");
+    }
 
     #[test]
     fn an_end_before_received_bytes_is_refused() {

@@ -23,9 +23,16 @@ const MAX_PIECE: u64 = 512 * 1024;
 /// A piece is at most this fraction of the window. Otherwise one path could hold all of it while
 /// the others wait.
 const MIN_PIECES_PER_WINDOW: u64 = 4;
-/// More data is wanted while fewer unassigned bytes than this are left, so that there is a piece
-/// when a path next has room.
-const MIN_UNASSIGNED: u64 = 512 * 1024;
+/// More data is wanted while fewer unassigned bytes are left than the paths send in this time: about
+/// a round trip, so that there is a piece when a path next has room. More would only wait here, for
+/// the longer the slower the stream is, and its source would notice late how slow it is.
+const READ_AHEAD: Span = Span(100_000_000);
+/// Bounds of that, bytes.
+const MIN_UNASSIGNED: u64 = 64 * 1024;
+const MAX_UNASSIGNED: u64 = 512 * 1024;
+/// A piece is longer for the sake of fewer wake-ups only while this many such pieces wait. Towards
+/// the end of a message they are short again, so that all paths end together.
+const WAITING_BATCHES: u64 = 4;
 /// Between the acknowledged offset and the last assigned one there are at most this many changes of
 /// path. This bounds the gaps that the receiver must track.
 const MAX_BOUNDARIES: usize = 4096;
@@ -266,10 +273,14 @@ impl Outbound {
         Some(end)
     }
 
-    /// Length of the longest piece now, bytes.
+    /// What all usable paths send together, bytes/s.
+    fn rate(&self) -> f64 {
+        self.paths.iter().filter(|path| path.is_usable()).map(Path::rate).sum()
+    }
+
+    /// Length of the longest piece now, bytes, unless it is a [batch](BondSettings::batch).
     pub fn max_piece(&self) -> u64 {
-        let rate: f64 = self.paths.iter().filter(|path| path.is_usable()).map(Path::rate).sum();
-        let lookahead = (rate * self.settings.lookahead.secs()) as u64;
+        let lookahead = (self.rate() * self.settings.lookahead.secs()) as u64;
         lookahead.min(MAX_PIECE).min(self.initial_window / MIN_PIECES_PER_WINDOW).max(self.settings.piece.0)
     }
 
@@ -280,11 +291,18 @@ impl Outbound {
     }
 
     fn queue_limit_of(&self, path: &Path) -> u64 {
-        path.queue_limit(self.settings.queue.0, self.settings.lookahead)
+        path.queue_limit(self.settings.queue.0, self.settings.lookahead, self.settings.batch)
     }
 
     fn has_room(&self, path: &Path) -> bool {
         path.sample.unsent < self.queue_limit_of(path)
+    }
+
+    /// Unassigned bytes that suffice for the time until more are read. While there are fewer, more
+    /// data is wanted.
+    pub fn enough_unassigned(&self) -> u64 {
+        let read_ahead = (self.rate() * READ_AHEAD.secs()) as u64;
+        read_ahead.clamp(MIN_UNASSIGNED, MAX_UNASSIGNED).max(self.settings.piece.0)
     }
 
     /// Whether more data should be offered, for which the caller has `room` bytes of buffer.
@@ -294,7 +312,7 @@ impl Outbound {
     /// memory, and the source feels the backpressure.
     pub fn wants_data(&self, room: u64) -> bool {
         let piece = self.max_piece().min(self.next_range().1);
-        self.unassigned() < MIN_UNASSIGNED.max(self.settings.piece.0)
+        self.unassigned() < self.enough_unassigned()
             || (piece > 0 && self.settings.scheduler.depends_on_more_data(&self.paths, &self.context(piece), room))
     }
 
@@ -305,6 +323,7 @@ impl Outbound {
             window: self.limit - self.acked,
             queue: self.settings.queue.0,
             lookahead: self.settings.lookahead,
+            batch: self.settings.batch,
             foresight: self.settings.foresight,
         }
     }
@@ -338,7 +357,7 @@ impl Outbound {
     /// chooses.
     fn next_scheduled_piece(&mut self, now: Span, offset: u64, available: u64) -> Option<Piece> {
         let max_piece = self.max_piece();
-        let len = max_piece.min(available);
+        let mut len = max_piece.min(available);
         let is_reinjection = !self.reinject_queue.is_empty();
         let context = self.context(len);
         let state_before = self.scheduler_state;
@@ -349,6 +368,10 @@ impl Outbound {
             self.scheduler_state = state_before;
             return None;
         }
+        let batch = self.batch_for(chosen).min(available);
+        if batch > len && self.settings.scheduler.permits(&self.paths, chosen, &self.context(batch)) {
+            len = batch;
+        }
         if is_reinjection {
             self.reinject_queue.remove_below(offset + len);
         } else {
@@ -358,9 +381,17 @@ impl Outbound {
             }
             self.next += len;
         }
-        self.paths[chosen].assign(now, (offset, offset + len), max_piece, false);
-        self.pending_probe = self.path_to_probe(now, chosen).map(|idle| Piece { path: PathId(idle), offset, len, is_duplicate: true });
+        self.paths[chosen].assign(now, (offset, offset + len), max_piece.max(len), false);
+        self.pending_probe =
+            self.path_to_probe(now, chosen).map(|idle| Piece { path: PathId(idle), offset, len: len.min(max_piece), is_duplicate: true });
         Some(Piece { path: PathId(chosen), offset, len, is_duplicate: is_reinjection })
+    }
+
+    /// Length of a piece that this path carries for the sake of fewer wake-ups, bytes; 0 while too
+    /// little waits.
+    fn batch_for(&self, path: usize) -> u64 {
+        let batch = self.paths[path].batch(self.settings.batch).min(self.initial_window / MIN_PIECES_PER_WINDOW);
+        if self.unassigned() >= WAITING_BATCHES * batch { batch } else { 0 }
     }
 
     /// Redundant scheduling: the next piece of the whole stream for the next path in turn that has
@@ -504,6 +535,62 @@ mod tests {
         let piece = out.next_piece(later * 2).unwrap();
         out.on_acked(piece.offset + piece.len, 1 << 20).unwrap();
         assert_eq!(out.next_piece(later * 2), None);
+    }
+
+    /// A path with this rate (bytes/s) and a round trip of 50 ms.
+    fn path_of(rate: u64) -> PathSample {
+        PathSample { window: rate / 20, srtt: MS * 50, ..ROOM }
+    }
+
+    /// How much a stream over two paths of this rate reads ahead, if there is any amount of data
+    /// and none is sent.
+    fn read_ahead_at(rate: u64) -> u64 {
+        let mut out = Outbound::new(BondSettings::new(Scheduler::Score), 8 << 20);
+        for _ in 0..2 {
+            let path = out.add_path(Span::ZERO, 0);
+            out.update_path(Span::ZERO, path, path_of(rate));
+        }
+        while out.wants_data(8 << 20) {
+            out.offer(1024);
+        }
+        out.unassigned()
+    }
+
+    #[test]
+    fn what_is_read_ahead_lasts_about_a_round_trip() {
+        // Of 16 streams over two networks of 5 Mbit/s each.
+        assert_eq!(read_ahead_at(39_000), MIN_UNASSIGNED);
+        // Of one stream over two of 10 Mbit/s: a tenth of a second.
+        assert_eq!(read_ahead_at(1_250_000).next_multiple_of(1024), 250_000u64.next_multiple_of(1024));
+        assert_eq!(read_ahead_at(100_000_000), MAX_UNASSIGNED);
+    }
+
+    /// The pieces of so many bytes over a path of this rate, which sends them at once.
+    fn pieces_of(bytes: u64, rate: u64) -> Vec<u64> {
+        let settings = BondSettings { batch: MS * 20, lookahead: Span::ZERO, ..BondSettings::new(Scheduler::Score) };
+        let mut out = Outbound::new(settings, 8 << 20);
+        let path = out.add_path(Span::ZERO, 0);
+        out.offer(bytes);
+        let mut pieces = Vec::new();
+        loop {
+            out.update_path(Span::ZERO, path, path_of(rate));
+            let Some(piece) = out.next_piece(Span::ZERO) else { return pieces };
+            pieces.push(piece.len);
+        }
+    }
+
+    #[test]
+    fn pieces_last_a_while_as_long_as_much_waits() {
+        const PIECE: u64 = 16 * 1024;
+        // 20 Mbit/s: 50 kB in the time of a batch.
+        let pieces = pieces_of(1_000_000, 2_500_000);
+        let (first, last) = (pieces[0], pieces[pieces.len() - 2]);
+        assert_eq!((first, last, pieces.iter().sum()), (BondSettings::MAX_BATCH.0, PIECE, 1_000_000), "{pieces:?}");
+        // 10 Mbit/s: 25 kB.
+        assert_eq!(pieces_of(1_000_000, 1_250_000)[0], 25_000);
+        // A slow path, and a message.
+        assert!(pieces_of(1_000_000, 100_000).iter().all(|len| *len <= PIECE));
+        assert!(pieces_of(100_000, 2_500_000).iter().all(|len| *len <= PIECE));
     }
 
     #[test]

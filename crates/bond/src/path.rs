@@ -3,6 +3,7 @@
 use crate::{
     frame::MAX_ACK_DELAY,
     score::{Smoothing, ThroughputEstimator, score},
+    settings::BondSettings,
 };
 use std::collections::{VecDeque, vec_deque::Drain};
 use units::Span;
@@ -252,9 +253,14 @@ impl Path {
     }
 
     /// Queue limit in bytes: `min` or, if that is more, what it sends in twice `lookahead`, up to
-    /// [`MAX_QUEUE`].
-    pub(crate) fn queue_limit(&self, min: u64, lookahead: Span) -> u64 {
-        min.max(MAX_QUEUE.min((self.rate() * 2.0 * lookahead.secs()) as u64))
+    /// [`MAX_QUEUE`], or a [batch](Path::batch).
+    pub(crate) fn queue_limit(&self, min: u64, lookahead: Span, batch: Span) -> u64 {
+        min.max(MAX_QUEUE.min((self.rate() * 2.0 * lookahead.secs()) as u64)).max(self.batch(batch))
+    }
+
+    /// What it sends in this time, up to [`MAX_BATCH`](BondSettings::MAX_BATCH), bytes.
+    pub(crate) fn batch(&self, time: Span) -> u64 {
+        ((self.rate() * time.secs()) as u64).min(BondSettings::MAX_BATCH.0)
     }
 
     /// When a piece of `piece` bytes would have arrived, in seconds from now. Not before Hoekstra

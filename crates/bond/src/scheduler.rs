@@ -41,6 +41,8 @@ pub(crate) struct PieceContext {
     pub(crate) queue: u64,
     /// Time that a path's queue should last; see [`Path::queue_limit`].
     pub(crate) lookahead: Span,
+    /// Time of a batch; see [`Path::batch`].
+    pub(crate) batch: Span,
     /// Whether the two rules of foresight apply.
     pub(crate) foresight: bool,
 }
@@ -58,7 +60,8 @@ impl Scheduler {
     /// Index of the path for the piece; `None` if it is better to wait.
     pub(crate) fn choose(self, paths: &[Path], state: &mut SchedulerState, context: &PieceContext) -> Option<usize> {
         let is_eligible = eligible(paths);
-        let has_room = |path: &Path| is_eligible(path) && path.sample.unsent < path.queue_limit(context.queue, context.lookahead);
+        let has_room =
+            |path: &Path| is_eligible(path) && path.sample.unsent < path.queue_limit(context.queue, context.lookahead, context.batch);
         let chosen = match self {
             Scheduler::Score => least_score(paths, state.last, context, is_eligible, has_room),
             Scheduler::Tiers => {
@@ -83,6 +86,17 @@ impl Scheduler {
             state.last = chosen;
         }
         chosen
+    }
+
+    /// Whether the chosen path may carry this piece, which is longer than that for which it was
+    /// chosen.
+    pub(crate) fn permits(self, paths: &[Path], chosen: usize, context: &PieceContext) -> bool {
+        if !context.foresight || !self.probes() {
+            return true;
+        }
+        let is_eligible = eligible(paths);
+        let is_rival = |path: &Path| is_eligible(path) && (self == Scheduler::Score || path.tier == paths[chosen].tier);
+        should_send_now(paths, chosen, context, &is_rival)
     }
 
     /// Whether the decision could differ if `more` bytes were left than are: only foresight depends
@@ -178,7 +192,7 @@ mod tests {
 
     const PIECE: u64 = 10_000;
     const CONTEXT: PieceContext =
-        PieceContext { piece: PIECE, left: 1 << 40, window: 1 << 50, queue: 20_000, lookahead: Span(0), foresight: true };
+        PieceContext { piece: PIECE, left: 1 << 40, window: 1 << 50, queue: 20_000, lookahead: Span(0), batch: Span(0), foresight: true };
 
     /// Paths of these rates (bytes/s), round trips (ms) and tiers.
     fn paths(of: &[(f64, u64, u8)]) -> Vec<Path> {

@@ -186,6 +186,7 @@ impl Bonds {
         if bond.tls {
             // A piece and its header fill one record.
             settings.piece = settings.piece.min(Bytes(tls::MOST_IN_RECORD - FrameHeader::PIECE_LEN as u64));
+            settings.batch = tls::BATCH;
         }
         Stream::new(settings, bond.window.0 as usize, theirs.into(), (!bond.tls).then(|| self.pipes.clone()))
     }

@@ -63,6 +63,14 @@ impl Channel {
         }
     }
 
+    /// Notes that so many bytes certainly follow what was received: the rest of a piece. TLS has the
+    /// socket raise an event when they have arrived.
+    pub(crate) fn expect(&mut self, bytes: u64) {
+        if let Channel::Encrypted(tls) = self {
+            tls.expect(bytes);
+        }
+    }
+
     /// Sends the bytes that TLS holds. [`Errno::AGAIN`]: not all now.
     pub(crate) fn flush(&mut self) -> Result<(), Errno> {
         match self {

@@ -3,6 +3,7 @@
 
 use crate::{
     channel::Channel,
+    tls::MOST_IN_RECORD,
     zero_copy::{self, Incoming, PieceSource, PipeChunk},
 };
 use bond::{
@@ -233,7 +234,9 @@ impl Member {
     fn send_parts(&mut self, buffer: &StreamBuffer) -> Result<usize, Errno> {
         let mut parts = [IoSlice::new(&[]); PARTS];
         let (mut count, mut skip, mut more) = (0, self.gone, false);
-        for said in &self.out {
+        let is_encrypted = matches!(self.channel, Channel::Encrypted(_));
+        let is_long = |said: &QueuedFrame| (said.header().len() + said.len) as u64 > MOST_IN_RECORD;
+        for (index, said) in self.out.iter().enumerate() {
             if count == PARTS {
                 break;
             }
@@ -251,6 +254,11 @@ impl Member {
                 break;
             }
             skip = 0;
+            // A long piece is sent alone, so that its records begin and end with it.
+            let next_is_long = self.out.get(index + 1).is_some_and(is_long);
+            if is_encrypted && (is_long(said) || next_is_long) {
+                break;
+            }
         }
         self.channel.send(&parts[..count], more)
     }
@@ -317,6 +325,7 @@ impl Member {
                 (read, self.brings_chunks) = (read + count, true);
                 continue;
             }
+            self.channel.expect(self.reader.payload().map_or(0, |(_, left)| left));
             let mut spill = [0; SPILL];
             // The next piece may take the zero-copy path too: then only its header may be read
             // here.

@@ -14,7 +14,8 @@ use rustix::{
 use std::{io::IoSlice, iter};
 use units::Span;
 
-/// The least that one read may take, bytes, if there is room for it.
+/// The least that one read may take, bytes, if there is room for it and the stream is not so slow
+/// that less suffices.
 const LEAST_READ: u64 = 256 * 1024;
 /// Most slices of a vectored send.
 const PARTS: usize = 8;
@@ -171,7 +172,8 @@ impl Stream {
 
     /// Reads from the plain leg, as far as there is contiguous room.
     pub(crate) fn take(&mut self, plain: impl AsFd) -> Result<Taken, Errno> {
-        let room = self.room().min(self.ahead().max(LEAST_READ));
+        let least = LEAST_READ.min(self.outbound.enough_unassigned());
+        let room = self.room().min(self.ahead().max(least));
         // Slow streams have short pieces, which are copied: pipes are scarce.
         if self.outbound.max_piece() >= zero_copy::LEAST as u64
             && let Some(outgoing) = &mut self.outgoing
