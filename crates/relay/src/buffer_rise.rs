@@ -156,7 +156,9 @@ mod tests {
         budget.set_cap(BufferCap::NONE, BufferRoom { for_trials: 5 * extra / 2, ..BufferRoom::UNLIMITED });
         let mut rises = [BufferRise::to(Some(1 << 30)); 3];
         let on_trial = |rises: &mut [BufferRise], budget: &mut BufferBudget| {
-            rises.iter_mut().for_each(|rise| drop(rise.step(1, &leg, budget).unwrap()));
+            for rise in rises.iter_mut() {
+                rise.step(1, &leg, budget).unwrap();
+            }
             rises.iter().filter(|rise| matches!(rise, BufferRise::Trial { .. })).count()
         };
         assert_eq!(on_trial(&mut rises, &mut budget), 2);
