@@ -18,10 +18,15 @@ const MIN_RANGE: usize = 512;
 /// the window.
 const ACK_AFTER: u64 = 128 * 1024;
 /// Otherwise it is sent after this time. The rest of [`MAX_ACK_DELAY`] is for a caller that is late.
-const ACK_DELAY: Span = Span(MAX_ACK_DELAY.0 / 5 * 4);
-/// If the caller asks within the last part of that time, since something else has woken it, it is
-/// sent then.
-const ACK_DELAY_AWAKE: Span = Span(ACK_DELAY.0 / 4 * 3);
+const ACK_DELAY: Span = Span(MAX_ACK_DELAY.0 / 2);
+/// The same where more than [`BULK`] has arrived: a stream that goes on, whose end can wait. If the
+/// caller asks within the last part of that time, since something else has woken it, it is sent
+/// then.
+const BULK_ACK_DELAY: Span = Span(MAX_ACK_DELAY.0 / 5 * 4);
+const BULK_ACK_DELAY_AWAKE: Span = Span(BULK_ACK_DELAY.0 / 4 * 3);
+/// Bytes on a path without an acknowledgement. The sender of a short message must know soon that
+/// the path is free again.
+const BULK: u64 = 32 * 1024;
 
 /// Where the next payload of a piece goes.
 #[derive(Debug)]
@@ -46,6 +51,13 @@ struct PathAcks {
     due_since: Option<Span>,
     /// Delivery was reported on it.
     delivered_sent: bool,
+}
+
+impl PathAcks {
+    /// Whether much has arrived since the last acknowledgement.
+    fn is_bulk(&self) -> bool {
+        self.received - self.sent_received > BULK
+    }
 }
 
 /// The receiving end of a stream.
@@ -262,7 +274,8 @@ impl Inbound {
         let is_much = acks.received - acks.sent_received >= ACK_AFTER.min(window / 8)
             || limit - acks.sent_limit >= window / 4
             || acked - acks.sent_acked >= window / 4;
-        let is_due = acks.due_since.is_some_and(|since| now.0 >= since.0 + ACK_DELAY_AWAKE.0);
+        let delay = if acks.is_bulk() { BULK_ACK_DELAY_AWAKE } else { ACK_DELAY };
+        let is_due = acks.due_since.is_some_and(|since| now >= since + delay);
         if !is_much && !is_due {
             return None;
         }
@@ -276,8 +289,8 @@ impl Inbound {
 
     /// When to call [`next_frame`](Inbound::next_frame) for all paths, if nothing happens before.
     pub fn next_timeout(&self) -> Option<Span> {
-        let due_since = self.paths.iter().filter(|acks| acks.is_open && !self.delivered).filter_map(|acks| acks.due_since).min()?;
-        Some(due_since + ACK_DELAY)
+        let due = |acks: &PathAcks| Some(acks.due_since? + if acks.is_bulk() { BULK_ACK_DELAY } else { ACK_DELAY });
+        self.paths.iter().filter(|acks| acks.is_open && !self.delivered).filter_map(due).min()
     }
 
     /// Unmaps the buffer, if nothing in it is unread.
@@ -310,22 +323,25 @@ mod tests {
     const PATH: PathId = PathId(0);
 
     #[test]
-    fn an_acknowledgement_waits_for_a_wake_up_that_comes_anyway() {
+    fn an_acknowledgement_of_much_waits_for_a_wake_up_that_comes_anyway() {
         let ms = |count: u64| Span(count * 1_000_000);
         let mut inbound = Inbound::new(8 << 20);
         inbound.add_path(PATH);
-        let mut is_sent = |since: u64, at: u64| {
+        let mut is_sent = |length: u64, since: u64, at: u64| {
             let begin = inbound.next_offset();
-            inbound.receive(ms(since), PATH, begin, &[7; 10]).unwrap();
-            assert_eq!(inbound.next_timeout(), Some(ms(since) + ACK_DELAY));
-            assert!(ACK_DELAY < MAX_ACK_DELAY);
+            inbound.receive(ms(since), PATH, begin, &vec![7; length as usize]).unwrap();
+            let timer = if length > BULK { BULK_ACK_DELAY } else { ACK_DELAY };
+            assert_eq!(inbound.next_timeout(), Some(ms(since) + timer));
+            assert!(timer < MAX_ACK_DELAY);
             let frame = inbound.next_frame(ms(at), PATH);
             let _ = inbound.next_frame(ms(since + 50), PATH);
             frame.is_some()
         };
-        assert_eq!([is_sent(0, 10), is_sent(1000, 1029), is_sent(2000, 2030), is_sent(3000, 3040)], [false, false, true, true]);
-        inbound.receive(ms(4000), PATH, 40, &[7; ACK_AFTER as usize]).unwrap();
-        assert!(inbound.next_frame(ms(4000), PATH).is_some(), "much has arrived");
+        assert_eq!([is_sent(10, 0, 24), is_sent(10, 1000, 1025)], [false, true]);
+        assert_eq!([is_sent(BULK + 1, 2000, 2029), is_sent(BULK + 1, 3000, 3030)], [false, true]);
+        let begin = inbound.next_offset();
+        inbound.receive(ms(4000), PATH, begin, &[7; ACK_AFTER as usize]).unwrap();
+        assert!(inbound.next_frame(ms(4000), PATH).is_some(), "so much is acknowledged at once");
     }
 
     #[test]
