@@ -585,7 +585,7 @@ mod tests {
         // 20 Mbit/s: 50 kB in the time of a batch.
         let pieces = pieces_of(1_000_000, 2_500_000);
         let (first, last) = (pieces[0], pieces[pieces.len() - 2]);
-        assert_eq!((first, last, pieces.iter().sum()), (BondSettings::MAX_BATCH.0, PIECE, 1_000_000), "{pieces:?}");
+        assert_eq!((first, last, pieces.iter().sum()), (crate::path::MAX_BATCH, PIECE, 1_000_000), "{pieces:?}");
         // 10 Mbit/s: 25 kB.
         assert_eq!(pieces_of(1_000_000, 1_250_000)[0], 25_000);
         // A slow path, and a message.

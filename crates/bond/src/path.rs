@@ -1,9 +1,8 @@
 //! A path, as the sending end knows it: its measurements and the ranges that are assigned to it.
 
 use crate::{
-    frame::MAX_ACK_DELAY,
+    frame::{FrameHeader, MAX_ACK_DELAY},
     score::{Smoothing, ThroughputEstimator, score},
-    settings::BondSettings,
 };
 use std::collections::{VecDeque, vec_deque::Drain};
 use units::Span;
@@ -11,6 +10,9 @@ use units::Span;
 /// Upper bound of a queue limit that grows with the rate, bytes. A longer queue is not needed to
 /// keep a path busy until the next piece is scheduled.
 const MAX_QUEUE: u64 = 1 << 20;
+/// The longest piece for the sake of fewer wake-ups, bytes. With its header it fills three TLS
+/// records (RFC 8446 §5.1).
+pub(crate) const MAX_BATCH: u64 = 3 * 16 * 1024 - FrameHeader::PIECE_LEN as u64;
 
 /// Identifies a path of a stream: its slot in the ledger. The slot of a removed path is reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -258,9 +260,9 @@ impl Path {
         min.max(MAX_QUEUE.min((self.rate() * 2.0 * lookahead.secs()) as u64)).max(self.batch(batch))
     }
 
-    /// What it sends in this time, up to [`MAX_BATCH`](BondSettings::MAX_BATCH), bytes.
+    /// What it sends in this time, up to [`MAX_BATCH`], bytes.
     pub(crate) fn batch(&self, time: Span) -> u64 {
-        ((self.rate() * time.secs()) as u64).min(BondSettings::MAX_BATCH.0)
+        ((self.rate() * time.secs()) as u64).min(MAX_BATCH)
     }
 
     /// When a piece of `piece` bytes would have arrived, in seconds from now. Not before Hoekstra

@@ -1,6 +1,6 @@
 //! Settings of the sending end.
 
-use crate::{frame::FrameHeader, scheduler::Scheduler, score::Smoothing};
+use crate::{scheduler::Scheduler, score::Smoothing};
 use units::{Bytes, Span};
 
 /// How a stream is shared out over its paths.
@@ -22,8 +22,8 @@ pub struct BondSettings {
     /// instantly.
     pub lookahead: Span,
     /// Time of its path that a piece may last, and its queue, where that is more and much data
-    /// waits: up to [`MAX_BATCH`](BondSettings::MAX_BATCH). Each piece then costs both ends a
-    /// wake-up, and fewer, longer ones cost less. 0: only `lookahead` enlarges pieces.
+    /// waits: up to three TLS records. Each piece then costs both ends a wake-up, and fewer, longer
+    /// ones cost less. 0: only `lookahead` enlarges pieces.
     pub batch: Span,
     /// Whether a piece waits rather than go over a path where it would arrive late, and late pieces
     /// are reinjected over another path. Without it Hoekstra (7) alone decides.
@@ -36,9 +36,6 @@ impl BondSettings {
     /// The smallest piece. With smaller ones the headers, and the gaps that the receiver tracks,
     /// would cost too much.
     pub const MIN_PIECE: Bytes = Bytes(1024);
-    /// The longest piece for the sake of fewer wake-ups. With its header it fills three TLS records
-    /// (RFC 8446 §5.1).
-    pub const MAX_BATCH: Bytes = Bytes(3 * 16 * 1024 - FrameHeader::PIECE_LEN as u64);
 
     /// The paper's smoothing, pieces and queues of 16 KiB, a lookahead of 1 ms, no batches,
     /// foresight on.
