@@ -103,8 +103,13 @@ def trace(
     Raises:
         ValueError: Neither trace was given, or one cannot be read.
     """
-    one = receiver is None or isinstance(receiver, (str, os.PathLike))
-    receivers = ([] if receiver is None else [receiver]) if one else list(receiver)
+    receivers: list[str | os.PathLike[str]]
+    if receiver is None:
+        receivers = []
+    elif isinstance(receiver, (str, os.PathLike)):
+        receivers = [receiver]
+    else:
+        receivers = list(receiver)
     if sender is None and not receivers:
         raise ValueError("give the trace of the sender, of the receiver, or both")
     text = _tandem.trace(
