@@ -17,15 +17,16 @@ const MIN_RANGE: usize = 512;
 /// An acknowledgement is sent at once when this much has arrived on a path, bytes, or an eighth of
 /// the window.
 const ACK_AFTER: u64 = 128 * 1024;
-/// Otherwise it is sent after this time. The rest of [`MAX_ACK_DELAY`] is for a caller that is late.
+/// Otherwise it is sent after this time. The rest of [`MAX_ACK_DELAY`] is for a caller that is
+/// late.
 const ACK_DELAY: Span = Span(MAX_ACK_DELAY.0 / 2);
-/// The same where more than [`BULK`] has arrived: a stream that goes on, whose end can wait. If the
-/// caller asks within the last part of that time, since something else has woken it, it is sent
-/// then.
+/// The delay where more than [`BULK`] has arrived: a bulk transfer tolerates a later one.
+/// [`BULK_ACK_DELAY_AWAKE`] applies when the caller asks before the timer has expired, as it does
+/// after any other event.
 const BULK_ACK_DELAY: Span = Span(MAX_ACK_DELAY.0 / 5 * 4);
 const BULK_ACK_DELAY_AWAKE: Span = Span(BULK_ACK_DELAY.0 / 4 * 3);
-/// Bytes on a path without an acknowledgement. The sender of a short message must know soon that
-/// the path is free again.
+/// Unacknowledged bytes on a path above which it counts as a bulk transfer. The acknowledgement of
+/// a short message must not be late: until it comes, the sender takes the path for busy.
 const BULK: u64 = 32 * 1024;
 
 /// Where the next payload of a piece goes.

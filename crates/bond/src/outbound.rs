@@ -23,9 +23,9 @@ const MAX_PIECE: u64 = 512 * 1024;
 /// A piece is at most this fraction of the window. Otherwise one path could hold all of it while
 /// the others wait.
 const MIN_PIECES_PER_WINDOW: u64 = 4;
-/// More data is wanted while fewer unassigned bytes are left than the paths send in this time: about
-/// a round trip, so that there is a piece when a path next has room. More would only wait here, for
-/// the longer the slower the stream is, and its source would notice late how slow it is.
+/// More data is wanted while fewer unassigned bytes are left than the paths send in this time,
+/// about a round trip: a piece is ready when a path next has room. More would only add delay, most
+/// of all to a slow stream, and the source would feel the backpressure late.
 const READ_AHEAD: Span = Span(100_000_000);
 /// Bounds of that, bytes.
 const MIN_UNASSIGNED: u64 = 64 * 1024;

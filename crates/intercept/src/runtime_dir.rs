@@ -144,9 +144,9 @@ struct RuntimeDir {
 }
 
 impl RuntimeDir {
-    /// Whether a process of this user may be the proxy whose socket is here. A proxy of root has
-    /// its socket in a directory of root: elsewhere the directory's user has planted a name of
-    /// another program's socket.
+    /// Whether the socket in this directory may belong to a proxy of this user. A proxy of root has
+    /// its socket in a directory of root. If root answers in another user's directory, that user
+    /// has put a link to the socket of another program there.
     fn has_proxy_of(&self, user: Uid) -> bool {
         user == self.owner || self.is_private && !user.is_root()
     }

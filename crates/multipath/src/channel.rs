@@ -63,8 +63,8 @@ impl Channel {
         }
     }
 
-    /// Notes that so many bytes certainly follow what was received: the rest of a piece. TLS has the
-    /// socket raise an event when they have arrived.
+    /// Notes how many bytes of a piece are still to come. With TLS, the socket becomes readable
+    /// when all of them have arrived (SO_RCVLOWAT).
     pub(crate) fn expect(&mut self, bytes: u64) {
         if let Channel::Encrypted(tls) = self {
             tls.expect(bytes);

@@ -174,9 +174,8 @@ fn is_reset(why: &io::Error) -> bool {
     matches!(why.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
-/// Whether a server may get these first bytes of a client twice: there are none, or they are the
-/// begin of a TLS handshake (RFC 8446 §5.1) without early data, whose client waits for the server's
-/// answer.
+/// Whether a server may get these first bytes of a client twice: there are none, or they begin a
+/// TLS handshake (RFC 8446 §5.1) without early data. The client then waits for the server's answer.
 fn may_be_repeated(mut bytes: &[u8]) -> bool {
     const CHANGE_CIPHER_SPEC: u8 = 20;
     const HANDSHAKE: u8 = 22;

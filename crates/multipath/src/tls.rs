@@ -260,8 +260,8 @@ impl Tls {
         }
     }
 
-    /// Makes records of `parts`, of which the first is the header of a frame. Returns how many bytes
-    /// were taken.
+    /// Encrypts `parts`, of which the first is the header of a frame. Returns how many bytes were
+    /// taken.
     fn encrypt(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let [header, payload @ ..] = parts else { return Ok(0) };
         let total: usize = parts.iter().map(|part| part.len()).sum();
@@ -397,6 +397,7 @@ mod tests {
         assert_eq!((await_after(&stream[50..50 + 13_000]), await_after(&stream[50 + 13_000..50 + 14_000])), (3401, 1));
         assert_eq!(await_after(&stream[14_050..16_451 + 10]), 1);
     }
+
     #[test]
     fn the_records_of_a_piece_are_awaited_together() {
         let record = |text: usize| [&[23, 3, 3][..], &((text + SEAL) as u16).to_be_bytes(), &vec![7; text + SEAL]].concat();

@@ -24,7 +24,7 @@ use std::{
 use units::Bytes;
 
 const LIMIT: u64 = 64 << 20;
-/// What the sockets may take at most in a test, bytes, also where the machine is busy and the worker
+/// The most that the sockets may take in a test, bytes, also on a busy machine where the worker
 /// runs late. Without the budget they take four to six times the limit.
 const MOST: u64 = LIMIT + LIMIT / 10;
 

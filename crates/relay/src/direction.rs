@@ -310,7 +310,8 @@ impl Direction {
             return divided.map_err(RelayFault::Source);
         }
         let Some(shares) = self.shares.filter(|_| self.mode != RelayMode::Small) else { return Ok(()) };
-        // The kernel tunes the buffer of a socket whose B is to rise, until it has a bound.
+        // If B is still to rise, the kernel has tuned the receive buffer so far: it gets its bound
+        // here. Otherwise it has had one from the beginning.
         let bounded = if self.rise == BufferRise::Complete { source.bound_receive(shares) } else { source.change_receive(shares) };
         bounded.map_err(RelayFault::Source)?;
         destination.bound_unsent(shares).map_err(RelayFault::Destination)?;

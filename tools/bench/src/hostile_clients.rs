@@ -31,8 +31,8 @@ use std::{
 use testbed::ThreeHosts;
 use units::Bytes;
 
-/// Measures what TCP takes on a small machine whose proxy has thousands of clients that never read,
-/// beside honest transfers
+/// Measures the TCP memory of a small machine while thousands of clients of its proxy never read,
+/// and the honest transfers beside them
 #[derive(Debug, clap::Args)]
 pub(crate) struct HostileClients {
     /// Hostile clients
@@ -210,7 +210,7 @@ impl MachineSample {
     }
 }
 
-/// A virtual machine, whose lines are read as they come.
+/// A virtual machine. A thread reads the lines that it prints.
 struct Machine {
     child: Child,
     folder: tempfile::TempDir,

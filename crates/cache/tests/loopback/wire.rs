@@ -216,7 +216,7 @@ fn an_answer_that_precedes_a_reset_reaches_the_client() {
     }
 }
 
-/// The same in a tunnel of an HTTP/2 client, whose bytes the cache cannot forward any more by then.
+/// The same in a tunnel of an HTTP/2 client. After the reset, forwarding the client's bytes fails.
 #[test]
 fn an_answer_that_precedes_a_reset_reaches_the_client_of_a_tunnel_over_http2() {
     const ANSWER: usize = 300_000;

@@ -418,7 +418,7 @@ fn as_many_other_bytes_are_anothers() {
     assert_eq!(matched(0.0, 8, 96), Some(MatchedBy::Lengths));
 }
 
-/// Whether the trace of each of two receivers, whose clocks differ, judges its own connections.
+/// Two receivers with different clocks: each connection is judged by the trace of its receiver.
 #[test]
 fn several_receivers_of_one_sender_have_their_own_traces() {
     let split = Transfer { offset: 5000.0, ..Transfer::split(Middle::default()) };
