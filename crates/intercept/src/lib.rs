@@ -38,6 +38,7 @@ pub mod receive_bound;
 mod routes;
 pub mod rules;
 pub mod runtime_dir;
+mod syn_filter;
 pub mod sys;
 mod users;
 
@@ -61,5 +62,6 @@ pub use policy::{Action, Interface, LegRule, NamedProfile, OneOrList, Policy, Po
 pub use receive_bound::ReceiveBound;
 pub use routes::{Device, Routes};
 pub use rules::{Carried, Counted, Experiment, ExperimentShare, ForwardPolicy, Group, Rules, RulesError, RulesLost};
+pub use syn_filter::{Accepting, ClientKey};
 pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
 pub use users::{Users, UsersError, check_secrecy};

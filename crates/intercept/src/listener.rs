@@ -4,9 +4,10 @@ use crate::{
     interception::OpenError,
     leg::{self, Shares},
     listen::{Destination, ListenAt},
+    syn_filter::{Accepting, drop_syns, drop_syns_of},
     sys,
 };
-use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io,
     net::{SocketAddr, UdpSocket},
@@ -171,24 +172,17 @@ impl Listener {
         self.socket.listen(i32::try_from(connections).unwrap_or(i32::MAX))
     }
 
-    /// Accepts new connections, or makes the kernel drop their SYNs, which clients retransmit.
+    /// Has the kernel accept new connections, or drop their SYNs, which clients retransmit.
     /// Handshakes that have begun are not affected.
     ///
     /// # Errors
     /// The kernel does not attach or detach the filter.
-    pub fn set_accepting(&self, accepting: bool) -> io::Result<()> {
-        if accepting {
-            return self.socket.detach_filter();
+    pub fn set_accepting(&self, accepting: &Accepting) -> io::Result<()> {
+        match accepting {
+            Accepting::All => self.socket.detach_filter(),
+            Accepting::NotFrom(clients) => self.socket.attach_filter(&drop_syns_of(clients)),
+            Accepting::None => self.socket.attach_filter(&drop_syns()),
         }
-        // A socket filter that drops packets with the SYN flag (bit 1 of byte 13 of the TCP header)
-        // and accepts all others.
-        const SYN: u32 = 2;
-        self.socket.attach_filter(&[
-            SockFilter::new((libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16, 0, 0, 13),
-            SockFilter::new((libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16, 0, 1, SYN),
-            SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0),
-            SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, u32::MAX),
-        ])
     }
 
     /// The next connection, or `None` if the accept queue is empty.
@@ -247,10 +241,10 @@ mod tests {
         let listen = ListenAt { at: "127.0.0.1:0".parse().unwrap(), to: Destination::Fixed("127.0.0.1:1".parse().unwrap()) };
         let listener = Listener::open(&listen, &ListenerOptions::default()).unwrap().remove(0);
         let at = listener.socket.local_addr().unwrap().as_socket().unwrap();
-        listener.set_accepting(false).unwrap();
+        listener.set_accepting(&Accepting::None).unwrap();
         let refused = TcpStream::connect_timeout(&at, Duration::from_millis(300)).map_err(|why| why.kind());
         assert_eq!(refused.unwrap_err(), io::ErrorKind::TimedOut, "the SYN is dropped, not refused");
-        listener.set_accepting(true).unwrap();
+        listener.set_accepting(&Accepting::All).unwrap();
         let _client = TcpStream::connect_timeout(&at, Duration::from_secs(30)).unwrap();
         assert_eq!(listener.waiting(), 1);
         assert!(listener.accept().unwrap().is_some());

@@ -575,6 +575,11 @@ impl Connection {
         FlowBrief { id, client: self.client, server: self.server, up, down, acknowledged: self.acknowledged_bytes() }
     }
 
+    /// The client's address.
+    pub(crate) fn client(&self) -> SocketAddr {
+        self.client
+    }
+
     /// When it was accepted.
     pub(crate) fn born(&self) -> Instant {
         self.born

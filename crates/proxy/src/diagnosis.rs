@@ -109,7 +109,9 @@ fn memory_of(status: &ProxyStatus) -> Result<String, String> {
     let cap = memory.buffer_cap.map_or(String::new(), |cap| format!("B of a direction is at most {}; ", Bytes(cap)));
     match memory.level.as_str() {
         "free" => Ok(format!("at most {used} of {budget}{ended}")),
-        "tight" => Err(format!("{used} of {budget} are in use, which is limited {cure}; {cap}accepts pause at three quarters{ended}")),
+        "tight" => Err(format!(
+            "{used} of {budget} are in use, which is limited {cure}; {cap}clients share the connections from three quarters on{ended}"
+        )),
         _ => Err(format!("{used} of {budget} are in use, which is limited {cure}; {cap}new connections pass unsplit, or wait{ended}")),
     }
 }

@@ -49,6 +49,8 @@ struct WorkerMemory {
     other: AtomicU64,
     /// Queues that will fill (`held_back` of the law), bytes.
     held_back: AtomicU64,
+    /// What connections will take that have just begun (`coming` of the law), bytes.
+    coming: AtomicU64,
     /// Directions that carry bulk data.
     directions: AtomicU64,
 }
@@ -101,7 +103,8 @@ pub struct MemoryView {
     /// control group).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited_by: Option<String>,
-    /// `free`; `tight`: buffers are limited to their share; `full`, `critical`: accepts pause too.
+    /// `free`; `tight`: buffers are limited to their share; `full`: clients share
+    /// the connections too; `critical`: accepts pause.
     pub level: String,
     /// The most that B of a direction may be, bytes; absent: its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,7 +221,7 @@ impl MemoryWatch {
             (LimitKind::Group, state.group),
         ]);
         let (held_back, directions) = (self.sum(|worker| &worker.held_back), self.sum(|worker| &worker.directions));
-        let reading = MemoryReading { own, budget, held_back, directions };
+        let reading = MemoryReading { own, coming: self.sum(|worker| &worker.coming), budget, held_back, directions };
         let decision = law::decide(state.level, &reading);
         (state.reading, state.host_used, state.cap) = (reading, host_used, decision.cap);
         let most = budget.map_or(u64::MAX, |(_, bytes)| bytes);
@@ -280,10 +283,12 @@ impl MemoryWatch {
         (u128::from(self.excess.load(Relaxed)) * own).checked_div(all).map_or(0, |bytes| bytes as u64)
     }
 
-    /// Notes what a worker's connections take outside of TCP, and what its directions may take.
-    pub(crate) fn note(&self, worker: usize, other: u64, budget: &BufferBudget) {
+    /// Notes what a worker's connections take outside of TCP, what those will take that have just
+    /// begun, and what its directions may take.
+    pub(crate) fn note(&self, worker: usize, other: u64, coming: u64, budget: &BufferBudget) {
         let Some(worker) = self.workers.get(worker) else { return };
         worker.other.store(other, Relaxed);
+        worker.coming.store(coming, Relaxed);
         worker.held_back.store(budget.held_back(), Relaxed);
         worker.directions.store(budget.bulk() as u64, Relaxed);
     }
@@ -332,8 +337,8 @@ impl WatchState {
         if is_full && before < MemoryLevel::Full && is_late {
             (self.reported, self.is_reported) = (Some(Instant::now()), true);
             tracing::warn!(
-                "memory is short: connections take {used} of {budget}, which is limited {what}; new connections pass unsplit, or wait if \
-                 they cannot, and flows that have been stuck for {} s end",
+                "memory is short: connections take {used} of {budget}, which is limited {what}; new connections pass unsplit, or, if \
+                 they cannot, those of clients that have most wait, and flows that have been stuck for {} s end",
                 STUCK_FOR.as_secs()
             );
         } else if level == MemoryLevel::Tight && before == MemoryLevel::Free {
@@ -362,8 +367,8 @@ mod tests {
     fn the_growth_of_the_host_counts_until_the_sockets_are_asked() {
         let watch = MemoryWatch::new(2, Some(1 << 30));
         let none = BufferBudget::default();
-        watch.note(0, 5, &none);
-        watch.note(1, 7, &none);
+        watch.note(0, 5, 0, &none);
+        watch.note(1, 7, 0, &none);
         assert_eq!(watch.own(1000), (1012, 12), "all that the host has may be the proxy's");
         for (worker, sockets) in watch.workers.iter().zip([100, 200]) {
             worker.sockets.store(sockets, Relaxed);
@@ -388,7 +393,7 @@ mod tests {
     #[test]
     fn a_limit_that_is_exceeded_caps_buffers_and_is_shown() {
         let watch = watch_of_64_mib();
-        watch.note(0, 50 << 20, &BufferBudget::default());
+        watch.note(0, 50 << 20, 0, &BufferBudget::default());
         watch.look();
         assert!(watch.level() >= MemoryLevel::Full && watch.cap().is_strict, "{:?}", watch.view());
         let view = watch.view();
@@ -402,7 +407,7 @@ mod tests {
     fn a_process_that_is_left_keeps_what_it_takes_or_half() {
         for (other, kept) in [(10, 32), (40, 40)] {
             let watch = watch_of_64_mib();
-            watch.note(0, other << 20, &BufferBudget::default());
+            watch.note(0, other << 20, 0, &BufferBudget::default());
             watch.look();
             watch.leave();
             let configured = watch.state().configured.unwrap() >> 20;

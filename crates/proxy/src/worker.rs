@@ -10,6 +10,7 @@
 mod accepting;
 mod admission;
 mod carried;
+mod client_shares;
 mod connections;
 mod dialling;
 mod flow_reports;
@@ -364,7 +365,7 @@ impl Worker {
                     }
                     match self.context.gate {
                         Some(_) => self.listeners_close_at = Some(self.scratch.now + DRAIN_GRACE),
-                        None => self.listeners.clear(),
+                        None => self.close_listeners(),
                     }
                 }
                 WorkerCommand::Leave => {
@@ -372,7 +373,7 @@ impl Worker {
                     if let Some(carrier) = &mut self.carrier {
                         carrier.drain();
                     }
-                    self.listeners.clear();
+                    self.close_listeners();
                 }
                 WorkerCommand::Stop => {
                     for slot in 0..self.flows.bound() {

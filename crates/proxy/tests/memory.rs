@@ -8,9 +8,10 @@ mod common;
 
 use common::{PATIENCE, on_own_host, wait_until};
 use proxy::{BufferSetting, Ending, ListenerConfig, Proxy, ProxyConfig};
+use socket2::{Domain, Socket, Type};
 use std::{
     io::{ErrorKind, Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::fd::AsFd as _,
     process::Command,
     sync::{
@@ -111,7 +112,19 @@ enum Listens {
 
 /// Connects through the proxy and sends a byte; none: not within `patience`.
 fn dial(listens: Listens, at: SocketAddr, to: SocketAddr, patience: Duration) -> Option<TcpStream> {
-    let mut client = TcpStream::connect_timeout(&at, patience).ok()?;
+    request(listens, TcpStream::connect_timeout(&at, patience).ok()?, to, patience)
+}
+
+/// The same from this address.
+fn dial_from(from: Ipv4Addr, listens: Listens, at: SocketAddr, to: SocketAddr, patience: Duration) -> Option<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
+    socket.connect_timeout(&at.into(), patience).ok()?;
+    request(listens, socket.into(), to, patience)
+}
+
+/// Asks a listener for the server, and sends that a byte.
+fn request(listens: Listens, mut client: TcpStream, to: SocketAddr, patience: Duration) -> Option<TcpStream> {
     client.set_read_timeout(Some(patience)).unwrap();
     if let Listens::Socks = listens {
         let mut request = vec![5, 1, 0];
@@ -244,6 +257,41 @@ fn clients_that_never_read_stay_within_the_budget_and_make_room_in_the_end() {
             assert!(ended.iter().all(|ending| matches!(ending, Ending::Stuck | Ending::NearFailed(_))), "{ended:?}");
             assert!(bench.most.load(Relaxed) <= MOST, "{} MiB", bench.most());
             drop(clients);
+        }
+    });
+}
+
+/// Clients share the connections that memory has room for: those of an address that has most of
+/// them wait, and others are served beside them, before a flow counts as stuck.
+#[test]
+fn a_client_beside_one_that_never_reads_is_served() {
+    on_own_host("a_client_beside_one_that_never_reads_is_served", || {
+        for listens in [Listens::Socks, Listens::Forward] {
+            let bench = Bench::start(listens, "127.0.0.1", BufferSetting::Bytes(Bytes(4 << 20)), true);
+            let mut clients = Vec::new();
+            // Until memory stays short: at first buffers that shrink make room again.
+            loop {
+                let more = bench.dial_many(40, Duration::from_secs(2));
+                if more.is_empty() {
+                    break;
+                }
+                clients.extend(more);
+                assert!(clients.len() < 2000, "all have been accepted: {:?}", bench.proxy.memory());
+            }
+            let begun = Instant::now();
+            let dial_from = |last: u8, patience| dial_from([127, 0, 0, last].into(), listens, bench.at, bench.flood.at, patience);
+            for last in 2..12 {
+                let mut honest = dial_from(last, PATIENCE).unwrap_or_else(|| panic!("127.0.0.{last}: {:?}", bench.proxy.memory()));
+                honest.read_exact(&mut vec![0; 64 * 1024]).unwrap();
+            }
+            let stuck = bench.ended.lock().unwrap().try_iter().filter(|ending| *ending == Ending::Stuck).count();
+            let (accepted, took, most) = (clients.len(), begun.elapsed(), bench.most());
+            eprintln!(
+                "{listens:?}: {accepted} accepted, at most {most:.1} MiB; ten others served in {took:.1?}; {:?}",
+                bench.proxy.memory()
+            );
+            assert_eq!(stuck, 0, "others were served only once flows had ended");
+            assert!(bench.most.load(Relaxed) <= MOST, "{most} MiB");
         }
     });
 }

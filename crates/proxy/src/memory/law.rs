@@ -8,18 +8,21 @@
 //! |---|---|---|
 //! | [`Free`](MemoryLevel::Free) | | nothing |
 //! | [`Tight`](MemoryLevel::Tight) | 1/2 | B of directions that carry bulk data is at most their share |
-//! | [`Full`](MemoryLevel::Full) | 3/4 | the same at once, accepts pause, flows that are stuck end |
-//! | [`Critical`](MemoryLevel::Critical) | 15/16 | the same, and the least share is smaller |
+//! | [`Full`](MemoryLevel::Full) | 3/4 | the same at once, clients share the connections, flows that are stuck end |
+//! | [`Critical`](MemoryLevel::Critical) | 15/16 | the same, accepts pause, and the least share is smaller |
 //!
 //! For `Tight`, receive queues of sources that are not read count with the size that their own B
 //! lets them reach: they fill within a round trip.
 //!
-//! A level is left 1/16 below its threshold, [`Full`](MemoryLevel::Full) 1/8 below: accepts would
-//! else change with each connection.
+//! A connection takes most of its memory in its first second, after it was admitted. So what those
+//! will take that have just begun, as much as each of the others does, counts as in use.
+//!
+//! A level is left 1/16 below its threshold, [`Full`](MemoryLevel::Full) 1/8 below: what is accepted
+//! would else change with each connection.
 //!
 //! The share: a direction may take up to [`MEMORY_OF_B`] times its B in the kernel. So `n`
-//! directions with B = 5/8 of the budget / (n × [`MEMORY_OF_B`]) each stay below the level at which
-//! accepts pause, whatever their peers do.
+//! directions with B = 5/8 of the budget / (n × [`MEMORY_OF_B`]) each stay below [`Full`](MemoryLevel::Full),
+//! whatever their peers do.
 
 use relay::{BufferRoom, LEAST_SHARE, share_of};
 
@@ -31,9 +34,9 @@ pub(crate) enum MemoryLevel {
     Free,
     /// B of each direction is at most its share.
     Tight,
-    /// Accepts pause as well, and stuck flows end.
+    /// Clients share the connections as well, and stuck flows end.
     Full,
-    /// B is the least that works.
+    /// Accepts pause, and B is the least that works.
     Critical,
 }
 
@@ -73,6 +76,8 @@ pub(crate) enum LimitKind {
 pub(crate) struct MemoryReading {
     /// What the proxy takes, bytes.
     pub(crate) own: u64,
+    /// What connections that have just begun will take besides, bytes.
+    pub(crate) coming: u64,
     /// What it may take by the limit that leaves it least, bytes; none: there is no limit.
     pub(crate) budget: Option<(LimitKind, u64)>,
     /// How large receive queues may become of sources that are not read, by their own B, bytes.
@@ -83,7 +88,7 @@ pub(crate) struct MemoryReading {
 
 impl MemoryReading {
     fn reaches(&self, sixteenths: u64) -> bool {
-        self.has(self.own, sixteenths)
+        self.has(self.own.saturating_add(self.coming), sixteenths)
     }
 
     fn has(&self, bytes: u64, sixteenths: u64) -> bool {
@@ -124,7 +129,7 @@ pub(crate) fn decide(present: MemoryLevel, reading: &MemoryReading) -> MemoryDec
     };
     let mut level = MemoryLevel::ALL.into_iter().rev().find(applies).unwrap_or_default();
     // Queues that fill within a round trip would be too late to be limited once they are measured.
-    let expected = reading.own.saturating_add(reading.held_back);
+    let expected = reading.own.saturating_add(reading.coming).saturating_add(reading.held_back);
     if level == MemoryLevel::Free && reading.has(expected, MemoryLevel::Tight.sixteenths()[usize::from(present != MemoryLevel::Free)]) {
         level = MemoryLevel::Tight;
     }
@@ -164,7 +169,7 @@ pub(crate) fn room(reading: &MemoryReading, held_back: u64, directions: u64) -> 
 }
 
 /// By how much memory may grow before it has to be measured again, bytes: an eighth of what is left
-/// up to the level at which accepts pause, or up to the budget beyond that.
+/// up to [`Full`](MemoryLevel::Full), or up to the budget beyond that.
 pub(crate) fn quantum(reading: &MemoryReading) -> u64 {
     const LEAST_QUANTUM: u64 = 1 << 20;
     let Some((_, budget)) = reading.budget else { return u64::MAX };
@@ -181,7 +186,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn reading(own: u64, budget: u64, directions: u64) -> MemoryReading {
-        MemoryReading { own, budget: Some((LimitKind::Host, budget)), held_back: 0, directions }
+        MemoryReading { own, coming: 0, budget: Some((LimitKind::Host, budget)), held_back: 0, directions }
     }
 
     #[test]
@@ -201,7 +206,7 @@ mod tests {
 
     #[test]
     fn nothing_changes_without_a_limit_or_pressure() {
-        let none = MemoryReading { own: 1 << 40, budget: None, held_back: 1 << 40, directions: 9 };
+        let none = MemoryReading { own: 1 << 40, coming: 1 << 40, budget: None, held_back: 1 << 40, directions: 9 };
         assert_eq!(decide(MemoryLevel::Critical, &none), MemoryDecision::default());
         assert_eq!(quantum(&none), u64::MAX);
         assert_eq!(decide(MemoryLevel::Free, &reading(20 * MIB, 64 * MIB, 1000)), MemoryDecision::default());
@@ -233,6 +238,14 @@ mod tests {
         let room = room(&MemoryReading { held_back: 10 * MIB, ..held(0) }, 4 * MIB, 5);
         assert_eq!([room.tight_from, room.strict_from].map(|bytes| bytes / MIB), [32 - 8, 64 - 8]);
         assert_eq!((room.shared, room.other_bulk), (20 * MIB, 15));
+    }
+
+    #[test]
+    fn connections_that_have_just_begun_count_before_they_take_memory() {
+        let with = |coming| decide(MemoryLevel::Free, &MemoryReading { coming, ..reading(20 * MIB, 64 * MIB, 20) });
+        assert_eq!(with(11 * MIB).level, MemoryLevel::Free);
+        let full = with(28 * MIB);
+        assert_eq!((full.level, full.excess), (MemoryLevel::Full, 0), "they hold nothing yet that could be given back");
     }
 
     #[test]

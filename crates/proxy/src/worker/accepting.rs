@@ -4,11 +4,16 @@ use super::{LISTENER_PAUSE, Worker, greet::header_for_server, memory::FIRST_WIND
 use crate::{config::ListenMode, connection::ConnectionStart};
 use intercept::AcceptedConnection;
 
+/// Connections that are accepted in one turn, at most, and while memory is short.
+const BATCH: usize = 64;
+const SHORT_BATCH: usize = 8;
+
 impl Worker {
     /// Accepts the connections in the backlog of a listener.
     pub(super) fn accept(&mut self, index: usize) {
         // A bounded batch, so that a flood of new connections does not stall the established ones.
-        for _ in 0..64 {
+        let batch = if self.memory.is_shared { SHORT_BATCH } else { BATCH };
+        for _ in 0..batch {
             let Some(listener) = self.listeners.get(index) else { return };
             match listener.accept() {
                 Ok(Some(arrival)) => self.on_arrival(index, arrival),
@@ -27,14 +32,24 @@ impl Worker {
             }
             // A look that is due must not wait until the batch is accepted.
             self.watch_memory();
-            if self.memory.pauses && !self.listeners[index].listen.takes_streams() {
+            if self.listeners.get(index).is_some_and(|listener| self.waits_for_memory(listener)) {
                 return;
             }
         }
     }
 
-    /// Splits an accepted connection, reads its greeting first, or hands it over to the carrier.
+    /// Begins an accepted connection, or holds it while memory is short and its client has its share
+    /// of the connections.
     fn on_arrival(&mut self, index: usize, arrival: AcceptedConnection) {
+        if self.is_shared(&self.listeners[index]) && !self.memory.clients.admits(arrival.client.ip().into()) {
+            self.scratch.budget.note_growth(FIRST_WINDOW);
+            return self.memory.clients.hold(index, arrival);
+        }
+        self.begin_arrival(index, arrival);
+    }
+
+    /// Splits an accepted connection, reads its greeting first, or hands it over to the carrier.
+    pub(super) fn begin_arrival(&mut self, index: usize, arrival: AcceptedConnection) {
         let AcceptedConnection { socket, client, server } = arrival;
         let listen = &self.listeners[index].listen;
         if listen.takes_streams() {
@@ -68,11 +83,17 @@ impl Worker {
         self.pause_listeners(false);
     }
 
+    /// Closes all listeners. Connections that they have accepted begin before.
+    pub(super) fn close_listeners(&mut self) {
+        self.serve_all_held();
+        self.listeners.clear();
+    }
+
     /// Closes the listeners of a draining worker, or resumes paused ones, when that is due.
     pub(super) fn check_listeners(&mut self) {
         if self.listeners_close_at.is_some_and(|at| self.scratch.now >= at) {
             self.listeners_close_at = None;
-            self.listeners.clear();
+            self.close_listeners();
         }
         if self.listeners_resume_at.is_some_and(|at| self.scratch.now >= at) {
             self.listeners_resume_at = None;

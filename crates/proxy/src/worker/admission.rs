@@ -4,7 +4,7 @@
 use super::{LISTENER_PAUSE, Worker};
 use crate::{config::ListenMode, gate::GateCommand, listeners::WorkerListener};
 use intercept::{
-    Listener,
+    Accepting, Listener,
     listener::{BACKLOG, LEAST_BACKLOG},
 };
 use relay::Token;
@@ -49,8 +49,7 @@ impl Worker {
     /// Has the kernel complete handshakes for each listener, or not. A connection in a backlog
     /// takes memory for what its client sends.
     pub(super) fn apply_accepting(&self) {
-        let accepts = |listener: &WorkerListener| !self.accept_paused && !self.waits_for_memory(listener);
-        let changed = self.listeners.iter().try_for_each(|listener| match listener.socket.set_accepting(accepts(listener)) {
+        let changed = self.listeners.iter().try_for_each(|listener| match listener.socket.set_accepting(&self.accepting(listener)) {
             // It had no filter.
             Err(why) if why.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             changed => changed,
@@ -58,12 +57,29 @@ impl Worker {
         self.warn_unless(changed);
     }
 
-    /// Whether a listener does not accept because memory is short. Connections that could pass
-    /// unsplit are kept away by the gate. Those for streams of a bond may replace others of open
-    /// streams; the bond itself refuses new streams.
-    fn waits_for_memory(&self, listener: &WorkerListener) -> bool {
+    /// Of whom a listener accepts connections.
+    fn accepting(&self, listener: &WorkerListener) -> Accepting {
+        if self.accept_paused || self.waits_for_memory(listener) {
+            Accepting::None
+        } else if self.is_shared(listener) {
+            self.memory.clients.accepting()
+        } else {
+            Accepting::All
+        }
+    }
+
+    /// Whether clients of a listener share the connections that memory has room for. Connections
+    /// that could pass unsplit are kept away by the gate. Those for streams of a bond may replace
+    /// others of open streams; the bond itself refuses new streams.
+    pub(super) fn is_shared(&self, listener: &WorkerListener) -> bool {
         let may_pass = self.context.gate.is_some() && listener.listen.mode == ListenMode::Transparent;
-        self.memory.pauses && !may_pass && !listener.listen.takes_streams()
+        self.memory.is_shared && !may_pass && !listener.listen.takes_streams()
+    }
+
+    /// Whether a listener does not accept because memory is short. Behind another proxy the client
+    /// is not known before its header has been read.
+    pub(super) fn waits_for_memory(&self, listener: &WorkerListener) -> bool {
+        self.is_shared(listener) && (self.memory.pauses || listener.listen.accept_proxy)
     }
 
     /// Applies a change to every listener.

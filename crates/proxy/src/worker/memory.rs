@@ -1,13 +1,13 @@
 //! The memory of a worker's connections: when it is measured, and what the worker does while it is
 //! short.
 
-use super::{Worker, WorkerSlot};
+use super::{Worker, WorkerSlot, client_shares::ClientShares};
 use crate::{
     config::ProxyConfig,
     connection::Connection,
     memory::{MEMORY_OF_A_FLOW, MemoryLevel, STUCK_FOR},
 };
-use intercept::leg;
+use intercept::{ClientKey, leg};
 use relay::{BufferRoom, Ending};
 use socket2::Socket;
 use std::{
@@ -27,6 +27,14 @@ pub(super) const ASK_PAUSE: Duration = Duration::from_millis(100);
 /// What may arrive at a new connection before the relay sees it, with the overhead of packets,
 /// bytes: the kernel's first window.
 pub(super) const FIRST_WINDOW: u64 = 128 * 1024;
+/// Until this age a connection takes more and more memory.
+const YOUNG: Duration = Duration::from_secs(1);
+/// What a connection takes by then, bytes, while too few are known: so many of them count besides
+/// those that are.
+const MEMORY_BY_THEN: u64 = 64 * 1024;
+const ASSUMED: u64 = 16;
+/// Connections that were held and begin in one turn, at most.
+const HELD_AT_ONCE: usize = 16;
 /// A flow that holds less is not ended, bytes.
 const LEAST_HELD: u64 = 16 * 1024;
 
@@ -43,6 +51,9 @@ pub(super) struct MemoryTurns {
     room: BufferRoom,
     /// Connections were noted, which may have ended since.
     has_noted: bool,
+    /// Whether clients whose connections cannot pass unsplit share those that there is room for.
+    pub(super) is_shared: bool,
+    pub(super) clients: ClientShares,
     /// Whether listeners whose connections cannot pass unsplit have stopped accepting.
     pub(super) pauses: bool,
 }
@@ -60,6 +71,8 @@ impl MemoryTurns {
             level: MemoryLevel::Free,
             room: BufferRoom::UNLIMITED,
             has_noted: false,
+            is_shared: false,
+            clients: ClientShares::default(),
             pauses: false,
         }
     }
@@ -71,7 +84,11 @@ impl MemoryTurns {
 
     /// The time until the next look; none: nothing is open, and nothing waits.
     pub(super) fn wait(&self, has_connections: bool) -> Option<Duration> {
-        if !has_connections && !self.has_noted && !self.pauses {
+        let has_held = self.clients.held() > 0;
+        if has_held && !self.is_shared {
+            return Some(Duration::ZERO);
+        }
+        if !has_connections && !self.has_noted && !self.is_shared && !has_held {
             return None;
         }
         let pause = if self.level == MemoryLevel::Free { MOST_PAUSE } else { SHORT_PAUSE };
@@ -98,12 +115,16 @@ impl Worker {
                 self.scratch.budget.set_limit(memory.budget().map(|bytes| bytes / workers));
             }
             self.memory.room = memory.room(self.context.number);
+            if self.memory.is_shared {
+                self.share_among_clients();
+            }
         }
         let level = memory.level();
         self.scratch.budget.set_cap(memory.cap(), self.memory.room);
         if level != std::mem::replace(&mut self.memory.level, level) {
-            self.pause_for_memory(level >= MemoryLevel::Full);
+            self.limit_clients(level);
         }
+        self.serve_held();
     }
 
     /// The configuration of a new connection, whose near leg this is. While memory is short, or so
@@ -121,13 +142,31 @@ impl Worker {
         self.config.clone()
     }
 
-    /// Notes what the connections take outside of TCP.
+    /// Notes what the connections take outside of TCP, and will take.
     fn note_memory(&mut self) {
         self.memory.has_noted = self.alive() > 0;
-        self.context.memory.note(self.context.number, self.other_memory(), &self.scratch.budget);
+        self.context.memory.note(self.context.number, self.other_memory(), self.coming_memory(), &self.scratch.budget);
         if !self.memory.has_noted {
             self.context.memory.note_sockets(self.context.number, 0);
         }
+    }
+
+    /// What connections that have just begun will take besides what they were seen to take: each as
+    /// much as the mean of the older ones, bytes.
+    fn coming_memory(&self) -> u64 {
+        let ([mut young, mut old], [mut of_young, mut of_old]) = ([0, 0], [0, 0]);
+        for flow in self.flows.iter().filter_map(|(_, flow)| flow.split()) {
+            let is_young = self.scratch.now.saturating_duration_since(flow.born()) < YOUNG;
+            let (count, sum) = match (is_young, flow.is_dialling()) {
+                (true, _) => (&mut young, &mut of_young),
+                (false, false) => (&mut old, &mut of_old),
+                (false, true) => continue,
+            };
+            *count += 1;
+            *sum += flow.memory();
+        }
+        let mean = (of_old + ASSUMED * MEMORY_BY_THEN) / (old + ASSUMED);
+        (mean * young).saturating_sub(of_young)
     }
 
     /// What the connections take outside of TCP, bytes.
@@ -198,12 +237,54 @@ impl Worker {
         }
     }
 
-    /// Has listeners whose connections cannot pass unsplit stop accepting, or accept again.
-    fn pause_for_memory(&mut self, pause: bool) {
-        if pause != std::mem::replace(&mut self.memory.pauses, pause) {
+    /// Has clients share the connections, or listeners stop accepting, or neither, as is due at this
+    /// level.
+    fn limit_clients(&mut self, level: MemoryLevel) {
+        let (is_shared, pauses) = (level >= MemoryLevel::Full, level >= MemoryLevel::Critical);
+        if (is_shared, pauses) == (self.memory.is_shared, self.memory.pauses) {
+            return;
+        }
+        (self.memory.is_shared, self.memory.pauses) = (is_shared, pauses);
+        if is_shared {
+            self.count_clients();
+        } else {
+            self.memory.clients.clear();
+        }
+        self.apply_accepting();
+        let paused = self.listeners_paused;
+        self.pause_listeners(paused);
+    }
+
+    /// Counts the connections of each client; returns whether others wait than before.
+    fn count_clients(&mut self) -> bool {
+        let clients = self.flows.iter().map(|(_, flow)| ClientKey::from(flow.client().ip()));
+        self.memory.clients.recount(clients)
+    }
+
+    /// Follows the connections of each client. To be called at intervals.
+    fn share_among_clients(&mut self) {
+        if self.count_clients() {
             self.apply_accepting();
-            let paused = self.listeners_paused;
-            self.pause_listeners(paused);
+        }
+    }
+
+    /// Begins connections that were held: those of clients that have got room, or, once memory is
+    /// not short any more, all of them, a batch in each turn.
+    fn serve_held(&mut self) {
+        for _ in 0..self.memory.clients.held().min(HELD_AT_ONCE) {
+            let Some((listener, arrival)) = self.memory.clients.take_held() else { return };
+            if self.memory.pauses || (self.memory.is_shared && !self.memory.clients.admits(arrival.client.ip().into())) {
+                self.memory.clients.hold(listener, arrival);
+            } else {
+                self.begin_arrival(listener, arrival);
+            }
+        }
+    }
+
+    /// Begins all connections that were held. To be called before the listeners are closed.
+    pub(super) fn serve_all_held(&mut self) {
+        while let Some((listener, arrival)) = self.memory.clients.take_held() {
+            self.begin_arrival(listener, arrival);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{pending_clients::PendingClient, reaching_client::ReachingClient};
 use crate::connection::Connection;
+use std::net::SocketAddr;
 
 /// A connection of a worker.
 // Not boxed: nearly all are split, and a box would cost each an allocation, and each event an
@@ -17,6 +18,15 @@ pub(super) enum WorkerSlot {
 }
 
 impl WorkerSlot {
+    /// The client's address.
+    pub(super) fn client(&self) -> SocketAddr {
+        match self {
+            WorkerSlot::Pending(pending) => pending.client,
+            WorkerSlot::Reaching(client) => client.start.client,
+            WorkerSlot::Split(connection) => connection.client(),
+        }
+    }
+
     pub(super) fn pending(&self) -> Option<&PendingClient> {
         if let WorkerSlot::Pending(pending) = self { Some(pending) } else { None }
     }
