@@ -2,8 +2,9 @@
 //! proxy on a machine with little memory: what TCP takes there, against the proxy's budget.
 //!
 //! The proxy runs with default settings in a virtual machine (`tools/memory/machine`), which routes
-//! between a client and a server in network namespaces of this host. Half of the connections are
-//! transparent, half go through SOCKS. An unrelated connection to the machine itself is timed.
+//! between clients and a server in network namespaces of this host. Half of the connections are
+//! transparent, half go through SOCKS. All hostile ones come from one address, each honest one from
+//! another. An unrelated connection to the machine itself is timed.
 
 use anyhow::{Context as _, Result, ensure};
 use lab::Host;
@@ -66,6 +67,8 @@ const SERVER: SocketAddr = SocketAddr::new(ThreeHosts::SERVER, 80);
 const SOCKS: SocketAddr = SocketAddr::new(ThreeHosts::MIDDLE, 1080);
 const ECHO: SocketAddr = SocketAddr::new(ThreeHosts::MIDDLE, 7);
 const END: SocketAddr = SocketAddr::new(ThreeHosts::MIDDLE, 99);
+/// Last bytes of the addresses of honest clients.
+const HONEST_ADDRESSES: std::ops::Range<u8> = 10..250;
 /// What a client asks the server for.
 const ENDLESS: u8 = b'*';
 const HONEST: u8 = b'1';
@@ -115,6 +118,7 @@ impl HostileClients {
     fn run(&self, [name, memory, group]: [&str; 3]) -> Result<FloodResult> {
         let network = ThreeHosts::new("reno")?;
         bridge(&network.middle)?;
+        network.client.ip(&HONEST_ADDRESSES.map(|last| format!("addr add {}/24 dev near", honest_address(last))).collect::<Vec<_>>())?;
         let machine = Machine::boot(&network.middle, &testbed::resolve_program(&self.tandem), [&self.kernel, memory, group])?;
         let over = Arc::new(AtomicBool::new(false));
         let server = network.server.spawn("server", {
@@ -136,9 +140,10 @@ impl HostileClients {
         let honest: Vec<JoinHandle<Option<Duration>>> = (0..self.honest)
             .map(|number| {
                 let (at, size) = (begun + lasts * number / self.honest.max(1), self.size.0);
+                let from = honest_address(HONEST_ADDRESSES.start + (number % HONEST_ADDRESSES.len() as u32) as u8);
                 network.client.spawn("honest", move || {
                     thread::sleep(at.saturating_duration_since(Instant::now()));
-                    transfer(number % 2 == 1, size).inspect_err(|why| eprintln!("an honest transfer failed: {why}")).ok()
+                    transfer(from, number % 2 == 1, size).inspect_err(|why| eprintln!("an honest transfer failed: {why}")).ok()
                 })
             })
             .collect::<Result<_, _>>()?;
@@ -379,11 +384,18 @@ fn flood(count: u32, lasts: Duration, over: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
+fn honest_address(last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 79, 1, last)
+}
+
 /// An honest transfer; returns how long it took.
-fn transfer(by_socks: bool, size: u64) -> io::Result<Duration> {
+fn transfer(from: Ipv4Addr, by_socks: bool, size: u64) -> io::Result<Duration> {
     let begun = Instant::now();
     let (to, request) = asks(by_socks, HONEST);
-    let mut socket = TcpStream::connect_timeout(&to, PATIENCE)?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from((from, 0)).into())?;
+    socket.connect_timeout(&to.into(), PATIENCE)?;
+    let mut socket = TcpStream::from(socket);
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.write_all(&request)?;
     if by_socks {
