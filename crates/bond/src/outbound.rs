@@ -274,7 +274,7 @@ impl Outbound {
     }
 
     /// What all usable paths send together, bytes/s.
-    fn rate(&self) -> f64 {
+    pub fn rate(&self) -> f64 {
         self.paths.iter().filter(|path| path.is_usable()).map(Path::rate).sum()
     }
 

@@ -12,7 +12,8 @@
 //! reached, and `own_routes` tells it where this end has routes to; a `stream` reads from the
 //! client and writes to its connections (`member`), by the zero-copy path (`zero_copy`) if there is
 //! enough data. `life` is the state machine of a stream and its plain leg, with a table of what
-//! happens on FIN, RST and failures. `linger` sends the last frames of a stream.
+//! happens on FIN, RST and failures; `plain_buffer` has B of that leg follow the stream. `linger`
+//! sends the last frames of a stream.
 //!
 //! `bonds` has [`Bonds`], which drives all of this: `bonds/arrivals` accepts connections and
 //! assigns them to streams, `bonds/streams` begins and ends streams, `bonds/timeouts` has the
@@ -30,6 +31,7 @@ mod linger;
 mod member;
 mod networks;
 mod own_routes;
+mod plain_buffer;
 mod reach;
 mod settings;
 mod stream;

@@ -22,6 +22,7 @@
 use crate::{
     host::{ClientReply, Preface},
     member::{Lost, Member},
+    plain_buffer::PlainBuffer,
     stream::{Stream, Taken, Turn},
 };
 use bond::{Frame, NoMemory, OpenReply, OpenRequest, ResetReason, StreamError, Target};
@@ -44,8 +45,6 @@ use units::Span;
 const TURN_BYTES: u64 = 2 << 20;
 /// The longest call or answer, bytes.
 const LONGEST_CALL: u64 = 2048;
-/// After this many bytes a direction tunes its plain socket for bulk data.
-const TUNE_FROM: u64 = 32 * 1024;
 /// First and longest interval of checking whether the plain leg's peer has acknowledged, which
 /// raises no event.
 const TICK: Span = Span(2_000_000);
@@ -134,9 +133,8 @@ pub(crate) struct BondedConnection {
     /// Bytes of the stream read from the plain leg, and written to it.
     pub(crate) taken: u64,
     pub(crate) given: u64,
-    tuned: bool,
-    /// The shares of B that bound the plain leg's queues, once it carries bulk data.
-    shares: Option<Shares>,
+    /// B of the plain leg's queues.
+    buffer: PlainBuffer,
     moved: (Instant, u64),
     /// Since when it has had no connection, and whether the last one was closed by the other end.
     pub(crate) alone: Option<(Instant, bool)>,
@@ -277,8 +275,7 @@ impl BondedConnection {
             delivered: false,
             taken: 0,
             given: 0,
-            tuned: false,
-            shares: None,
+            buffer: PlainBuffer::default(),
             moved: (now, 0),
             alone: Some((now, false)),
             in_again: false,
@@ -289,9 +286,10 @@ impl BondedConnection {
         }
     }
 
-    /// Sets the shares of B that bound its plain leg's queues once it carries bulk data.
-    pub(crate) fn with_shares(mut self, shares: Option<Shares>) -> Self {
-        self.shares = shares;
+    /// Sets how the largest B of its plain leg is divided, once that carries bulk data; none: it has
+    /// no bound.
+    pub(crate) fn with_shares(mut self, most: Option<Shares>) -> Self {
+        self.buffer = PlainBuffer::new(most, matches!(self.role, Role::Connect { .. }));
         self
     }
 
@@ -446,7 +444,7 @@ impl BondedConnection {
             self.fail(self.bond_failed(why), &why.into(), scratch.now)?;
         }
         if self.failure.is_none() {
-            match self.relay(now, wants) {
+            match self.relay(now, scratch.now, wants) {
                 Err(ending @ (Ending::NearFailed(why) | Ending::FarFailed(why))) => self.fail(ending, &why.into(), scratch.now)?,
                 relayed => return relayed,
             }
@@ -454,8 +452,10 @@ impl BondedConnection {
         self.deliver_rest(now, scratch.now, wants)
     }
 
-    fn relay(&mut self, now: Span, wants: &mut Wants) -> Result<(), Ending> {
+    fn relay(&mut self, now: Span, instant: Instant, wants: &mut Wants) -> Result<(), Ending> {
+        self.adapt(instant)?;
         let (took, gave) = (self.take()?, self.give(now)?);
+        self.end_turn()?;
         wants.turn.again |= took || gave;
         self.pass_end()?;
         self.stream.say(now, &mut wants.turn).map_err(|why| self.failed(&why.into()))?;
@@ -605,15 +605,23 @@ impl BondedConnection {
 
     /// Bounds the queues of the plain socket, once it carries bulk data.
     fn tune(&mut self) -> Result<(), Ending> {
-        if self.tuned || self.taken.max(self.given) < TUNE_FROM {
-            return Ok(());
-        }
-        self.tuned = true;
-        if let (Some(shares), Some(plain)) = (self.shares, &mut self.plain) {
-            let bounded = plain.change_receive(shares).and_then(|()| plain.bound_unsent(shares));
-            bounded.map_err(|why| self.failed(&why))?;
-        }
-        Ok(())
+        let Some(plain) = &mut self.plain else { return Ok(()) };
+        let bounded = self.buffer.tune(plain, self.taken.max(self.given));
+        bounded.map_err(|why| self.failed(&why))
+    }
+
+    /// Has B of the plain leg follow the stream.
+    fn adapt(&mut self, now: Instant) -> Result<(), Ending> {
+        let Some(plain) = self.plain.as_mut().filter(|_| self.state == BondedState::Relaying && !self.ended) else { return Ok(()) };
+        let adapted = self.buffer.adapt(plain, &self.stream, self.taken, now);
+        adapted.map_err(|why| self.failed(&why))
+    }
+
+    /// To be called after the plain leg was read.
+    fn end_turn(&mut self) -> Result<(), Ending> {
+        let Some(plain) = &mut self.plain else { return Ok(()) };
+        let ended = self.buffer.end_turn(plain);
+        ended.map_err(|why| self.failed(&why))
     }
 
     /// Passes the stream's end on to the plain leg, and sends *delivered* once all was

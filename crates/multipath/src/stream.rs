@@ -6,17 +6,21 @@ use crate::{
     zero_copy::{self, Incoming, Outgoing, PieceSource, PipePool},
 };
 use bond::{BondSettings, Frame, Inbound, NoMemory, Outbound, PathId, PathStats, Piece, Scheduler, StreamBuffer, StreamError};
+use relay::SendingSide;
 use rustix::{
     fd::AsFd,
     io::Errno,
     net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg},
 };
-use std::{io::IoSlice, iter};
+use std::{io::IoSlice, iter, time::Duration};
 use units::Span;
 
 /// The least that one read may take, bytes, if there is room for it and the stream is not so slow
 /// that less suffices.
 const LEAST_READ: u64 = 256 * 1024;
+/// The rate of its connections counts only as far as what they have delivered would take this time.
+/// In the slow starts of many streams at once the sum of their rates is far too high.
+const PROVEN: Span = Span(15_000_000);
 /// Most slices of a vectored send.
 const PARTS: usize = 8;
 
@@ -158,6 +162,17 @@ impl Stream {
     /// window from its application at once, and then nothing for as long as they take to send it.
     pub(crate) fn share_window(&mut self, streams: usize) {
         self.read_ahead = self.buffer.window() / streams.max(1) as u64;
+    }
+
+    /// What is measured of it as the destination of its plain leg. It has a gap while it wants more
+    /// bytes than it has: the scheduler decides by how many there are.
+    pub(crate) fn sending_side(&self) -> SendingSide {
+        let has_room = self.wants();
+        let unsent = if has_room { 0 } else { self.outbound.unassigned() };
+        let rtt = self.members().map(|(_, member)| member.info.rtt_us).max().unwrap_or(0);
+        let delivered = self.members().map(|(_, member)| member.info.bytes_acked).sum::<u64>();
+        let rate = self.outbound.rate().min(delivered as f64 / PROVEN.secs()) as u64;
+        SendingSide { unsent, rtt: Duration::from_micros(rtt.into()), rate, has_room }
     }
 
     /// Bytes that it may read ahead now.

@@ -30,9 +30,38 @@ const IN_A_ROUND_TRIP: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_ROUND_TRIPS: u32 = 2;
 
+/// What is measured where the bytes of a direction go: of its destination, or of the connections of
+/// a bond.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SendingSide {
+    /// Bytes that wait to be sent for the first time.
+    pub unsent: u64,
+    /// The longest round trip.
+    pub rtt: Duration,
+    /// What it can send, bytes/s, where that is known before the direction has carried as much; 0: it
+    /// is not known.
+    pub rate: u64,
+    /// More could be sent at once: congestion window and receiver's window have room for another
+    /// segment.
+    pub has_room: bool,
+}
+
+impl SendingSide {
+    /// Of this leg.
+    pub(crate) fn of(leg: &PlainLeg) -> io::Result<Self> {
+        let (info, unsent) = (sys::tcp_info(leg)?, sys::unsent(leg)? as u64);
+        Ok(SendingSide { unsent, rtt: Duration::from_micros(info.rtt_us.into()), rate: 0, has_room: could_send(&info) })
+    }
+}
+
 /// The measurements of one direction, and its law.
+///
+/// In each turn the caller calls [`begin_turn`](Self::begin_turn), [`update`](Self::update) if a
+/// measurement [is due](Self::is_due), moves bytes, calls
+/// [`wait_for_source`](Self::wait_for_source) if the source has no more, and
+/// [`end_turn`](Self::end_turn).
 #[derive(Debug)]
-pub(crate) struct BufferControl {
+pub struct BufferControl {
     law: BufferLaw,
     begun: Instant,
     /// The next measurement is due at this time, if so many bytes have been moved.
@@ -57,14 +86,8 @@ impl BufferControl {
     ///
     /// # Errors
     /// A socket's.
-    pub(crate) fn new(
-        limits: BufferLimits,
-        source: &PlainLeg,
-        destination: &PlainLeg,
-        [moved, spare]: [u64; 2],
-        now: Instant,
-    ) -> io::Result<Self> {
-        let first = measure(source, destination, [moved, 0], (Duration::ZERO, true))?;
+    pub fn new(limits: BufferLimits, source: &PlainLeg, sending: SendingSide, [moved, spare]: [u64; 2], now: Instant) -> io::Result<Self> {
+        let first = measure(source, sending, [moved, 0], (Duration::ZERO, true))?;
         let law = BufferLaw::new(limits, first, spare);
         Ok(BufferControl {
             law,
@@ -80,17 +103,17 @@ impl BufferControl {
     }
 
     /// The present B, bytes.
-    pub(crate) fn buffer(&self) -> u64 {
+    pub fn buffer(&self) -> u64 {
         self.law.buffer()
     }
 
     /// How B is divided.
-    pub(crate) fn shares(&self) -> Shares {
+    pub fn shares(&self) -> Shares {
         self.law.shares()
     }
 
     /// To be called before bytes are moved.
-    pub(crate) fn begin_turn(&mut self, now: Instant) {
+    pub fn begin_turn(&mut self, now: Instant) {
         let (last, waited) = std::mem::replace(&mut self.turn, (now, false));
         let since = now.saturating_duration_since(last);
         let paused = waited && since > PAUSE.max(self.source_rtt * PAUSE_ROUND_TRIPS);
@@ -103,7 +126,7 @@ impl BufferControl {
     ///
     /// # Errors
     /// A socket's.
-    pub(crate) fn end_turn(&mut self, source: &mut PlainLeg) -> io::Result<()> {
+    pub fn end_turn(&mut self, source: &mut PlainLeg) -> io::Result<()> {
         if self.is_settling {
             self.is_settling = !source.settle_receive()?;
         }
@@ -111,12 +134,12 @@ impl BufferControl {
     }
 
     /// To be called when a turn ends because the source has no data.
-    pub(crate) fn wait_for_source(&mut self) {
+    pub fn wait_for_source(&mut self) {
         self.turn.1 = true;
     }
 
     /// Whether a measurement is due.
-    pub(crate) fn is_due(&self, moved: u64, now: Instant) -> bool {
+    pub fn is_due(&self, moved: u64, now: Instant) -> bool {
         now >= self.due.0 && (moved >= self.due.1 || self.ends_wait)
     }
 
@@ -125,44 +148,44 @@ impl BufferControl {
         (self.source_rtt / IN_A_ROUND_TRIP).clamp(LEAST_PAUSE, MOST_PAUSE)
     }
 
-    /// Bounds what the sockets hold, by B.
+    /// Bounds what the source's receive queue holds, by B.
     ///
     /// # Errors
-    /// A socket's.
-    pub(crate) fn divide(&mut self, source: &mut PlainLeg, destination: &PlainLeg) -> io::Result<()> {
-        let shares = self.shares();
-        source.change_receive(shares)?;
+    /// The socket's.
+    pub fn bound_source(&mut self, source: &mut PlainLeg) -> io::Result<()> {
+        source.change_receive(self.shares())?;
         // At once: if the destination stops, there is no later measurement, and a bound on the
         // window alone does not bound the queue.
         self.is_settling = !source.settle_receive()?;
-        destination.bound_unsent(shares)
+        Ok(())
     }
 
-    /// Measures, has the sockets' bounds follow, and returns B. `spare` is how much it may grow.
+    /// Measures, has the bound of the source's receive queue follow, and returns whether B has
+    /// changed. `spare` is how much it may grow.
     /// `in_hand` bytes are in neither socket.
     ///
     /// # Errors
     /// A socket's.
-    pub(crate) fn update(
+    pub fn update(
         &mut self,
         source: &mut PlainLeg,
-        destination: &PlainLeg,
+        sending: SendingSide,
         [moved, in_hand, spare]: [u64; 3],
         now: Instant,
-    ) -> io::Result<u64> {
+    ) -> io::Result<bool> {
         let waited = std::mem::take(&mut self.waited);
-        let sample = measure(source, destination, [moved, in_hand], waited)?;
+        let sample = measure(source, sending, [moved, in_hand], waited)?;
         let at = now.saturating_duration_since(self.begun);
         self.source_rtt = sample.source_rtt;
         let before = self.law.buffer();
         let buffer = self.law.next(BufferSample { at, paused: std::mem::take(&mut self.paused), ..sample }, spare);
         if buffer != before {
-            self.divide(source, destination)?;
+            self.bound_source(source)?;
         } else if self.is_settling {
             self.is_settling = !source.settle_receive()?;
         }
         self.due = (now + self.least_time(), moved + EVERY_BYTES.min(buffer / EVERY_PART));
-        Ok(buffer)
+        Ok(buffer != before)
     }
 }
 
@@ -170,20 +193,20 @@ impl BufferControl {
 /// waited for, and whether the last turn had emptied its queue.
 fn measure(
     source: &PlainLeg,
-    destination: &PlainLeg,
+    sending: SendingSide,
     [moved, in_hand]: [u64; 2],
     (waited, was_empty): (Duration, bool),
 ) -> io::Result<BufferSample> {
-    let (from, to) = (sys::tcp_info(source)?, sys::tcp_info(destination)?);
-    let unsent = sys::unsent(destination)? as u64;
-    let has_gap = unsent + in_hand == 0 && could_send(&to);
+    let (from, SendingSide { unsent, rtt, rate, has_room }) = (sys::tcp_info(source)?, sending);
+    let has_gap = unsent + in_hand == 0 && has_room;
     Ok(BufferSample {
         at: Duration::ZERO,
         sent: moved.saturating_sub(unsent),
         held: sys::received(source) as u64 + in_hand + unsent,
         window: from.rcv_wnd.into(),
         source_rtt: rtt_of_source(&from),
-        destination_rtt: Duration::from_micros(to.rtt_us.into()),
+        destination_rtt: rtt,
+        destination_rate: rate,
         out_of_order: from.rcv_ooopack.into(),
         // A queue that was not empty was left to the destination, whose room the proxy waited for.
         starved: if has_gap && was_empty { waited } else { Duration::ZERO },

@@ -76,13 +76,21 @@ pub struct BufferLimits {
     pub least: u64,
     /// The largest B.
     pub most: u64,
+    /// The first B, unless the legs need more.
+    pub start: u64,
 }
 
 impl BufferLimits {
     /// B from 64 KiB to this, in bytes. Below 64 KiB a window has too few segments to recover from
     /// a loss without a timeout.
     pub fn up_to(most: u64) -> Self {
-        BufferLimits { least: most.min(64 * 1024), most }
+        BufferLimits { least: most.min(64 * 1024), most, start: START }
+    }
+
+    /// The same with the smallest B as the first.
+    #[must_use]
+    pub fn starting_small(self) -> Self {
+        BufferLimits { start: self.least, ..self }
     }
 }
 
@@ -101,6 +109,9 @@ pub struct BufferSample {
     pub source_rtt: Duration,
     /// Round trip time of the destination's leg.
     pub destination_rtt: Duration,
+    /// What the destination can send, bytes/s, where that is known before this direction has
+    /// carried as much; 0: it is not known.
+    pub destination_rate: u64,
     /// Packets that came out of order from the source so far.
     pub out_of_order: u64,
     /// How long, since the last sample, the proxy waited for the source while the destination had
@@ -207,15 +218,21 @@ fn buffer_for_window(window: u64, in_passing: u64) -> u64 {
     (receive * 2).min(receive + 2 * in_passing)
 }
 
+/// What a latency of the proxy needs at this rate (bytes/s), bytes.
+fn needed_for(latency: Duration, rate: f64) -> u64 {
+    ((rate * latency.as_secs_f64()) as u64).min(MOST_FOR_LATENCY)
+}
+
 impl BufferLaw {
     /// The law of a direction, from this sample on. B stays within `limits`. `spare`: by how many
-    /// bytes B may exceed [`START`] now.
+    /// bytes B may exceed its start now.
     pub fn new(limits: BufferLimits, first: BufferSample, spare: u64) -> Self {
         let window = FIRST_RATE as f64 * first.source_rtt.as_secs_f64();
-        let most = limits.most.min(START.saturating_add(spare));
+        let most = limits.most.min(limits.start.saturating_add(spare));
+        let for_latency = needed_for(LATENCY[0], first.destination_rate as f64);
         BufferLaw {
             limits,
-            buffer: buffer_for_window(window as u64, IN_PASSING).max(START).min(most).max(limits.least),
+            buffer: buffer_for_window(window as u64, IN_PASSING).max(limits.start).max(for_latency).min(most).max(limits.least),
             last: first,
             round: Round { begun: first, bytes: 0, most: 0 },
             interval: Interval::from(&first),
@@ -245,7 +262,7 @@ impl BufferLaw {
 
     /// What the latency of the proxy needs at the present rate, bytes.
     fn floor(&self) -> u64 {
-        ((self.rate * self.latency.as_secs_f64()) as u64).min(MOST_FOR_LATENCY)
+        needed_for(self.latency, self.rate.max(self.last.destination_rate as f64))
     }
 
     /// Takes a sample in; returns the present B. `spare` is how much B may grow now, bytes: the

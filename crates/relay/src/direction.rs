@@ -18,7 +18,7 @@
 //! received before a reset is passed on, as the peer of a direct connection would read it.
 
 use crate::{
-    buffer_control::BufferControl,
+    buffer_control::{BufferControl, SendingSide},
     buffer_law::{self, BufferLimits},
     buffer_rise::BufferRise,
     pipe::{Filled, Pipe},
@@ -67,6 +67,12 @@ enum RelayMode {
     Bulk,
     /// Copied in pieces that fit into a small bound.
     Small,
+}
+
+/// Bounds what the sockets hold, by a B that follows the flow.
+fn bound_both(control: &mut BufferControl, source: &mut PlainLeg, destination: &PlainLeg) -> Result<(), RelayFault> {
+    control.bound_source(source).map_err(RelayFault::Source)?;
+    destination.bound_unsent(control.shares()).map_err(RelayFault::Destination)
 }
 
 /// One direction of a connection.
@@ -279,7 +285,7 @@ impl Direction {
             Squeezed::Lifted => {
                 self.shares = own;
                 match &mut self.control {
-                    Some(control) => control.divide(source, destination).map_err(RelayFault::Source)?,
+                    Some(control) => bound_both(control, source, destination)?,
                     None if self.tuned => self.divide(source, destination, scratch)?,
                     None => {}
                 }
@@ -302,12 +308,13 @@ impl Direction {
     fn divide(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {
         if let Some(limits) = self.limits {
             let figures = [self.moved, scratch.budget.spare(buffer_law::START)];
-            let mut control = BufferControl::new(limits, source, destination, figures, scratch.now).map_err(RelayFault::Source)?;
+            let sending = SendingSide::of(destination).map_err(RelayFault::Destination)?;
+            let mut control = BufferControl::new(limits, source, sending, figures, scratch.now).map_err(RelayFault::Source)?;
             scratch.budget.change(buffer_law::START, control.buffer());
             self.shares = Some(control.shares());
-            let divided = control.divide(source, destination);
+            let divided = bound_both(&mut control, source, destination);
             self.control = Some(Box::new(control));
-            return divided.map_err(RelayFault::Source);
+            return divided;
         }
         let Some(shares) = self.shares.filter(|_| self.mode != RelayMode::Small) else { return Ok(()) };
         // If B is still to rise, the kernel has tuned the receive buffer so far: it gets its bound
@@ -346,11 +353,12 @@ impl Direction {
         }
         let before = control.buffer();
         let figures = [self.moved, in_hand, scratch.budget.spare(before)];
-        let updated = control.update(source, destination, figures, scratch.now);
+        let sending = SendingSide::of(destination).map_err(RelayFault::Destination)?;
+        let updated = control.update(source, sending, figures, scratch.now);
         scratch.budget.change(before, control.buffer());
-        updated.map_err(RelayFault::Source)?;
-        self.shares = Some(control.shares());
-        Ok(())
+        let shares = control.shares();
+        self.shares = Some(shares);
+        if updated.map_err(RelayFault::Source)? { destination.bound_unsent(shares).map_err(RelayFault::Destination) } else { Ok(()) }
     }
 
     /// Changes between copying within a small bound and the modes for a larger one, after B has

@@ -29,6 +29,7 @@ mod slab;
 mod squeeze;
 
 pub use buffer_budget::{BufferBudget, BufferCap, BufferRoom, LEAST_SHARE, share_of};
+pub use buffer_control::{BufferControl, SendingSide};
 pub use dial_race::{DialRace, OpenAttempt};
 pub use direction::{Direction, Pumped};
 pub use ending::Ending;

@@ -17,6 +17,7 @@ fn samples(text: &str) -> impl Iterator<Item = BufferSample> {
             window,
             source_rtt: Duration::from_micros(source_rtt),
             destination_rtt: Duration::from_micros(destination_rtt),
+            destination_rate: 0,
             out_of_order,
             starved: Duration::from_micros(starved),
             is_late: is_late == 1,

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-const LIMITS: BufferLimits = BufferLimits { least: 64 * 1024, most: 16 << 20 };
+const LIMITS: BufferLimits = BufferLimits { least: 64 * 1024, most: 16 << 20, start: START };
 const MS: Duration = Duration::from_millis(1);
 
 /// A fluid model of a direction: each leg carries at most its rate (bytes/s) and has a round trip;
@@ -251,6 +251,19 @@ fn a_long_leg_starts_with_a_larger_buffer_if_there_is_memory() {
     assert_eq!(small.buffer(), 100_000);
 }
 
+#[test]
+fn a_destination_of_a_known_rate_has_b_for_it_at_once() {
+    let begin = |limits: BufferLimits, destination_rate| {
+        BufferLaw::new(limits, BufferSample { destination_rate, ..BufferSample::default() }, u64::MAX).buffer()
+    };
+    let small = LIMITS.starting_small();
+    assert_eq!([begin(LIMITS, 0), begin(small, 0), begin(small, 1_000_000)], [START, LIMITS.least, LIMITS.least]);
+    // 30 ms of 100 MB/s, and no more than is kept for the latency of the proxy.
+    assert_eq!([begin(small, 100_000_000), begin(small, u64::MAX)], [3_000_000, MOST_FOR_LATENCY]);
+    let mut law = BufferLaw::new(small, BufferSample::default(), u64::MAX);
+    assert_eq!(law.next(BufferSample { at: MS, destination_rate: 100_000_000, ..BufferSample::default() }, u64::MAX), 3_000_000);
+}
+
 proptest! {
     /// Whatever is measured, B stays within its limits and grows by no more than it may.
     #[test]
@@ -262,7 +275,7 @@ proptest! {
             1..200,
         ),
     ) {
-        let limits = BufferLimits { least, most: least + more };
+        let limits = BufferLimits { least, most: least + more, start: START };
         let mut law = BufferLaw::new(limits, BufferSample::default(), u64::MAX);
         let mut last = BufferSample::default();
         for (step_us, sent, held, window, rtt_us, [starves, paused, loses], spare) in samples {
@@ -273,6 +286,7 @@ proptest! {
                 window,
                 source_rtt: Duration::from_micros(rtt_us.into()),
                 destination_rtt: Duration::from_micros(u64::from(rtt_us) / 2),
+                destination_rate: 0,
                 out_of_order: last.out_of_order + u64::from(loses),
                 starved: if starves { Duration::from_micros(step_us) } else { Duration::ZERO },
                 is_late: loses,
