@@ -21,6 +21,9 @@ pub(super) const LONGEST_ANSWER: usize = 512 << 20;
 pub(super) const DENIED: &str =
     "cannot use the proxy's control socket: only root and the proxy's own user may; run this command as one of them";
 
+/// Answer of a proxy that ends. Another may have taken over from it.
+pub(super) const STOPPING: &str = "the proxy is stopping";
+
 /// A request to a running proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -3,7 +3,7 @@
 use super::{
     line::{read_line, write_line},
     printable::{printable, printable_value},
-    protocol::{DENIED, LONGEST_ANSWER, ProxyStatus, Request, is_name, socket_name},
+    protocol::{DENIED, LONGEST_ANSWER, ProxyStatus, Request, STOPPING, is_name, socket_name},
 };
 use crate::{
     config::ReloadReport,
@@ -19,9 +19,10 @@ use intercept::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::{
-    io,
+    io::{self, ErrorKind},
     os::unix::net::UnixStream,
     path::PathBuf,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -29,6 +30,10 @@ use std::{
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for a restart: longer than the proxy's own.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// For how long, and how often, a proxy is asked again that ends: until its successor answers.
+const SUCCESSION: Duration = Duration::from_secs(2);
+const SUCCESSION_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a request to a running proxy failed.
 #[derive(Debug, thiserror::Error)]
@@ -81,8 +86,21 @@ impl Remote {
         Remote { name: name.into() }
     }
 
+    /// Asks the proxy, or its successor if it ends just now: the two accept at the same socket.
     fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ControlError> {
-        self.ask_within(request, ANSWER_TIMEOUT)
+        let begun = Instant::now();
+        loop {
+            let answer = self.ask_within(request, ANSWER_TIMEOUT);
+            let ends = match &answer {
+                Err(ControlError::Refused(why)) => why == STOPPING,
+                Err(ControlError::Io(why)) => matches!(why.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset),
+                _ => false,
+            };
+            if !ends || begun.elapsed() >= SUCCESSION {
+                return answer;
+            }
+            thread::sleep(SUCCESSION_PAUSE);
+        }
     }
 
     /// Connects to the proxy.
@@ -177,5 +195,30 @@ impl Remote {
             BypassChange::Add(prefixes) => Request::BypassAdd(prefixes),
             BypassChange::Remove(prefixes) => Request::BypassRemove(prefixes),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use intercept::runtime_dir::Access;
+    use std::io::Write as _;
+
+    #[test]
+    fn the_successor_of_a_proxy_that_ends_is_asked() {
+        let name = format!("successor-{}", std::process::id());
+        let socket = RuntimeDirs::of_thread().unwrap().claim(&socket_name(&name), Access::Owner).unwrap();
+        let stopping = format!("{{\"Err\":\"{STOPPING}\"}}\n");
+        let proxies = thread::spawn(move || {
+            for answer in [stopping.as_str(), "", "{\"Ok\":[]}\n", "{\"Err\":\"no\"}\n"] {
+                let (mut client, _) = socket.listener.accept().unwrap();
+                read_line(&client, LONGEST_ANSWER, Instant::now() + ANSWER_TIMEOUT).unwrap();
+                client.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let remote = Remote::named(&name);
+        assert_eq!(remote.bypass(BypassChange::Nothing).unwrap(), []);
+        assert!(matches!(remote.bypass(BypassChange::Nothing), Err(ControlError::Refused(why)) if why == "no"));
+        proxies.join().unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     line::{read_line, write_line},
-    protocol::{DENIED, LONGEST_REQUEST, Request, is_name, socket_name},
+    protocol::{DENIED, LONGEST_REQUEST, Request, STOPPING, is_name, socket_name},
 };
 use crate::{
     error::{ChangeError, ProxyStartError},
@@ -250,7 +250,7 @@ fn answer(served: &Served, client: UnixStream) -> io::Result<()> {
         if request == Request::Reload {
             return Ok(serde_json::to_value(served.takeovers.reload()?).unwrap_or_default());
         }
-        let proxy = served.proxy.upgrade().ok_or("the proxy is stopping")?;
+        let proxy = served.proxy.upgrade().ok_or(STOPPING)?;
         carry_out(&proxy, request).map_err(|error| error.to_string())
     });
     write_line(&client, &answer, Instant::now() + ANSWER_TIMEOUT)
