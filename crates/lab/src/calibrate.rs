@@ -90,12 +90,11 @@ pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: D
     })
 }
 
-/// Builds a single link. For a loss process its queue is large enough never to drop a packet, even
-/// if the sender sleeps too long and then sends a burst.
+/// Builds a single link. Its queue is large enough never to drop a packet, even if the sender sleeps
+/// too long and then sends a burst: the link would be idle for as long.
 fn build_link(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64) -> Result<SeriesNetwork, LabError> {
-    let queue = if loss.is_some() { "100000pkt" } else { "100pkt" };
     let text = format!(
-        "name = \"calibration\"\n[[link]]\nrate = \"{rate}\"\ndelay = \"{delay}\"\nqueue = \"{queue}\"\n[[flow]]\nbytes = \"1B\"\n"
+        "name = \"calibration\"\n[[link]]\nrate = \"{rate}\"\ndelay = \"{delay}\"\nqueue = \"100000pkt\"\n[[flow]]\nbytes = \"1B\"\n"
     );
     let file = ScenarioFile::parse(&text, "calibration")
         .and_then(|file| file.variants(&[]))
