@@ -1,18 +1,18 @@
-//! Whose SYNs a listener takes: classic BPF programs for its socket. The kernel runs them with the
-//! TCP header at offset 0, and reads the IP header at `SKF_NET_OFF`.
+//! Classic BPF programs for a listening socket that drop SYNs: all, or those of some clients. The
+//! TCP header is at offset 0, the IP header at `SKF_NET_OFF`.
 
 use socket2::SockFilter;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Of whom a listener accepts connections.
+/// Which connections a listener accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Accepting {
-    /// Of everybody.
+    /// All connections.
     #[default]
     All,
-    /// Of everybody but these clients, at most [`MOST_LEFT_OUT`](Accepting::MOST_LEFT_OUT).
+    /// All but those of these clients, at most [`MOST_LEFT_OUT`](Accepting::MOST_LEFT_OUT).
     NotFrom(Vec<ClientKey>),
-    /// Of nobody.
+    /// No connection.
     None,
 }
 
@@ -21,8 +21,8 @@ impl Accepting {
     pub const MOST_LEFT_OUT: usize = 64;
 }
 
-/// A client as it is counted: its address, or the /64 of one of IPv6, of which a host can use any
-/// address.
+/// The key by which connections of a client are counted: its IPv4 address, or its IPv6 /64, since a
+/// host can use any address of that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientKey(IpAddr);
 

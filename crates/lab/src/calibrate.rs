@@ -90,8 +90,8 @@ pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: D
     })
 }
 
-/// Builds a single link. Its queue is large enough never to drop a packet, even if the sender sleeps
-/// too long and then sends a burst: the link would be idle for as long.
+/// Builds a single link. Its queue never drops a packet: a sender that sleeps too long sends a
+/// burst then, and what a short queue dropped of that would leave the link idle.
 fn build_link(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64) -> Result<SeriesNetwork, LabError> {
     let text = format!(
         "name = \"calibration\"\n[[link]]\nrate = \"{rate}\"\ndelay = \"{delay}\"\nqueue = \"100000pkt\"\n[[flow]]\nbytes = \"1B\"\n"

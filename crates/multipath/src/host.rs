@@ -24,8 +24,8 @@ pub trait BondHost: fmt::Debug {
     /// How the bound B of a direction is divided at first; none: it has no bound.
     fn shares(&self) -> Option<Shares>;
 
-    /// How the largest B is divided that a direction may have once it carries bulk data; none: it has
-    /// no bound.
+    /// How the largest B is divided that a direction may have once it carries bulk data; none: it
+    /// has no bound.
     fn bulk_shares(&self) -> Option<Shares>;
 
     /// Time limit for reaching a server.

@@ -286,8 +286,8 @@ impl BondedConnection {
         }
     }
 
-    /// Sets how the largest B of its plain leg is divided, once that carries bulk data; none: it has
-    /// no bound.
+    /// Sets how the largest B of its plain leg is divided, once that carries bulk data; none: it
+    /// has no bound.
     pub(crate) fn with_shares(mut self, most: Option<Shares>) -> Self {
         self.buffer = PlainBuffer::new(most, matches!(self.role, Role::Connect { .. }));
         self

@@ -17,8 +17,8 @@ use std::{io, time::Instant};
 
 /// After this many bytes a direction tunes its plain socket for bulk data.
 const TUNE_FROM: u64 = 32 * 1024;
-/// The fewest segments of its source that B holds. On the loopback a segment has 64 KiB: a window of
-/// fewer would stall.
+/// The fewest segments of its source that B holds: a window of fewer would stall on loopback, where
+/// a segment has 64 KiB.
 const LEAST_SEGMENTS: u64 = 8;
 
 /// B of a plain leg's queues, once it carries bulk data.
@@ -38,8 +38,8 @@ pub(crate) struct PlainBuffer {
 
 impl PlainBuffer {
     /// With a largest B that is divided so (none: there is no bound). `is_near`: the leg leads to a
-    /// client. Of many clients that begin to send at once each fills its B before the rate of any is
-    /// known, so that theirs begins small.
+    /// client. B begins small there: many clients that begin to send at once fill theirs before the
+    /// rate of any is known.
     pub(crate) fn new(most: Option<Shares>, is_near: bool) -> Self {
         let limits = most.map(|most| most.buffer() as u64).filter(|most| *most > START).map(BufferLimits::up_to);
         let limits = limits.map(|limits| if is_near { limits.starting_small() } else { limits });
@@ -64,8 +64,8 @@ impl PlainBuffer {
         plain.bound_unsent(most)
     }
 
-    /// Measures the stream, if that is due, and has the bound of the receive queue follow it. `taken`
-    /// bytes of the stream were read from the leg.
+    /// Measures the stream, if that is due, and has the bound of the receive queue follow it.
+    /// `taken` bytes of the stream were read from the leg.
     ///
     /// # Errors
     /// A socket's.
@@ -118,7 +118,7 @@ mod tests {
 
     const MOST: usize = 4 << 20;
 
-    /// A leg whose peer sends, and the peer.
+    /// A plain leg, and the other end of its connection, which sends.
     fn connect() -> (PlainLeg, TcpStream) {
         let first = Shares::of(START as usize).growing_to(MOST);
         let listener = Socket::from(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());

@@ -38,7 +38,7 @@ pub struct SendingSide {
     pub unsent: u64,
     /// The longest round trip.
     pub rtt: Duration,
-    /// What it can send, bytes/s, where that is known before the direction has carried as much; 0: it
+    /// What it can send, bytes/s, if that is known before the direction has carried as much; 0: it
     /// is not known.
     pub rate: u64,
     /// More could be sent at once: congestion window and receiver's window have room for another

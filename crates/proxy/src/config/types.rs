@@ -27,8 +27,8 @@ pub struct ProxyConfig {
     /// B: the most payload that is held in each direction of a connection; none: the kernel's
     /// buffers are the only limit.
     pub buffer: Option<Bytes>,
-    /// Whether B of each direction adapts to its flow, up to `buffer`. What a bond reads from a plain
-    /// leg has a B that adapts in any case, unless `buffer` is small.
+    /// Whether B of each direction adapts to its flow, up to `buffer`. What a bond reads from a
+    /// plain leg has a B that adapts in any case, unless `buffer` is small.
     pub auto_buffer: bool,
     /// Number of worker threads.
     pub threads: usize,

@@ -8,8 +8,8 @@
 //! |---|---|---|
 //! | [`Free`](MemoryLevel::Free) | | nothing |
 //! | [`Tight`](MemoryLevel::Tight) | 1/2 | B of directions that carry bulk data is at most their share |
-//! | [`Full`](MemoryLevel::Full) | 3/4 | the same at once, clients share the connections, flows that are stuck end |
-//! | [`Critical`](MemoryLevel::Critical) | 15/16 | the same, accepts pause, and the least share is smaller |
+//! | [`Full`](MemoryLevel::Full) | 3/4 | also at once; a share for each client; stuck flows end |
+//! | [`Critical`](MemoryLevel::Critical) | 15/16 | also accepts pause; the least share is smaller |
 //!
 //! For `Tight`, receive queues of sources that are not read count with the size that their own B
 //! lets them reach: they fill within a round trip.
@@ -17,12 +17,12 @@
 //! A connection takes most of its memory in its first second, after it was admitted. So what those
 //! will take that have just begun, as much as each of the others does, counts as in use.
 //!
-//! A level is left 1/16 below its threshold, [`Full`](MemoryLevel::Full) 1/8 below: what is accepted
-//! would else change with each connection.
+//! A level is left 1/16 below its threshold, [`Full`](MemoryLevel::Full) 1/8 below: otherwise each
+//! connection would change what is accepted.
 //!
 //! The share: a direction may take up to [`MEMORY_OF_B`] times its B in the kernel. So `n`
-//! directions with B = 5/8 of the budget / (n × [`MEMORY_OF_B`]) each stay below [`Full`](MemoryLevel::Full),
-//! whatever their peers do.
+//! directions with B = 5/8 of the budget / (n × [`MEMORY_OF_B`]) each stay below
+//! [`Full`](MemoryLevel::Full), whatever their peers do.
 
 use relay::{BufferRoom, LEAST_SHARE, share_of};
 

@@ -38,8 +38,8 @@ impl Worker {
         }
     }
 
-    /// Begins an accepted connection, or holds it while memory is short and its client has its share
-    /// of the connections.
+    /// Begins an accepted connection, or holds it, if memory is short and its client has its share
+    /// of the connections already.
     fn on_arrival(&mut self, index: usize, arrival: AcceptedConnection) {
         if self.is_shared(&self.listeners[index]) && !self.memory.clients.admits(arrival.client.ip().into()) {
             self.scratch.budget.note_growth(FIRST_WINDOW);

@@ -57,7 +57,7 @@ impl Worker {
         self.warn_unless(changed);
     }
 
-    /// Of whom a listener accepts connections.
+    /// Which connections a listener accepts.
     fn accepting(&self, listener: &WorkerListener) -> Accepting {
         if self.accept_paused || self.waits_for_memory(listener) {
             Accepting::None

@@ -15,9 +15,9 @@ const LEAST_SHARE: u32 = 4;
 pub(super) struct ClientShares {
     counts: HashMap<ClientKey, u32>,
     total: u32,
-    /// Of whom the listeners take no connections.
+    /// The clients from which the listeners accept no connection.
     waits: Vec<ClientKey>,
-    /// Connections that had been in a backlog: the number of its listener, and the connection.
+    /// Accepted connections that have not begun: the number of the listener, and the connection.
     held: VecDeque<(usize, AcceptedConnection)>,
 }
 
@@ -35,10 +35,12 @@ impl ClientShares {
         above.sort_unstable_by_key(|(count, client)| (Reverse(*count), *client));
         let mut waits: Vec<ClientKey> = above.into_iter().take(Accepting::MOST_LEFT_OUT).map(|(_, client)| client).collect();
         waits.sort_unstable();
-        waits != std::mem::replace(&mut self.waits, waits.clone())
+        let has_changed = waits != self.waits;
+        self.waits = waits;
+        has_changed
     }
 
-    /// The connections from which on a client waits: as many as each would have of the present ones.
+    /// The number of connections at which a client waits: the mean over all clients, rounded up.
     fn share(&self) -> u32 {
         self.total.div_ceil(self.counts.len().max(1) as u32).max(LEAST_SHARE)
     }
@@ -53,7 +55,7 @@ impl ClientShares {
         admits
     }
 
-    /// Keeps a connection whose client waits.
+    /// Keeps an accepted connection that its client has no share for.
     pub(super) fn hold(&mut self, listener: usize, arrival: AcceptedConnection) {
         self.held.push_back((listener, arrival));
     }
@@ -68,12 +70,12 @@ impl ClientShares {
         self.held.pop_front()
     }
 
-    /// Of whom listeners accept.
+    /// Which connections the listeners accept.
     pub(super) fn accepting(&self) -> Accepting {
         if self.waits.is_empty() { Accepting::All } else { Accepting::NotFrom(self.waits.clone()) }
     }
 
-    /// Memory is not short any more: nobody has to wait.
+    /// Ends the sharing: memory is not short any more.
     pub(super) fn clear(&mut self) {
         self.counts.clear();
         self.waits.clear();

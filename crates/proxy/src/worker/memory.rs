@@ -51,7 +51,7 @@ pub(super) struct MemoryTurns {
     room: BufferRoom,
     /// Connections were noted, which may have ended since.
     has_noted: bool,
-    /// Whether clients whose connections cannot pass unsplit share those that there is room for.
+    /// Whether connections that cannot pass unsplit are limited to a share for each client.
     pub(super) is_shared: bool,
     pub(super) clients: ClientShares,
     /// Whether listeners whose connections cannot pass unsplit have stopped accepting.
@@ -237,8 +237,8 @@ impl Worker {
         }
     }
 
-    /// Has clients share the connections, or listeners stop accepting, or neither, as is due at this
-    /// level.
+    /// Applies a level: each client has a share of the connections, or listeners stop accepting, or
+    /// neither.
     fn limit_clients(&mut self, level: MemoryLevel) {
         let (is_shared, pauses) = (level >= MemoryLevel::Full, level >= MemoryLevel::Critical);
         if (is_shared, pauses) == (self.memory.is_shared, self.memory.pauses) {
