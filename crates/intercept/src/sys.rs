@@ -449,12 +449,22 @@ pub fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
 /// # Errors
 /// `poll` fails.
 pub fn has_hung_up(socket: impl AsFd) -> io::Result<bool> {
-    let mut poll = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    events(socket, libc::POLLRDHUP).map(|events| events & libc::POLLRDHUP != 0)
+}
+
+/// Whether both directions of the socket have ended: by a reset, a timeout, or a FIN of each end.
+pub fn is_closed(socket: impl AsFd) -> bool {
+    events(socket, 0).is_ok_and(|events| events & libc::POLLHUP != 0)
+}
+
+/// Which of the `wanted` events a file has now; an error and a hang-up are always among them.
+fn events(file: impl AsFd, wanted: i16) -> io::Result<i16> {
+    let mut poll = libc::pollfd { fd: file.as_fd().as_raw_fd(), events: wanted, revents: 0 };
     loop {
         // SAFETY: the pointer and count describe one pollfd.
         let status = unsafe { libc::poll(&raw mut poll, 1, 0) };
         if status >= 0 {
-            return Ok(poll.revents & libc::POLLRDHUP != 0);
+            return Ok(poll.revents);
         }
         let why = io::Error::last_os_error();
         if why.kind() != io::ErrorKind::Interrupted {

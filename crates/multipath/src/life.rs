@@ -378,7 +378,8 @@ impl BondedConnection {
         let has_taken = || self.taken > 0 || self.plain.as_ref().is_some_and(|plain| sys::received(plain) > 0);
         let of = match (self.role, ending) {
             (Role::Connect { .. }, Ending::NearFailed(_)) | (Role::Serve { .. }, Ending::FarFailed(_)) if relays || has_taken() => {
-                Failed::Plain { after_fin: self.ended || why.kind() == io::ErrorKind::BrokenPipe }
+                let has_hung_up = self.plain.as_ref().is_some_and(|plain| plain.hung_up);
+                Failed::Plain { after_fin: self.ended || has_hung_up || why.kind() == io::ErrorKind::BrokenPipe }
             }
             (Role::Connect { .. }, Ending::FarFailed(_)) if relays => Failed::Stream,
             (Role::Serve { .. }, Ending::NearFailed(_))

@@ -414,13 +414,13 @@ impl Connection {
             self.state = ConnectionState::Relaying;
         }
         leg.fail();
+        // EPIPE: the FIN came first.
+        let after_fin = direction.ended || leg.hung_up || why.kind() == io::ErrorKind::BrokenPipe;
         // The turn that found the failure may have found the other leg full, and not rearmed it.
         match side {
             LegSide::Near => self.far.writable = true,
             LegSide::Far => self.near.writable = true,
         }
-        // EPIPE: the FIN came first.
-        let after_fin = direction.ended || why.kind() == io::ErrorKind::BrokenPipe;
         self.failure = Some(Box::new(LegFailure { side, ending, after_fin, delivery: LastDelivery::new(now) }));
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! A pipe for zero-copy relaying: `splice` passes the pages of one socket to another by reference.
 
+use intercept::sys;
 use rustix::{
     fd::{AsFd, OwnedFd},
     io::Errno,
@@ -65,20 +66,23 @@ impl Pipe {
         }
     }
 
-    /// Moves at most `most` bytes to a socket, another pipe or a file; returns how many.
+    /// Moves at most `most` bytes, of those that it holds, to a socket or a file; returns how many.
     ///
     /// # Errors
     /// [`Errno::AGAIN`] when the destination takes none now, else the destination's error.
     pub fn pour(&self, destination: impl AsFd, most: usize) -> Result<usize, Errno> {
-        splice(&self.read, None, destination, None, most, FLAGS)
+        let count = splice(&self.read, None, &destination, None, most, FLAGS)?;
+        // Splice sends in pieces. An error after the first piece is lost: splice returns what it has
+        // moved, and the socket reports an error only once. A reset would look like a FIN then.
+        if count < most && sys::is_closed(destination) { Err(Errno::CONNRESET) } else { Ok(count) }
     }
 
-    /// As [`pour`](Self::pour), to another pipe.
+    /// Moves at most `most` bytes to another pipe; returns how many.
     ///
     /// # Errors
     /// [`Errno::AGAIN`] when the other pipe is full.
     pub fn pass(&self, other: &Pipe, most: usize) -> Result<usize, Errno> {
-        self.pour(&other.write, most)
+        splice(&self.read, None, &other.write, None, most, FLAGS)
     }
 
     /// Duplicates at most `most` bytes into another pipe by reference (`tee`) and keeps them;
@@ -109,4 +113,39 @@ impl Pipe {
 /// an end of file would close the other leg cleanly before its last byte.
 fn has_ended(source: impl AsFd) -> bool {
     matches!(recv(source, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT), Ok((_, 0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsRawFd;
+    use std::{
+        io::Write,
+        net::{Ipv4Addr, TcpListener, TcpStream},
+    };
+
+    /// Closes a socket without a packet. Only with CAP_NET_ADMIN: repair mode (TCP_REPAIR).
+    #[allow(unsafe_code)]
+    fn vanish(socket: TcpStream) -> io::Result<()> {
+        let on: libc::c_int = 1;
+        let length = size_of_val(&on) as libc::socklen_t;
+        // SAFETY: the pointer and length describe `on`.
+        let status = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR, (&raw const on).cast(), length) };
+        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// The reset answers the first piece that a splice sends.
+    #[test]
+    fn a_reset_between_the_pieces_of_a_splice_is_reported() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        if let Err(why) = vanish(listener.accept().unwrap().0) {
+            return testing::skipped("a_reset_between_the_pieces_of_a_splice_is_reported", &why);
+        }
+        let pipe = Pipe::new().unwrap();
+        let bytes = vec![0; pipe.size];
+        std::fs::File::from(pipe.write.try_clone().unwrap()).write_all(&bytes).unwrap();
+        assert_eq!(pipe.pour(&socket, bytes.len()), Err(Errno::CONNRESET));
+    }
 }

@@ -82,7 +82,8 @@ impl PlainLeg {
     pub fn take_in(&mut self, readiness: Readiness) -> Option<io::Error> {
         self.readable |= readiness.readable || readiness.failed;
         self.writable |= (readiness.writable || readiness.failed) && !self.has_failed;
-        self.hung_up |= readiness.hung_up;
+        // A reset is reported as a hang-up too, with its error.
+        self.hung_up |= readiness.hung_up && !readiness.failed;
         self.urgent |= readiness.urgent;
         if readiness.failed && !self.has_failed { self.socket.take_error().unwrap_or_else(Some) } else { None }
     }
