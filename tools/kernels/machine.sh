@@ -91,10 +91,10 @@ make_root_of_programs() {
 # archive DIRECTORY: prints its contents as a cpio archive for the kernel's initramfs.
 archive() { (cd "$1" && find . | cpio --quiet -o -H newc); }
 
-# How a machine's clock runs: with the host's, or by the instructions that it has executed, 4 ns
+# How a machine's clock runs: with the host's, or by the instructions that it has executed, 2 ns
 # each, so that a busy host does not delay anything in it. Idle time passes at once.
 real_clock=(-accel tcg,thread=multi)
-virtual_clock=(-accel tcg,thread=single -icount shift=2,sleep=off -rtc clock=vm)
+virtual_clock=(-accel tcg,thread=single -icount shift=1,sleep=off -rtc clock=vm)
 clock=("${real_clock[@]}")
 # The machine's memory and network interfaces.
 memory=3G
