@@ -72,8 +72,8 @@ impl Pipe {
     /// [`Errno::AGAIN`] when the destination takes none now, else the destination's error.
     pub fn pour(&self, destination: impl AsFd, most: usize) -> Result<usize, Errno> {
         let count = splice(&self.read, None, &destination, None, most, FLAGS)?;
-        // Splice sends in pieces. An error after the first piece is lost: splice returns what it has
-        // moved, and the socket reports an error only once. A reset would look like a FIN then.
+        // Splice sends in pieces. An error after the first piece is lost: splice returns the number
+        // of bytes moved, and the socket reports an error only once. A reset would look like a FIN.
         if count < most && sys::is_closed(destination) { Err(Errno::CONNRESET) } else { Ok(count) }
     }
 
