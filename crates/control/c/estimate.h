@@ -61,6 +61,8 @@
 /* Time after which the queue has to be empty once, and least time between two drains. */
 #define TD_ESTIMATE_BASE_US 10000000
 #define TD_ESTIMATE_DRAIN_US 1000000
+/* Intervals with an empty queue after which a flow is not new any more. */
+#define TD_ESTIMATE_NEW_FOR 3
 /* Growth per base RTT without a queue, 1/1024: at first, and at most. */
 #define TD_ESTIMATE_GROWTH 128
 #define TD_ESTIMATE_MOST_GROWTH 1024
@@ -73,7 +75,7 @@ TD_INLINE struct td_estimate *td_estimate_of(struct td_link *l)
 /* Whether the capacity of a link is estimated. */
 TD_INLINE int td_is_estimated(const struct td_link *l)
 {
-	return l->estimate.enabled;
+	return l->estimate.enabled != TD_ESTIMATE_OFF;
 }
 
 /* Time that a packet takes at the estimated capacity, us. */
@@ -201,12 +203,12 @@ TD_INLINE void td_estimate_check_base(const struct td_flow *f, struct td_link *l
 }
 
 /*
- * Whether a flow has not met an empty queue yet: not for three intervals since its first RTT,
- * when `empties` was `born`.
+ * Whether a flow has not met an empty queue yet: not for some intervals since its first RTT, when
+ * `empties` was `born`.
  */
 TD_INLINE int td_estimate_is_new(const struct td_estimate *s, u32 born)
 {
-	return s->empties - born < 3;
+	return s->empties - born < TD_ESTIMATE_NEW_FOR;
 }
 
 /*
@@ -244,6 +246,10 @@ TD_INLINE void td_estimate_end_interval(const struct td_flow *f, struct td_link 
 	u64 span = now_us - s->since_us, counted = td_min64(span, 2 * interval);
 	u64 delay = s->min_delay_us == TD_ESTIMATE_NO_DELAY ? s->new_delay_us : s->min_delay_us;
 
+	/* At a low rate, such as at the start, every ACK may be delayed. */
+	if (delay == TD_ESTIMATE_NO_DELAY)
+		delay = s->late_delay_us;
+
 	s->base_us = s->next_base_us ? s->next_base_us : s->base_us;
 	td_estimate_take_rate(s, now_us, span, counted);
 	td_step_ends();
@@ -264,8 +270,27 @@ TD_INLINE void td_estimate_end_interval(const struct td_flow *f, struct td_link 
 	s->since_us = now_us;
 	s->delivered = s->lost = 0;
 	s->last_delay_us = s->min_delay_us == TD_ESTIMATE_NO_DELAY ? 0 : s->min_delay_us;
-	s->min_delay_us = s->new_delay_us = TD_ESTIMATE_NO_DELAY;
+	l->share.last_delay_us = delay;
+	s->min_delay_us = s->new_delay_us = s->late_delay_us = TD_ESTIMATE_NO_DELAY;
 	s->next_base_us = 0;
+}
+
+/* The estimate begins with this capacity, wire bytes/s, and base RTT. */
+TD_INLINE void td_estimate_begin_at(struct td_link *l, u64 now_us, u64 capacity, u32 base_us)
+{
+	struct td_estimate *s = td_estimate_of(l);
+
+	l->capacity = td_max64(capacity, 1);
+	s->rate = s->mean = s->peak = s->last_peak = l->capacity;
+	s->since_us = s->peak_since_us = s->base_since_us = now_us;
+	s->base_us = base_us;
+	s->min_delay_us = s->new_delay_us = s->late_delay_us = TD_ESTIMATE_NO_DELAY;
+	s->growth = TD_ESTIMATE_MOST_GROWTH;
+	s->target_us = TD_ESTIMATE_START_TARGET_US + s->base_us / 16;
+	s->queued = s->empty = s->drained_us = s->next_base_us = s->last_delay_us = s->joined = 0;
+	s->delivered = s->lost = s->recent_delivered = s->recent_lost = s->drain_until_us = s->settle_until_us = 0;
+	/* A drain of an earlier estimate has no result. */
+	s->base_period -= s->base_period & 1;
 }
 
 /*
@@ -274,24 +299,16 @@ TD_INLINE void td_estimate_end_interval(const struct td_flow *f, struct td_link 
  */
 TD_INLINE void td_estimate_begin(const struct td_flow *f, struct td_link *l, u64 now_us)
 {
-	struct td_estimate *s = td_estimate_of(l);
-
-	l->capacity = td_max64((u64)td_max(f->cwnd, 1) * (f->mss + f->header + l->overhead) * 1000000 / f->srtt_us, 1);
-	s->rate = s->mean = s->peak = s->last_peak = l->capacity;
-	s->since_us = s->peak_since_us = s->base_since_us = now_us;
-	s->base_us = f->srtt_us;
-	s->min_delay_us = s->new_delay_us = TD_ESTIMATE_NO_DELAY;
-	s->growth = TD_ESTIMATE_MOST_GROWTH;
-	s->target_us = TD_ESTIMATE_START_TARGET_US + s->base_us / 16;
-	s->queued = s->empty = s->drained_us = s->next_base_us = s->last_delay_us = s->joined = 0;
-	s->delivered = s->lost = s->recent_delivered = s->recent_lost = s->drain_until_us = s->settle_until_us = 0;
+	td_estimate_begin_at(l, now_us, (u64)td_max(f->cwnd, 1) * (f->mss + f->header + l->overhead) * 1000000 / f->srtt_us, f->srtt_us);
 }
 
 /*
  * An ACK of a flow with this base RTT. `delay_us` is its queueing delay, or TD_ESTIMATE_NO_DELAY;
- * `born` is as for td_estimate_is_new().
+ * `late_us` is the same of an ACK that may be delayed, less the longest wait of one. `born` is as
+ * for td_estimate_is_new().
  */
-TD_INLINE void td_estimate_ack(const struct td_flow *f, struct td_link *l, const struct td_event *e, u32 base_us, u32 delay_us, u32 born)
+TD_INLINE void td_estimate_ack(const struct td_flow *f, struct td_link *l, const struct td_event *e, u32 base_us, u32 delay_us, u32 late_us,
+			       u32 born)
 {
 	struct td_estimate *s = td_estimate_of(l);
 	u32 wire = f->mss + f->header + l->overhead;
@@ -303,6 +320,7 @@ TD_INLINE void td_estimate_ack(const struct td_flow *f, struct td_link *l, const
 		s->new_delay_us = td_min(s->new_delay_us, delay_us);
 	else
 		s->min_delay_us = td_min(s->min_delay_us, delay_us);
+	s->late_delay_us = td_min(s->late_delay_us, late_us);
 	s->next_base_us = td_max(s->next_base_us, base_us);
 	interval = td_max(td_min(s->base_us / 4, 100000), 10000);
 	if (td_sub_sat(e->now_us, s->since_us) >= interval)

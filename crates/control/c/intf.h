@@ -98,6 +98,13 @@ struct td_event {
 	u32 reserved;
 };
 
+/* Whether share estimates the capacity of a link. */
+enum td_estimate_use {
+	TD_ESTIMATE_OFF,	/* no: it is configured, or unknown */
+	TD_ESTIMATE_CONFIGURED,	/* yes, as configured */
+	TD_ESTIMATE_FALLBACK,	/* yes, since the configured capacity has turned out to be wrong */
+};
+
 /* The estimate of a link's capacity, for share: see estimate.h. Bytes are wire bytes. */
 struct td_estimate {
 	u64 since_us;		/* start of the current interval; 0: no flow has measured an RTT yet */
@@ -110,7 +117,7 @@ struct td_estimate {
 	u64 base_since_us;	/* start of the current period of the base RTT */
 	u64 drain_until_us;	/* end of the drain that ends that period; 0: it has not begun */
 	u64 settle_until_us;	/* time until which an empty queue may come from the last drain */
-	u32 enabled;		/* Configured. 1: the capacity is estimated */
+	u32 enabled;		/* enum td_estimate_use */
 	u32 min_delay_us;	/* least queueing delay in the interval, of flows that have met an empty queue */
 	u32 new_delay_us;	/* the same of the other flows */
 	u32 base_us;		/* largest base RTT of a flow, of those with an ACK in the last interval */
@@ -124,6 +131,12 @@ struct td_estimate {
 	u32 empties;		/* intervals without a queue so far */
 	u32 last_delay_us;	/* min_delay_us of the last interval; 0: none */
 	u32 joined;		/* 1: flows have started beside others since the last drain */
+	u32 late_delay_us;	/* least delay in the interval of ACKs that may be delayed, less the longest wait of one */
+	u32 reserved;
+	/* A configured capacity that is wrong: see fallback.h. */
+	u64 told;		/* the configured capacity while the estimate takes its place, bytes/s */
+	u64 told_since_us;	/* the link has had about that rate since then; 0: it has not. While it is in use: since when */
+	u64 told_wait_us;	/* time that it has to have it until the configured capacity is used again */
 };
 
 /*
@@ -184,7 +197,8 @@ struct td_link {
 		u32 test_wait, next_test_wait; /* epochs until the next loss test, and the wait after that */
 		u32 loss;		/* recent loss before a step or test, 1/10000 */
 		u32 step;		/* last step by which the scale grew back, 2^-16 */
-		u32 reserved;
+		u32 more_wait, next_more_wait; /* epochs until a rate beyond the capacity is tried, and the wait after that */
+		u32 last_delay_us;	/* min_delay_us of the last epoch or interval; TD_SHARE_NO_DELAY: none */
 	} share;
 	struct td_estimate estimate;	/* see estimate.h */
 };

@@ -44,5 +44,6 @@ const u32 td_layout[] = {
 	sizeof(struct td_link), offsetof(struct td_link, overhead), offsetof(struct td_link, egress), offsetof(struct td_link, measured_us),
 	offsetof(struct td_link, xcp), offsetof(struct td_link, mpcp), offsetof(struct td_link, share),
 	offsetof(struct td_link, estimate), offsetof(struct td_estimate, enabled),
+	offsetof(struct td_estimate, told),
 };
 const u32 td_layout_count = sizeof(td_layout) / sizeof(td_layout[0]);

@@ -23,14 +23,18 @@
  *           late; gain times delay is 1/2.)
  *   scale   a delay beyond 1/16 of the RTT shows that the bottleneck is busy, so the delivery rate is its
  *           capacity. It becomes the capacity in use, reduced until the queue has drained. After epochs
- *           without queue and loss it grows back: 1 %, 2 %, 4 %, ...
+ *           without queue and loss it grows back: 1 %, 2 %, 4 %, ... If it is less than 15/16 of the
+ *           configured capacity, the estimate takes its place: see fallback.h.
  *   test    loss beyond 2 % may come from a short queue that overflows, or from the link itself. The flows
  *           send a sixteenth less: if the loss halves, it was the queue, and the delivery rate is the
  *           capacity; if not, the next test waits twice as long.
+ *   more    without queue and loss the link may have more than is configured. The flows send a tenth
+ *           more for an epoch: if a sixteenth more arrives without a queue, the estimate takes the
+ *           place of the configured capacity; if not, the next try waits twice as long.
  */
 #ifndef TD_SHARE_H
 #define TD_SHARE_H
-#include "estimate.h"
+#include "fallback.h"
 
 struct td_share_state {
 	u64 rate;	/* payload bytes/s */
@@ -53,16 +57,22 @@ struct td_share_state {
 #define td_share_TUNABLES(T)                                                                    \
 	T(capacity_milli, 1000, 100, 2000, "fraction of the capacity to use, thousandths")                     \
 	T(correct, 1, 0, 1, "1: correct the capacity by queue and loss")                                  \
-	T(loss_milli, 20, 1, 1000, "loss that starts a test of the capacity, thousandths")
+	T(loss_milli, 20, 1, 1000, "loss that starts a test of the capacity, thousandths")                    \
+	T(exceed, 1, 0, 1, "1: try whether the link has more than the configured capacity")
 TD_CONTROLLER(share);
 
 enum { TD_SHARE_ABSENT, TD_SHARE_GREEDY, TD_SHARE_DEMAND_LIMITED };
-/* Phases of the capacity correction: none; a queue drains; its effect is awaited; a loss test. */
-enum { TD_SHARE_STEADY, TD_SHARE_DRAIN, TD_SHARE_SETTLE, TD_SHARE_TEST };
+/* Phases of the capacity correction: none; a queue drains; its effect is awaited; a loss test; more is tried. */
+enum { TD_SHARE_STEADY, TD_SHARE_DRAIN, TD_SHARE_SETTLE, TD_SHARE_TEST, TD_SHARE_MORE };
 
 #define TD_SHARE_ONE 65536U
 #define TD_SHARE_MIN_EPOCH_US 100000
 #define TD_SHARE_NO_DELAY 0xffffffffU
+/* Longest wait of a delayed ACK: Linux, macOS and Windows have 40 to 50 ms by default. */
+#define TD_SHARE_ACK_DELAY_US 40000
+/* Epochs until more than the capacity is tried: at first, and at most. */
+#define TD_SHARE_MORE_WAIT 3
+#define TD_SHARE_MOST_MORE_WAIT 512
 
 /*
  * Rate of all flows together, payload bytes/s. `drain` and `trim` apply to the whole link, cross
@@ -239,16 +249,75 @@ TD_INLINE u32 td_share_ratio(u64 part, u64 whole, u32 least)
 	return td_max64(td_min64(td_div(part << 16, whole), TD_SHARE_ONE), least);
 }
 
-/* The delivery rate becomes the capacity, reduced so that a queue of this delay drains within an epoch. */
-TD_INLINE void td_share_correct_capacity(const struct td_flow *f, struct td_link *l, u64 span, u32 delay_us, const struct td_share_tunables *t)
+/* The rate that all flows have had in an epoch of this length, wire bytes/s. */
+TD_INLINE u64 td_share_delivery_rate(const struct td_flow *f, const struct td_link *l, u64 span)
 {
-	u64 wire = l->share.delivered * (f->mss + f->header + l->overhead) / f->mss * 1000000 / span + l->share.cross_rate;
+	return l->share.delivered * (f->mss + f->header + l->overhead) / td_max(f->mss, 1) * 1000000 / td_max64(span, 1);
+}
 
-	l->share.scale = td_min(l->share.scale, td_share_ratio(wire, l->capacity * t->capacity_milli / 1000, TD_SHARE_ONE / 64));
+/* Sends less for an epoch, so that a queue of this delay drains. */
+TD_INLINE void td_share_start_drain(struct td_link *l, u64 span, u32 delay_us)
+{
 	l->share.drain = TD_SHARE_ONE - td_min64(((u64)delay_us << 16) / td_max64(span, 1), TD_SHARE_ONE / 2);
 	l->share.phase = TD_SHARE_DRAIN;
 	l->share.epochs = 1;
 	l->share.step = 0;
+}
+
+/* The delivery rate becomes the capacity, reduced so that a queue of this delay drains within an epoch. */
+TD_INLINE void td_share_correct_capacity(const struct td_flow *f, struct td_link *l, u64 span, u32 delay_us, const struct td_share_tunables *t)
+{
+	u64 wire = td_share_delivery_rate(f, l, span) + l->share.cross_rate;
+
+	l->share.scale = td_min(l->share.scale, td_share_ratio(wire, l->capacity * t->capacity_milli / 1000, TD_SHARE_ONE / 64));
+	td_share_start_drain(l, span, delay_us);
+}
+
+/* A queue has stayed for an epoch: the link is busy, and its rate known. */
+TD_INLINE void td_share_meet_queue(const struct td_flow *f, struct td_link *l, u64 now_us, u64 span, u32 delay_us,
+				   const struct td_share_tunables *t)
+{
+	u64 rate = td_share_delivery_rate(f, l, span);
+
+	if (td_fallback_is_less(rate + l->share.cross_rate, l->capacity * t->capacity_milli / 1000))
+		td_fallback_begin(l, now_us, rate, td_max(l->share.max_base_rtt_us, 1000), 1);
+	else
+		td_share_correct_capacity(f, l, span, delay_us, t);
+}
+
+/* Whether to try more than the configured capacity: all of it is used, and nothing speaks against it. */
+TD_INLINE int td_share_may_exceed(const struct td_flow *f, const struct td_link *l, u64 span, u32 delay, u32 target, u32 loss,
+				  const struct td_share_tunables *t)
+{
+	u64 told = l->capacity * t->capacity_milli / 1000;
+
+	return t->exceed && !l->local && l->share.weight && delay < target && loss <= t->loss_milli * 10 &&
+	       !td_fallback_is_less(td_share_delivery_rate(f, l, span) + l->share.cross_rate, told);
+}
+
+/* Tries more for an epoch; the ACKs of that come in the next one. */
+TD_INLINE void td_share_start_more(struct td_link *l)
+{
+	l->share.phase = TD_SHARE_MORE;
+	l->share.epochs = 2;
+	l->share.drain = TD_SHARE_ONE + TD_SHARE_ONE / 10;
+}
+
+/* More was tried: has it arrived? */
+TD_INLINE void td_share_end_more(const struct td_flow *f, struct td_link *l, u64 now_us, u64 span, u32 delay, u32 target,
+				 const struct td_share_tunables *t)
+{
+	u64 rate = td_share_delivery_rate(f, l, span);
+
+	if (delay < target && td_fallback_is_more(rate + l->share.cross_rate, l->capacity * t->capacity_milli / 1000)) {
+		l->share.more_wait = l->share.next_more_wait = TD_SHARE_MORE_WAIT;
+		td_fallback_begin(l, now_us, rate, td_max(l->share.max_base_rtt_us, 1000), 0);
+		return;
+	}
+	l->share.more_wait = l->share.next_more_wait;
+	l->share.next_more_wait = td_min(l->share.next_more_wait * 2, TD_SHARE_MOST_MORE_WAIT);
+	/* What it has left in the queue drains. */
+	td_share_start_drain(l, span, td_max(delay, span / 20));
 }
 
 /* Starts a loss test: sends a sixteenth less. */
@@ -306,6 +375,8 @@ TD_INLINE void td_share_end_epoch(const struct td_flow *f, struct td_link *l, co
 		l->share.next_test_wait = 8;
 		l->share.step = l->share.epochs = l->share.loss = 0;
 		l->share.test_wait = 4;
+		if (!l->share.next_more_wait)
+			l->share.more_wait = l->share.next_more_wait = TD_SHARE_MORE_WAIT;
 		l->share.phase = TD_SHARE_STEADY;
 	} else if (span < 8ULL * td_max(rtt, TD_SHARE_MIN_EPOCH_US)) {
 		if (delay == TD_SHARE_NO_DELAY)
@@ -317,11 +388,13 @@ TD_INLINE void td_share_end_epoch(const struct td_flow *f, struct td_link *l, co
 		switch (l->share.phase) {
 		case TD_SHARE_STEADY:
 			if (delay > td_max(rtt / 16, 4000))
-				td_share_correct_capacity(f, l, span, delay, t);
+				td_share_meet_queue(f, l, e->now_us, span, delay, t);
 			else if (td_min(loss, l->share.loss) > t->loss_milli * 10 && settled && !l->share.test_wait && !l->share.step)
 				td_share_start_test(l);
 			else if (l->share.scale < TD_SHARE_ONE || l->share.step)
 				td_share_regrow(l, delay < target, loss);
+			else if (td_share_may_exceed(f, l, span, delay, target, loss, t) && !l->share.more_wait--)
+				td_share_start_more(l);
 			if (!l->share.step)
 				l->share.loss = l->share.loss ? (l->share.loss + loss) / 2 : loss;
 			if (l->share.test_wait)
@@ -334,7 +407,7 @@ TD_INLINE void td_share_end_epoch(const struct td_flow *f, struct td_link *l, co
 			break;
 		case TD_SHARE_SETTLE:
 			if (delay > td_max(rtt / 16, 4000)) {
-				td_share_correct_capacity(f, l, span, delay, t);
+				td_share_meet_queue(f, l, e->now_us, span, delay, t);
 			} else {
 				l->share.phase = TD_SHARE_STEADY;
 				l->share.epochs = td_share_regrow_wait(l);
@@ -354,9 +427,15 @@ TD_INLINE void td_share_end_epoch(const struct td_flow *f, struct td_link *l, co
 				l->share.next_test_wait = td_min(l->share.next_test_wait * 2, 512);
 			}
 			break;
+		case TD_SHARE_MORE:
+			l->share.drain = TD_SHARE_ONE;
+			if (!l->share.epochs)
+				td_share_end_more(f, l, e->now_us, span, delay, target, t);
+			break;
 		}
 	}
 	l->share.since_us = e->now_us;
+	l->share.last_delay_us = l->share.min_delay_us;
 	l->share.delivered = l->share.lost = 0;
 	l->share.min_delay_us = TD_SHARE_NO_DELAY;
 	l->share.max_base_rtt_us = 0;
@@ -380,7 +459,7 @@ TD_INLINE void td_share_measure_cross_traffic(struct td_link *l, const struct td
 TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct td_link *l, const struct td_event *e,
 			    const struct td_share_tunables *t)
 {
-	u32 delay = TD_SHARE_NO_DELAY;
+	u32 delay = TD_SHARE_NO_DELAY, late = TD_SHARE_NO_DELAY;
 
 	if (e->rtt_us) {
 		if (td_is_estimated(l))
@@ -389,16 +468,20 @@ TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct 
 			s->base_us = s->base_us ? td_min(s->base_us, e->rtt_us) : e->rtt_us;
 		/*
 		 * At a low rate every ACK is delayed. Taken for queueing delay, that would lower the rate for ever. If
-		 * segments are less than 20 ms apart, the next one arrives before the receiver's timer expires.
+		 * segments are less than 20 ms apart, the next one arrives before the receiver's timer expires. An
+		 * estimate cannot grow before a delay is known, so it takes what is certain if nothing else is known.
 		 */
 		if (!(e->flags & TD_DELAYED_ACK) || (u64)f->in_flight * 20000 > f->srtt_us)
 			delay = td_sub_sat(e->rtt_us, s->base_us);
+		else
+			late = td_sub_sat(e->rtt_us, s->base_us + TD_SHARE_ACK_DELAY_US);
 		l->share.min_delay_us = td_min(l->share.min_delay_us, delay);
 		l->share.max_base_rtt_us = td_max(l->share.max_base_rtt_us, s->base_us);
 	}
 	td_share_measure_cross_traffic(l, e);
 	if (td_is_estimated(l)) {
-		td_estimate_ack(f, l, e, s->base_us, delay, s->born);
+		td_estimate_ack(f, l, e, s->base_us, delay, late, s->born);
+		td_fallback_check(l, e->now_us, l->estimate.told * t->capacity_milli / 1000);
 	} else {
 		l->share.delivered += (u64)e->acked * f->mss;
 		l->share.lost += (u64)e->lost * f->mss;
@@ -444,9 +527,12 @@ TD_INLINE void td_share(struct td_flow *f, struct td_share_state *s, struct td_l
 		s->born = 0;
 	}
 	if (l && td_is_estimated(l)) {
-		if (td_estimate_is_due(f, l, e->now_us))
-			td_estimate_begin(f, l, e->now_us);
-		else if (e->kind == TD_INIT && l->capacity)
+		if (td_estimate_is_due(f, l, e->now_us)) {
+			if (l->estimate.enabled == TD_ESTIMATE_FALLBACK)
+				td_fallback_end(l, e->now_us);
+			else
+				td_estimate_begin(f, l, e->now_us);
+		} else if (e->kind == TD_INIT && l->capacity)
 			td_estimate_join(f, l);
 	}
 	if (!l || !l->capacity) {

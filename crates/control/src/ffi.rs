@@ -234,7 +234,10 @@ pub struct SharePart {
     next_test_wait: u32,
     loss: u32,
     step: u32,
-    reserved: u32,
+    more_wait: u32,
+    next_more_wait: u32,
+    /// Least queueing delay in the last epoch, µs; `u32::MAX`: none was measured.
+    pub last_delay_us: u32,
 }
 
 /// The estimate of a link's capacity (`struct td_estimate`, c/estimate.h).
@@ -256,7 +259,7 @@ pub struct CapacityEstimate {
     base_since_us: u64,
     drain_until_us: u64,
     settle_until_us: u64,
-    /// Configured: 1 if the capacity is estimated.
+    /// Whether the capacity is estimated: [`CapacityEstimate::OFF`] and the others.
     pub enabled: u32,
     min_delay_us: u32,
     new_delay_us: u32,
@@ -274,6 +277,22 @@ pub struct CapacityEstimate {
     empties: u32,
     last_delay_us: u32,
     joined: u32,
+    late_delay_us: u32,
+    reserved: u32,
+    /// The configured capacity while the estimate takes its place, wire bytes/s.
+    pub told: u64,
+    told_since_us: u64,
+    told_wait_us: u64,
+}
+
+impl CapacityEstimate {
+    /// The capacity is configured, or unknown.
+    pub const OFF: u32 = 0;
+    /// The capacity is estimated, as configured.
+    pub const CONFIGURED: u32 = 1;
+    /// The configured capacity has turned out to be wrong, and the estimate takes its place
+    /// (`c/fallback.h`).
+    pub const FALLBACK: u32 = 2;
 }
 
 type StepFunction = unsafe extern "C" fn(*mut FlowState, *mut u64, *mut LinkRecord, *const Event, *const u32);
@@ -461,6 +480,7 @@ mod tests {
             offset_of!(LinkRecord, share),
             offset_of!(LinkRecord, estimate),
             offset_of!(CapacityEstimate, enabled),
+            offset_of!(CapacityEstimate, told),
         ];
         assert_eq!(c, rust.map(|n| n as u32));
     }

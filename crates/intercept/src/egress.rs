@@ -16,11 +16,11 @@ use crate::{
     link_view::LinkView,
     policy::NamedProfile,
 };
-use kernel::{LinkId, LinkRecord, Monitor, MonitorSettings, WatchMode};
+use kernel::{CapacityEstimate, LinkId, LinkRecord, Monitor, MonitorSettings, WatchMode};
 use settings::{FoundLinks, LinkProfile, LinkSettings};
 use shaper::{shape_to, tc, unshape, wire_rate};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     io, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
@@ -28,8 +28,15 @@ use std::{
 };
 use units::Rate;
 
-/// How often files with capacities and the list of interfaces are read.
+/// How often files with capacities, the list of interfaces and the records of links are read.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Time over which rates are means.
+const RATE_TIME: Duration = Duration::from_secs(2);
+
+/// Least time between two warnings that a link's configured capacity is wrong. A link that varies
+/// has another rate every few seconds.
+const WARNING_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Why a link could not be set up as its profile says.
 #[derive(Debug, thiserror::Error)]
@@ -128,8 +135,21 @@ struct WatchedLink {
     failure: Option<String>,
     /// When its file was last modified, as far as it could be used.
     modified: Option<SystemTime>,
-    /// When `views` last read its record, and the bytes that had left by then.
-    last: Option<(Instant, u64)>,
+    /// What had left at recent times, the oldest first.
+    sent: VecDeque<SentBytes>,
+    /// Whether an estimate takes the place of the configured capacity.
+    is_estimated_instead: bool,
+    /// When the log last said so.
+    warned: Option<Instant>,
+}
+
+/// Bytes that have left by a point in time, on the wire.
+#[derive(Debug, Clone, Copy)]
+struct SentBytes {
+    at: Instant,
+    all: u64,
+    /// Those that do not belong to flows under `share`.
+    other: u64,
 }
 
 impl Egress {
@@ -190,7 +210,7 @@ impl Egress {
         Ok(())
     }
 
-    /// The present state of each link. Rates are means since the previous call.
+    /// The present state of each link. Rates are means over two seconds.
     pub fn views(&mut self) -> Vec<LinkView> {
         self.lock().views()
     }
@@ -214,6 +234,7 @@ impl Follower {
             while stopped.recv_timeout(FOLLOW_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
                 follow_interfaces(&links);
                 follow_files(&links);
+                links.lock().unwrap_or_else(PoisonError::into_inner).read_records();
             }
         };
         let thread = thread::Builder::new().name("tandem-capacity".into()).spawn(work).map_err(EgressError::Follow)?;
@@ -318,10 +339,12 @@ impl WatchedLinks {
         if let Some(before) = before.as_ref().filter(|before| before.id != id) {
             self.monitor.forget(before.id);
         }
-        let last = before.filter(|before| before.id == id).and_then(|before| before.last);
+        let before = before.filter(|before| before.id == id);
+        let (sent, warned) = before.map(|before| (before.sent, before.warned)).unwrap_or_default();
         // Inserted before the monitor is attached, so that `release` removes both on an error.
         let modified = settings.capacity.modified();
-        let watched = WatchedLink { settings, id, mode, rate, complete: false, failure: None, modified, last };
+        let (complete, failure, is_estimated_instead) = (false, None, false);
+        let watched = WatchedLink { settings, id, mode, rate, complete, failure, modified, sent, is_estimated_instead, warned };
         self.links.insert(device.name.clone(), watched);
         self.monitor.watch(id, MonitorSettings { capacity, overhead: device.overhead, watch: mode }).map_err(failed)?;
         if let Some(watched) = self.links.get_mut(&device.name) {
@@ -387,17 +410,74 @@ impl WatchedLinks {
         }
     }
 
-    fn views(&mut self) -> Vec<LinkView> {
-        let mut views = Vec::new();
+    /// Keeps what has left by now, and says in the log when a configured capacity is found wrong.
+    fn read_records(&mut self) {
+        let now = Instant::now();
         for (link, watched) in &mut self.links {
-            let Ok(Some(record)) = self.monitor.read(watched.id) else { continue };
-            let now = Instant::now();
-            let (since, before) = watched.last.replace((now, record.egress)).unwrap_or((now, record.egress));
-            let seconds = (now - since).as_secs_f64();
-            let egress = if seconds > 0.0 { record.egress.saturating_sub(before) as f64 / seconds } else { 0.0 };
-            views.push(view(link, watched, &record, egress));
+            if let Ok(Some(record)) = self.monitor.read(watched.id) {
+                watched.keep(now, &record);
+                watched.report_fallback(link, now, &record);
+            }
         }
-        views
+    }
+
+    fn views(&mut self) -> Vec<LinkView> {
+        let now = Instant::now();
+        let read = |(link, watched): (&String, &WatchedLink)| {
+            let record = self.monitor.read(watched.id).ok()??;
+            Some(view(link, watched, &record, watched.rates(now, &record)))
+        };
+        self.links.iter().filter_map(read).collect()
+    }
+}
+
+impl WatchedLink {
+    fn keep(&mut self, now: Instant, record: &LinkRecord) {
+        // One that is as old as the time of a mean has to stay.
+        while self.sent.get(1).is_some_and(|next| now - next.at >= RATE_TIME) {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(SentBytes { at: now, all: record.egress, other: record.foreign });
+    }
+
+    /// Mean rates of all that has left, and of what does not belong to flows under `share`, wire
+    /// bytes/s.
+    fn rates(&self, now: Instant, record: &LinkRecord) -> [f64; 2] {
+        let Some(first) = self.sent.front().filter(|first| now > first.at) else { return [0.0; 2] };
+        let seconds = (now - first.at).as_secs_f64();
+        let [all, other] =
+            [(record.egress, first.all), (record.foreign, first.other)].map(|(to, from)| to.saturating_sub(from) as f64 / seconds);
+        // What is queued here has been counted as another flow's, but has not left yet.
+        [all, other.min(all)]
+    }
+
+    /// Says in the log that an estimate takes the place of the configured capacity, and that it does
+    /// not any more.
+    fn report_fallback(&mut self, link: &str, now: Instant, record: &LinkRecord) {
+        let Some(told) = self.rate else { return };
+        let is_instead = record.estimate.enabled == CapacityEstimate::FALLBACK;
+        if is_instead == mem::replace(&mut self.is_estimated_instead, is_instead) {
+            return;
+        }
+        let found = Rate(self.bits_of_ip(record.capacity as f64) as u64);
+        if !is_instead {
+            tracing::debug!("{link}: the configured capacity, {told}, is in use again");
+        } else if self.warned.is_some_and(|at| now - at < WARNING_INTERVAL) {
+            tracing::debug!("{link}: the link has {found}; share estimates its capacity");
+        } else {
+            self.warned = Some(now);
+            tracing::warn!(
+                "{link}: capacity = \"{told}\" is configured, but the link has {found}: share estimates its capacity until it has the \
+                 configured one again. If that is not its rate, correct it; if its rate varies, write capacity = \"auto\""
+            );
+        }
+    }
+
+    /// From wire bytes/s to bit/s of IP.
+    fn bits_of_ip(&self, wire: f64) -> f64 {
+        let device = &self.settings.device;
+        let mtu = f64::from(device.mtu);
+        wire * 8.0 * mtu / (mtu + f64::from(device.overhead))
     }
 }
 
@@ -409,21 +489,21 @@ impl Drop for WatchedLinks {
     }
 }
 
-fn view(link: &str, watched: &WatchedLink, record: &LinkRecord, egress: f64) -> LinkView {
-    // From bytes on the wire to bits of IP.
-    let device = &watched.settings.device;
-    let mtu = f64::from(device.mtu);
-    let bits = |wire: f64| wire * 8.0 * mtu / (mtu + f64::from(device.overhead));
+fn view(link: &str, watched: &WatchedLink, record: &LinkRecord, [egress, other]: [f64; 2]) -> LinkView {
+    let bits = |wire| watched.bits_of_ip(wire);
+    let is_instead = record.estimate.enabled == CapacityEstimate::FALLBACK;
+    let [queue_bytes, backlog_bytes] = queue(watched, record);
     LinkView {
         link: link.to_owned(),
-        capacity_bps: watched.rate.map_or(bits(record.capacity as f64) as u64, Rate::bits_per_s),
+        capacity_bps: watched.rate.filter(|_| !is_instead).map_or(bits(record.capacity as f64) as u64, Rate::bits_per_s),
+        configured_bps: watched.rate.filter(|_| is_instead).map(Rate::bits_per_s),
         estimated: watched.rate.is_none(),
         egress_bytes: record.egress,
         file_time_s: watched.modified.and_then(|at| Some(at.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64())),
         egress_bps: bits(egress),
-        other_bps: bits(record.share.cross_rate as f64),
-        queue_bytes: record.queue,
-        backlog_bytes: record.backlog,
+        other_bps: bits(other),
+        queue_bytes,
+        backlog_bytes,
         shaped: watched.mode == WatchMode::Qdisc,
         drops: record.drops,
         load: f64::from(record.mpcp.load_milli) / 1000.0,
@@ -433,4 +513,14 @@ fn view(link: &str, watched: &WatchedLink, record: &LinkRecord, egress: f64) -> 
         share_flows: record.share.flows,
         share_scale: f64::from(record.share.scale) / 65536.0,
     }
+}
+
+/// The standing queue and the backlog, bytes. If the queue is not on this host, flows under `share`
+/// measure its delay; without them both are those of a bottleneck of the configured capacity.
+fn queue(watched: &WatchedLink, record: &LinkRecord) -> [u64; 2] {
+    let delay_us = record.share.last_delay_us;
+    if watched.mode == WatchMode::Qdisc || record.share.flows == 0 || delay_us == u32::MAX {
+        return [record.queue, record.backlog];
+    }
+    [record.capacity * u64::from(delay_us) / 1_000_000; 2]
 }

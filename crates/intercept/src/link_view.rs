@@ -7,9 +7,14 @@ use serde::{Deserialize, Serialize};
 pub struct LinkView {
     /// The interface.
     pub link: String,
-    /// The capacity that is configured, read from a file or estimated, bit/s of IP.
+    /// The capacity in use, bit/s of IP: configured, read from a file or estimated. 0: it is to be
+    /// estimated, and nothing has been sent yet.
     pub capacity_bps: u64,
-    /// Whether the capacity is estimated.
+    /// The configured capacity while an estimate takes its place, because the link has another
+    /// rate, bit/s of IP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured_bps: Option<u64>,
+    /// Whether the capacity is estimated, as configured.
     #[serde(default)]
     pub estimated: bool,
     /// Bytes of all packets that have left since the link is watched, on the wire.
@@ -19,7 +24,7 @@ pub struct LinkView {
     /// the Unix epoch. Absent: the capacity is in no file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_time_s: Option<f64>,
-    /// Mean rate of all packets that left since the previous view, bit/s of IP.
+    /// Mean rate of all packets that left in the last two seconds, bit/s of IP.
     pub egress_bps: f64,
     /// The part of it that does not belong to flows under `share`, bit/s of IP.
     pub other_bps: f64,
@@ -27,8 +32,9 @@ pub struct LinkView {
     pub queue_bytes: u64,
     /// Current backlog, bytes.
     pub backlog_bytes: u64,
-    /// Whether the queue is the shaper's. If not, the queue is further on in the network, and queue
-    /// and backlog are computed for a bottleneck of the configured capacity.
+    /// Whether the queue is the shaper's. If not, the queue is further on in the network. Flows
+    /// under `share` then measure its delay, and queue and backlog are that at the capacity in use;
+    /// without such flows both are computed for a bottleneck of the configured capacity.
     pub shaped: bool,
     /// Packets that the shaper dropped because its queue was full.
     pub drops: u64,

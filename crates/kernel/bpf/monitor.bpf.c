@@ -232,6 +232,7 @@ int td_configure(struct __sk_buff *skb)
 	static const struct td_link nothing;
 	struct td_configuration c;
 	struct td_link_record *r;
+	int fallback;
 
 	if (bpf_skb_load_bytes(skb, TD_CONFIGURATION_AT, &c, sizeof(c)))
 		return 1;
@@ -244,10 +245,16 @@ int td_configure(struct __sk_buff *skb)
 		r->since_us = r->min_backlog = r->last_min_backlog = 0;
 		r->virtual_us = r->virtual_bytes = r->offered = 0;
 	}
-	/* An estimate outlives a change of the other settings. */
-	if (!c.estimated || !r->link.estimate.enabled)
-		r->link.capacity = c.capacity;
-	r->link.estimate.enabled = c.estimated;
+	/*
+	 * An estimate outlives a change of the other settings; so does one that takes the place of this
+	 * configured capacity.
+	 */
+	fallback = r->link.estimate.enabled == TD_ESTIMATE_FALLBACK && !c.estimated && r->link.estimate.told == c.capacity;
+	if (!fallback) {
+		if (!c.estimated || r->link.estimate.enabled != TD_ESTIMATE_CONFIGURED)
+			r->link.capacity = c.capacity;
+		r->link.estimate.enabled = c.estimated ? TD_ESTIMATE_CONFIGURED : TD_ESTIMATE_OFF;
+	}
 	r->link.overhead = c.overhead;
 	r->link.local = c.local;
 	r->watch = c.watch;

@@ -18,7 +18,7 @@ mod shared_maps;
 mod sock_diag;
 mod sys;
 
-pub use control::{Controller, LinkRecord, OwnError};
+pub use control::{CapacityEstimate, Controller, LinkRecord, OwnError};
 pub use controllers::{ControllerStatus, LAYOUT, LoadedController, has_congestion_control, list, load, own_key, resolve, unload, verify};
 pub use error::Error;
 pub use monitor::{LinkId, Monitor, MonitorSettings, WatchMode};

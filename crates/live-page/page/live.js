@@ -104,11 +104,18 @@ const fill = (body, rows) => {
   rows.forEach((texts, index) => texts.forEach((text, at) => setText(body.children[index].children[at], text)));
 };
 
+/** The capacity in use, and where it is from if it is not the configured one. */
+const capacity = link => {
+  if (link.configured_bps) return `${rate(link.capacity_bps)}, estimated (${rate(link.configured_bps)} is configured)`;
+  if (!link.estimated) return rate(link.capacity_bps);
+  return link.capacity_bps ? `${rate(link.capacity_bps)}, estimated` : 'not estimated yet';
+};
+
 const drawLinks = links => {
   find('links-section').hidden = links.length === 0;
   fill(find('links'), links.map(link => [
     link.link,
-    `${rate(link.capacity_bps)}${link.estimated ? ', estimated' : ''}`,
+    capacity(link),
     rate(link.egress_bps),
     link.capacity_bps ? percent(link.egress_bps / link.capacity_bps) : '–',
     bytes(link.queue_bytes),

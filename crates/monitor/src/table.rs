@@ -114,21 +114,31 @@ pub(crate) fn held(direction: &DirectionView) -> String {
     direction.buffer_bytes.map_or_else(|| held.clone(), |buffer| format!("{held} of {}", bytes(buffer)))
 }
 
+/// Returns the capacity in use, and where it is from if it is not the configured one.
+pub(crate) fn capacity(link: &LinkView) -> String {
+    let used = rate(link.capacity_bps as f64);
+    match link.configured_bps {
+        Some(configured) => format!("{used} (estimated; {} is configured)", rate(configured as f64)),
+        None if link.estimated && link.capacity_bps == 0 => "a capacity not estimated yet".into(),
+        None if link.estimated => format!("{used} (estimated)"),
+        None => used,
+    }
+}
+
 /// Returns a line about a link with a configured capacity.
 fn about(link: &LinkView) -> String {
     let mut text = format!(
-        "{}: egress {} of {}{}, of which {} cross traffic; standing queue {}, backlog {}",
+        "{}: egress {} of {}, of which {} cross traffic; standing queue {}, backlog {}",
         link.link,
         rate(link.egress_bps),
-        rate(link.capacity_bps as f64),
-        if link.estimated { " (estimated)" } else { "" },
+        capacity(link),
         rate(link.other_bps),
         bytes(link.queue_bytes),
         bytes(link.backlog_bytes)
     );
     if link.share_flows > 0 {
         text += &format!("; share: {} for each of {} flows", rate(link.share_bps as f64), link.share_flows);
-        if !link.estimated {
+        if !link.estimated && link.configured_bps.is_none() {
             text += &format!(", capacity scaled by {:.0} %", link.share_scale * 100.0);
         }
     }

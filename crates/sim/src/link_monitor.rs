@@ -2,7 +2,7 @@
 //! send into. It is updated at the same events and with the same values as by the kernel's egress
 //! monitor (crates/kernel/bpf/monitor.bpf.c).
 
-use control::LinkRecord;
+use control::{CapacityEstimate, LinkRecord};
 use units::Rate;
 
 /// The shared record of a link, and the private state of its monitor.
@@ -34,13 +34,14 @@ impl MonitoredLink {
     /// The monitor of a link without a configured capacity: the flows' controllers estimate it.
     pub(crate) fn estimating() -> Self {
         let mut monitor = MonitoredLink::new(Rate(0), false);
-        monitor.link.estimate.enabled = 1;
+        monitor.link.estimate.enabled = CapacityEstimate::CONFIGURED;
         monitor
     }
 
-    /// Changes the configured capacity.
+    /// Changes the configured capacity (td_configure). An estimate in its place ends.
     pub(crate) fn set_capacity(&mut self, capacity: Rate) {
         self.link.capacity = bytes_per_s(capacity);
+        self.link.estimate.enabled = CapacityEstimate::OFF;
     }
 
     /// A packet enters a link without a shaper: the virtual queue drains at the capacity

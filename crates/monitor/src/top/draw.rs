@@ -148,8 +148,8 @@ fn limits(flows: &[WatchedFlow]) -> String {
 fn draw_links(state: &TopState, frame: &mut Frame<'_>, area: Rect) {
     let links = state.status.iter().flat_map(|status| &status.links);
     let line = |link: &intercept::LinkView| {
-        let (egress, capacity) = (rate(link.egress_bps), rate(link.capacity_bps as f64));
-        Line::from(format!("{}: {egress} of {capacity}, queue {}", link.link, bytes(link.queue_bytes + link.backlog_bytes)))
+        let (egress, capacity) = (rate(link.egress_bps), table::capacity(link));
+        Line::from(format!("{}: {egress} of {capacity}, queue {}", link.link, bytes(link.backlog_bytes)))
     };
     frame.render_widget(Paragraph::new(links.map(line).collect::<Vec<_>>()), area);
 }
