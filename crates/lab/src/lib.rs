@@ -41,7 +41,7 @@ pub use error::LabError;
 pub use host::{Host, clear_stale};
 pub use impairments::{ImpairmentMeasurement, measure_impairments, measure_network_impairments};
 pub use kept::{KeptHosts, KeptNetwork};
-pub use network::{NetworkOptions, SeriesNetwork, try_realtime_scheduling, try_tun};
+pub use network::{HostMemory, NetworkOptions, SeriesNetwork, SocketMemory, try_realtime_scheduling, try_tun};
 pub use other_proxy::{OtherProxy, RunningProgram};
 pub use parallel::{BondRoute, ParallelNetworks};
 pub use playable::{Unplayable, playable};

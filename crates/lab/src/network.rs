@@ -63,6 +63,26 @@ pub struct NetworkOptions {
     pub published: bool,
     /// The program that splits connections. Absent: Tandem's proxy.
     pub other_proxy: Option<OtherProxy>,
+    /// Socket buffers of the hosts. Absent: so large that they limit no connection.
+    pub memory: Option<HostMemory>,
+}
+
+/// Socket buffers of a host, each as the three numbers of the setting.
+#[derive(Debug, Clone)]
+pub struct SocketMemory {
+    /// `net.ipv4.tcp_rmem`.
+    pub receive: String,
+    /// `net.ipv4.tcp_wmem`.
+    pub send: String,
+}
+
+/// Socket buffers of the hosts of a network with links in series.
+#[derive(Debug, Clone)]
+pub struct HostMemory {
+    /// Those of the receiver's host.
+    pub receiver: SocketMemory,
+    /// Those of all other hosts.
+    pub others: SocketMemory,
 }
 
 /// A proxy and the index of its host.
@@ -125,6 +145,12 @@ impl SeriesNetwork {
         let mut ends = Vec::new();
         for (index, host) in hosts.iter().enumerate() {
             ends.push(set_up(host, index, count, &settings, scenario.tcp.initial_window)?);
+        }
+        if let Some(memory) = &options.memory {
+            for (index, host) in hosts.iter().enumerate() {
+                let SocketMemory { receive, send } = if index == count { &memory.receiver } else { &memory.others };
+                host.sysctl(&[("ipv4/tcp_rmem", receive.clone()), ("ipv4/tcp_wmem", send.clone())])?;
+            }
         }
         if uses_fast_open(scenario) {
             hosts.iter().try_for_each(|host| host.sysctl(&fast_open_settings()))?;

@@ -6,7 +6,7 @@ use crate::{
     emulator::can_emulate,
     fast_open,
     measure::{self, Recorder},
-    network::{NetworkOptions, SeriesNetwork, uses_fast_open},
+    network::{HostMemory, NetworkOptions, SeriesNetwork, uses_fast_open},
     parallel,
     rate_changes::RateChanges,
     run_context::RunContext,
@@ -42,6 +42,9 @@ pub struct Lab {
     /// Splits connections in place of Tandem's proxy. The outcome then has no samples of what the
     /// proxy holds, nor of its legs.
     pub other_proxy: Option<OtherProxy>,
+    /// Socket buffers of the hosts of links in series. Absent: so large that they limit no
+    /// connection.
+    pub memory: Option<HostMemory>,
 }
 
 impl Engine for Lab {
@@ -195,6 +198,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let options = NetworkOptions {
         capture: lab.capture.clone(),
         other_proxy: lab.other_proxy.clone(),
+        memory: lab.memory.clone(),
         access_delays: delayed.map(|flow| (workload::port(flow.id), flow.access_delay)).collect(),
         ..NetworkOptions::default()
     };

@@ -16,7 +16,8 @@
 //! `equations`: how fast the models are evaluated. `experiment`: how often the interval of the
 //! proxy's experiment covers the true gain. `simulator`: how fast it is (`simulator_speed`). `ns2`:
 //! the simulator beside ns-2. `large-trace`: how fast the detector reads a trace. `memory`: clients
-//! that never read, on a small machine (`hostile_clients`).
+//! that never read, on a small machine (`hostile_clients`). `monday`: what users get with the
+//! settings that Tandem writes.
 
 mod advised_paths;
 mod bbr_versions;
@@ -32,6 +33,7 @@ mod large_trace;
 mod load;
 mod measurement;
 mod minimal_relay;
+mod monday;
 mod network_pairs;
 mod ns2;
 mod other_program;
@@ -87,6 +89,7 @@ enum BenchCommand {
     Experiment(experiment::ExperimentCoverage),
     LargeTrace(large_trace::LargeTrace),
     Memory(hostile_clients::HostileClients),
+    Monday(monday::MondaySuite),
     Ns2(ns2::CompareWithNs2),
     Pairs(network_pairs::NetworkPairs),
     Paths(path_sweep::PathSweep),
@@ -143,6 +146,7 @@ fn main() -> Result<ExitCode> {
         BenchCommand::Experiment(experiment) => measure("experiment", to, |record| experiment.measure(record)),
         BenchCommand::LargeTrace(large) => measure("large-trace", to, |record| large.measure(record)),
         BenchCommand::Memory(hostile) => measure("memory", to, |record| hostile.measure(record)),
+        BenchCommand::Monday(suite) => measure("monday", to, |record| suite.measure(record)),
         BenchCommand::Ns2(ns2) => match ns2.play() {
             Some(what) => ns2::speed::play(what),
             None => measure("ns2", to, |record| ns2.measure(record)),

@@ -1,0 +1,445 @@
+//! What an operator's users get, with no proxy and with the settings that Tandem writes itself:
+//! short and long transfers, pages, many clients, both directions; over five kinds of link, with
+//! the socket buffers that hosts have by default.
+//!
+//! Every setting is a configuration file of a `tandem proxy` of its own on the lab's proxy host.
+//! The proxy stands before the long link, as on an operator's gateway: it sends downloads into it,
+//! and receives uploads from it.
+
+use crate::{other_program, resume_file::ResumeFile, scenario_runs::mean_flow};
+use anyhow::{Context as _, Result, ensure};
+use lab::{Host, HostMemory, Lab, OtherProxy, SocketMemory};
+use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
+use outcome::{Engine as _, Outcome};
+use rustix::process::{Pid, Signal, kill_process};
+use scenario::{Scenario, ScenarioFile};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    io::{self, BufRead},
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a proxy may take to start, and to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A long link behind a clean access link, and what its operator answers to `tandem setup`.
+#[derive(Debug)]
+struct LongLink {
+    name: &'static str,
+    links: &'static str,
+    /// Rate and round-trip time as answered.
+    answer: &'static str,
+}
+
+const LINKS: [LongLink; 5] = [
+    LongLink {
+        name: "GEO",
+        links: "[[link]]\nrate = \"1Gbit\"\ndelay = \"5ms\"\n[[link]]\nrate = \"50Mbit\"\ndelay = \"295ms\"\nqueue = \"1BDP\"\n\
+                loss = { per_packet = 0.001, reverse = { per_packet = 0.001 } }\n",
+        answer: "50Mbit,600ms",
+    },
+    LongLink {
+        name: "LEO",
+        links: "[[link]]\nrate = \"1Gbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"120Mbit\"\ndelay = \"22ms\"\nqueue = \"600pkt\"\n\
+                steps = \"starlink-steps.csv\"\nrepeat = \"60s\"\n",
+        answer: "120Mbit,60ms",
+    },
+    LongLink {
+        name: "LTE",
+        links: "[[link]]\nrate = \"1Gbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"15Mbit\"\ndelay = \"25ms\"\nqueue = \"200pkt\"\n\
+                steps = \"lte-steps.csv\"\nrepeat = \"30s\"\njitter = { delay = { law = \"exponential\", mean = \"2ms\" } }\n",
+        answer: "15Mbit,70ms",
+    },
+    LongLink {
+        name: "WAN",
+        links: "[[link]]\nrate = \"1Gbit\"\ndelay = \"1ms\"\n[[link]]\nrate = \"200Mbit\"\ndelay = \"39ms\"\nqueue = \"1BDP\"\n",
+        answer: "200Mbit,80ms",
+    },
+    LongLink {
+        name: "DSL",
+        links: "[[link]]\nrate = \"1Gbit\"\ndelay = \"5ms\"\n[[link]]\nrate = \"16Mbit\"\ndelay = \"15ms\"\nqueue = \"200ms\"\n",
+        answer: "16Mbit,40ms",
+    },
+];
+
+/// Clients' socket buffers and servers' controllers. All other hosts have Debian's buffers.
+#[derive(Debug)]
+struct Ends {
+    name: &'static str,
+    /// `tcp_rmem` of the client.
+    receive: &'static str,
+    server: &'static str,
+}
+
+const DEBIAN: [&str; 2] = ["4096 131072 6291456", "4096 16384 4194304"];
+const ENDS: [Ends; 4] = [
+    Ends { name: "Debian, CUBIC", receive: DEBIAN[0], server: "cubic" },
+    Ends { name: "Debian, BBR", receive: DEBIAN[0], server: "bbr" },
+    // A first window of 64 kB, which grows to 16 MB.
+    Ends { name: "Windows, CUBIC", receive: "4096 65536 33554432", server: "cubic" },
+    Ends { name: "64 MB, CUBIC", receive: "4096 1048576 67108864", server: "cubic" },
+];
+
+/// What the clients do.
+#[derive(Debug)]
+struct Use {
+    name: &'static str,
+    tables: &'static str,
+    figure: fn(&Outcome) -> Result<f64>,
+}
+
+/// Sixty objects of a page, 2 MB: the document, then what it names.
+macro_rules! page {
+    ($connections:literal) => {
+        concat!(
+            "[[page]]\nloads = 1\nrequest = \"500B\"\nservice = \"10ms\"\n",
+            $connections,
+            "\n[[page.object]]\nname = \"html\"\nsize = \"60kB\"\n[[page.object]]\nsize = \"33kB\"\ncount = 59\nneeds = [\"html\"]\n"
+        )
+    };
+}
+
+macro_rules! download {
+    ($bytes:literal) => {
+        concat!("[[flow]]\nopens = \"receiver\"\nbytes = \"", $bytes, "\"\n")
+    };
+}
+
+const USES: [Use; 8] = [
+    Use { name: "100 kB", tables: download!("100kB"), figure: mean_flow },
+    Use { name: "1 MB", tables: download!("1MB"), figure: mean_flow },
+    Use { name: "5 MB", tables: download!("5MB"), figure: mean_flow },
+    Use { name: "20 MB", tables: download!("20MB"), figure: mean_flow },
+    Use { name: "page, six connections", tables: page!("connections = 6"), figure: page_load },
+    Use { name: "page, one connection", tables: page!("multiplexed = true"), figure: page_load },
+    Use { name: "20 clients × 5 MB, the last", tables: concat!(download!("5MB"), "count = 20\n"), figure: last_flow },
+    Use { name: "upload of 20 MB", tables: "[[flow]]\ndirection = \"reverse\"\nbytes = \"20MB\"\n", figure: mean_flow },
+];
+
+/// What the proxy host runs.
+#[derive(Debug)]
+enum Deployment {
+    /// It forwards packets.
+    NoProxy,
+    /// What `tandem setup` writes for the link.
+    Setup,
+    /// This file; `{rate}` stands for the link's nominal rate.
+    File(&'static str),
+}
+
+macro_rules! file {
+    ($buffer:literal, $leg:literal) => {
+        Deployment::File(concat!(
+            "buffer = \"",
+            $buffer,
+            "\"\n[[listen]]\ntransparent = \"[::]:5000\"\n[[leg]]\ninterface = \"link2\"\n",
+            $leg
+        ))
+    };
+}
+
+/// In the order of their turns. What stands behind `setup` is what a search may choose from.
+const SETTINGS: [(&str, Deployment); 7] = [
+    ("no proxy", Deployment::NoProxy),
+    ("setup", Deployment::Setup),
+    ("share, told, B auto", file!("auto", "control = \"share\"\ncapacity = \"{rate}\"\nshape = false\nsend_buffer = \"32MiB\"\n")),
+    ("share, auto, B auto", file!("auto", "control = \"share\"\ncapacity = \"auto\"\nsend_buffer = \"32MiB\"\n")),
+    ("share, auto, B 4 MiB", file!("4MiB", "control = \"share\"\ncapacity = \"auto\"\nsend_buffer = \"32MiB\"\n")),
+    ("bbr, B auto", file!("auto", "control = \"bbr\"\nsend_buffer = \"32MiB\"\n")),
+    ("cubic, B auto", file!("auto", "control = \"cubic\"\n")),
+];
+
+/// Measures what users get without a proxy and with the settings that Tandem writes itself, over
+/// five kinds of link: seconds, less is better
+#[derive(Debug, clap::Args)]
+pub(crate) struct MondaySuite {
+    /// Rounds; everything is measured once in each
+    #[arg(long, default_value_t = 3)]
+    runs: u64,
+    /// Only links, ends, uses and settings whose names contain one of these words, such as GEO;
+    /// of each kind all if none does
+    #[arg(long, value_delimiter = ',', value_name = "WORD,…")]
+    only: Vec<String>,
+    /// Runs at the same time
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    #[command(flatten)]
+    resume: ResumeFile,
+    /// The program under test
+    #[arg(long, default_value = "tandem", value_name = "PROGRAM")]
+    tandem: PathBuf,
+}
+
+/// A run, as a line of the file of runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct StoredRun {
+    link: String,
+    ends: String,
+    usage: String,
+    setting: String,
+    round: u64,
+    seconds: f64,
+}
+
+/// What is measured once.
+#[derive(Debug, Clone, Copy)]
+struct Cell {
+    link: &'static LongLink,
+    ends: &'static Ends,
+    usage: &'static Use,
+    setting: &'static (&'static str, Deployment),
+    round: u64,
+}
+
+impl MondaySuite {
+    pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
+        record.rounds = self.runs;
+        let program = testbed::resolve_program(&self.tandem);
+        record.notes.push(format!("{}.", other_program::version(&program, &["--version"])?));
+        let done: Vec<StoredRun> = self.resume.runs()?;
+        let cells = self.cells();
+        let open: Vec<Cell> = cells.iter().copied().filter(|cell| !done.iter().any(|run| cell.is(run))).collect();
+        let queue = Mutex::new(open.into_iter());
+        let runs = Mutex::new(done);
+        let failed = Mutex::new(Vec::new());
+        let work = || -> Result<()> {
+            loop {
+                let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some(cell) = next else { return Ok(()) };
+                match cell.play(&program) {
+                    Ok(seconds) => {
+                        let run = cell.run(seconds);
+                        eprintln!("{}, {}, {}, {}, round {}: {seconds:.2} s", run.link, run.ends, run.usage, run.setting, run.round);
+                        self.resume.append(std::slice::from_ref(&run))?;
+                        runs.lock().unwrap_or_else(PoisonError::into_inner).push(run);
+                    }
+                    Err(why) => failed.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{cell}: {why:#}")),
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.jobs.max(1)).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("no run panics"))
+        })?;
+        let runs = runs.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let failed: Vec<String> = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        record.notes.extend(failed.iter().map(|why| format!("Not measured: {why}.")));
+        record.tables = tables(&cells, &runs);
+        ensure!(failed.is_empty(), "{}", failed.join("\n"));
+        Ok(())
+    }
+
+    /// Everything that is to be measured, round by round.
+    fn cells(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for round in 1..=self.runs {
+            for link in self.chosen(&LINKS, |link| link.name) {
+                for ends in self.chosen(&ENDS, |ends| ends.name) {
+                    for usage in self.chosen(&USES, |usage| usage.name) {
+                        let settings = self.chosen(&SETTINGS, |setting| setting.0);
+                        cells.extend(settings.into_iter().map(|setting| Cell { link, ends, usage, setting, round }));
+                    }
+                }
+            }
+        }
+        cells
+    }
+
+    fn chosen<T>(&self, all: &'static [T], name: fn(&T) -> &'static str) -> Vec<&'static T> {
+        let named: Vec<&T> = all.iter().filter(|one| self.only.iter().any(|word| name(one).contains(word.as_str()))).collect();
+        if named.is_empty() { all.iter().collect() } else { named }
+    }
+}
+
+impl Cell {
+    fn is(&self, run: &StoredRun) -> bool {
+        self.run(run.seconds) == *run
+    }
+
+    fn run(&self, seconds: f64) -> StoredRun {
+        StoredRun {
+            link: self.link.name.into(),
+            ends: self.ends.name.into(),
+            usage: self.usage.name.into(),
+            setting: self.setting.0.into(),
+            round: self.round,
+            seconds,
+        }
+    }
+
+    fn scenario(&self) -> Result<Scenario> {
+        let Cell { link, ends, usage, .. } = self;
+        let text = format!(
+            "name = \"monday\"\n{}[[split]]\nafter = 1\n[control]\nsender = \"{}\"\nproxy = \"cubic\"\n{}",
+            link.links, ends.server, usage.tables
+        );
+        let open = |name: &str| -> io::Result<Box<dyn BufRead>> {
+            let steps: &'static [u8] = match name {
+                "lte-steps.csv" => include_bytes!("../../../scenarios/lte-steps.csv"),
+                "starlink-steps.csv" => include_bytes!("../../../scenarios/starlink-steps.csv"),
+                _ => return Err(io::ErrorKind::NotFound.into()),
+            };
+            Ok(Box::new(steps))
+        };
+        let variants = ScenarioFile::parse_with(&text, "monday", Arc::new(open))?.variants(&[])?;
+        Ok(variants.into_iter().next().context("the scenario has a case")?.scenario)
+    }
+
+    /// Seconds of one run. It is repeated while the machine cannot keep up with it.
+    fn play(&self, program: &Path) -> Result<f64> {
+        let scenario = self.scenario()?;
+        let directory = tempfile::tempdir()?;
+        let (file, program) = (directory.path().join("proxy.toml"), program.to_owned());
+        let (deployment, answer) = (&self.setting.1, self.link.answer);
+        let other = OtherProxy::new(move |host| start(deployment, answer, &program, &file, host));
+        let [receive, send] = DEBIAN;
+        let debian = SocketMemory { receive: receive.into(), send: send.into() };
+        let receiver = SocketMemory { receive: self.ends.receive.into(), ..debian.clone() };
+        let lab = Lab { other_proxy: Some(other), memory: Some(HostMemory { receiver, others: debian }), ..Lab::default() };
+        let mut last = None;
+        for _ in 0..3 {
+            let outcome = lab.run(&scenario, self.round, &())?;
+            if outcome.valid {
+                return (self.usage.figure)(&outcome);
+            }
+            last = outcome.warnings.into_iter().next();
+        }
+        anyhow::bail!("the machine did not keep up in three runs: {}", last.unwrap_or_default())
+    }
+}
+
+impl std::fmt::Display for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, {}, {}, {}, round {}", self.link.name, self.ends.name, self.usage.name, self.setting.0, self.round)
+    }
+}
+
+/// A table for each link and each kind of ends: a row for each use, a column for each setting.
+fn tables(cells: &[Cell], runs: &[StoredRun]) -> Vec<SampleTable> {
+    let mut tables: Vec<SampleTable> = Vec::new();
+    for cell in cells {
+        let name = format!("{}, {}", cell.link.name, cell.ends.name);
+        let at = tables.iter().position(|table| table.name == name).unwrap_or_else(|| {
+            let settings = SETTINGS.iter().filter(|(setting, _)| cells.iter().any(|cell| cell.setting.0 == *setting));
+            let columns = settings.map(|(setting, _)| SampleColumn::new(setting, "s", 2).with(SampleStatistic::Median));
+            tables.push(SampleTable::new(&name, "", columns.collect()));
+            tables.len() - 1
+        });
+        let row = tables[at].row(cell.usage.name);
+        if let Some(run) = runs.iter().find(|run| cell.is(run)) {
+            row.add(cell.setting.0, cell.round as usize - 1, run.seconds);
+        }
+    }
+    tables
+}
+
+fn page_load(outcome: &Outcome) -> Result<f64> {
+    Ok(outcome.page_load_s.as_ref().context("the page was not loaded")?.mean)
+}
+
+fn last_flow(outcome: &Outcome) -> Result<f64> {
+    let ends = outcome.flows.iter().map(|flow| flow.end_s.map(|end| end - flow.start_s));
+    ends.collect::<Option<Vec<f64>>>().context("not all flows ended").map(|times| times.into_iter().fold(0.0, f64::max))
+}
+
+/// Starts what a setting has on the proxy host.
+fn start(deployment: &Deployment, answer: &str, program: &Path, file: &Path, host: &Host) -> io::Result<lab::RunningProgram> {
+    let program = program.to_string_lossy();
+    match deployment {
+        Deployment::NoProxy => return Ok(Box::new(())),
+        Deployment::Setup => {
+            let mut command = host.command(&program);
+            command.args(["setup", "--force", "--long-link", "link2", "--rate", answer, "--nat", "none", "--clients", "all"]);
+            let made = command.args(["--metrics", "none", "-o"]).arg(file).stdin(Stdio::null()).output()?;
+            if !made.status.success() {
+                let said = format!("{}{}", String::from_utf8_lossy(&made.stdout), String::from_utf8_lossy(&made.stderr));
+                return Err(io::Error::other(format!("tandem setup failed: {said}")));
+            }
+        }
+        Deployment::File(text) => fs::write(file, text.replace("{rate}", answer.split(',').next().unwrap_or(answer)))?,
+    }
+    let mut command = host.command(&program);
+    command.args(["proxy", "-c"]).arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut running = RunningProxy(command.spawn()?);
+    let begun = Instant::now();
+    let listens = || host.command("ss").args(["-Hltn", "sport = :5000"]).output().is_ok_and(|listed| !listed.stdout.is_empty());
+    while !listens() {
+        if let Some(status) = running.0.try_wait()? {
+            return Err(io::Error::other(format!("the proxy ended at once ({status}): {}", file.display())));
+        }
+        if begun.elapsed() > PATIENCE {
+            return Err(io::Error::other("the proxy does not listen"));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(Box::new(running))
+}
+
+/// A proxy that ends when this is dropped, and removes its controllers.
+#[derive(Debug)]
+struct RunningProxy(Child);
+
+impl Drop for RunningProxy {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let begun = Instant::now();
+        while matches!(self.0.try_wait(), Ok(None)) {
+            if begun.elapsed() > PATIENCE {
+                let _ = self.0.kill();
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NO_PROXY: &str = SETTINGS[0].0;
+
+    fn suite(only: &[&str]) -> MondaySuite {
+        MondaySuite {
+            runs: 2,
+            only: only.iter().map(ToString::to_string).collect(),
+            jobs: 1,
+            resume: ResumeFile::default(),
+            tandem: "tandem".into(),
+        }
+    }
+
+    #[test]
+    fn every_cell_has_a_scenario() {
+        let cells = suite(&[]).cells();
+        assert_eq!(cells.len(), 2 * LINKS.len() * ENDS.len() * USES.len() * SETTINGS.len());
+        for cell in cells.iter().filter(|cell| cell.round == 1 && cell.setting.0 == NO_PROXY) {
+            let scenario = cell.scenario().unwrap_or_else(|why| panic!("{cell}: {why:#}"));
+            assert_eq!((scenario.links.len(), scenario.splits.len()), (2, 1), "{cell}");
+        }
+    }
+
+    #[test]
+    fn every_file_is_valid() {
+        for (name, deployment) in &SETTINGS {
+            if let Deployment::File(text) = deployment {
+                let text = text.replace("{rate}", "50Mbit");
+                assert!(proxy::Service::parse(&text, name).is_ok(), "{name}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn runs_become_a_table_of_each_link() {
+        let cells = suite(&["GEO", "CUBIC", "100 kB", "no proxy", "setup"]).cells();
+        assert_eq!(cells.len(), 2 * 3 * 2);
+        let runs: Vec<StoredRun> = cells.iter().map(|cell| cell.run(if cell.setting.0 == NO_PROXY { 3.0 } else { 1.5 })).collect();
+        let tables = tables(&cells, &runs);
+        assert_eq!(tables.len(), 3);
+        assert!(tables[0].markdown().contains("| 100 kB | 3.00 | 1.50 |"), "{}", tables[0].markdown());
+    }
+}
