@@ -1,14 +1,15 @@
-//! `tandem setup`: five questions, a commented configuration file, and what is in the way of it.
+//! `tandem setup`: six questions, a commented configuration file, and what is in the way of it.
 
 mod detect;
 mod file;
 mod nat;
 mod questions;
+mod unit;
 
 use crate::{CommandError, check, service::usage};
 use clap::{Args, ValueEnum};
 use detect::Detected;
-use file::Answers;
+use file::{Answers, LinkController};
 use files::Draft;
 use intercept::{Interface, Prefix, parse_address};
 use proxy::{Service, check::try_start};
@@ -16,12 +17,12 @@ use questions::Terminal;
 use std::{
     io::{IsTerminal as _, stdin},
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     str::FromStr,
 };
 use units::{Rate, Span};
 
-/// Write a configuration file for this host, by five questions
+/// Write a configuration file for this host, by six questions
 ///
 /// Asks for what options do not say; --yes takes the suggestions instead. Then checks this host
 /// against the file, and prints what is in the way and the next command. An existing file stays as
@@ -40,24 +41,31 @@ pub(crate) struct SetupCommand {
     /// Question 1: interface of the long link, such as that to the modem
     #[arg(long, value_name = "INTERFACE")]
     long_link: Option<Interface>,
-    /// Question 2: rate of the long link and its round-trip time: 50Mbit,600ms
+    /// Question 2: rate of the long link and its round-trip time: 50Mbit,600ms; if it differs, the
+    /// rate from this host before that to it: 5Mbit/50Mbit,600ms; or "unknown"
     #[arg(long, value_name = "RATE,RTT")]
-    rate: Option<LinkSize>,
-    /// Question 3: where the addresses of clients are translated on their way to the long link
+    rate: Option<LinkAnswer>,
+    /// Question 3: where the clients are: on this side of the long link, or behind it
+    #[arg(long, value_name = "WHERE")]
+    side: Option<ClientSide>,
+    /// Question 4: where the addresses of clients are translated on their way to the servers
     #[arg(long, value_name = "WHERE")]
     nat: Option<NatPlace>,
-    /// Question 4: prefixes of the clients whose connections are split, or "all"
+    /// Question 5: prefixes of the clients whose connections are split, or "all"
     #[arg(long, value_name = "PREFIX,…")]
     clients: Option<Clients>,
-    /// Question 5: address at which metrics are served, or "none"
+    /// Question 6: address at which metrics are served, or "none"
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<Metrics>,
 }
 
-/// Rate and round-trip time of the long link.
+/// Rates and round-trip time of the long link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkSize {
+    /// From this host.
     rate: Rate,
+    /// To this host.
+    rate_here: Rate,
     rtt: Span,
 }
 
@@ -65,9 +73,20 @@ impl LinkSize {
     /// Round-trip time of a geostationary satellite, where none is known.
     const USUAL_RTT: Span = Span(600_000_000);
 
-    /// Bytes that fill the link.
+    /// Bytes that fill the link from this host.
     fn bdp(self) -> u64 {
         (self.rate.bits_per_s() as f64 / 8.0 * self.rtt.secs()) as u64
+    }
+}
+
+/// What is known of the long link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LinkAnswer(Option<LinkSize>);
+
+impl FromStr for LinkAnswer {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.trim() == "unknown" { Ok(LinkAnswer(None)) } else { text.parse().map(|size| LinkAnswer(Some(size))) }
     }
 }
 
@@ -76,13 +95,25 @@ impl FromStr for LinkSize {
     fn from_str(text: &str) -> Result<Self, String> {
         let (rate, rtt) = text.split_once(',').unzip();
         let wrong = |error: units::UnitError| error.to_string();
-        let rate: Rate = rate.unwrap_or(text).trim().parse().map_err(wrong)?;
+        let rates = rate.unwrap_or(text);
+        let (from, to) = rates.split_once('/').unwrap_or((rates, rates));
+        let [rate, rate_here] = [from, to].map(|rate| rate.trim().parse::<Rate>().map_err(wrong));
+        let (rate, rate_here) = (rate?, rate_here?);
         let rtt = rtt.map_or(Ok(LinkSize::USUAL_RTT), |rtt| rtt.trim().parse()).map_err(wrong)?;
-        if rate.bits_per_s() == 0 || rtt.secs() <= 0.0 {
-            return Err("give a rate and a round-trip time of more than 0, such as 50Mbit,600ms".into());
+        if rate.bits_per_s() == 0 || rate_here.bits_per_s() == 0 || rtt.secs() <= 0.0 {
+            return Err("give rates and a round-trip time of more than 0, such as 50Mbit,600ms or 5Mbit/50Mbit,600ms".into());
         }
-        Ok(LinkSize { rate, rtt })
+        Ok(LinkSize { rate, rate_here, rtt })
     }
+}
+
+/// Where the clients are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ClientSide {
+    /// On this side of the long link: this host is their router to it
+    Here,
+    /// Behind the long link: this host is the gateway between it and the servers
+    Behind,
 }
 
 /// Where addresses of clients are translated.
@@ -90,7 +121,7 @@ impl FromStr for LinkSize {
 pub(crate) enum NatPlace {
     /// On this host
     Here,
-    /// On another host behind the long link, such as the modem
+    /// On another host on the way to the servers, such as the modem
     Elsewhere,
     /// Nowhere
     None,
@@ -132,13 +163,16 @@ impl SetupCommand {
         let answers = self.answers(&found)?;
         self.write(&answers.text())?;
         outln!("wrote {}", self.output.display());
+        if answers.controller == LinkController::Share {
+            unit::allow_capacity(&self.output)?;
+        }
         let service = Service::read(&self.output).map_err(usage)?;
         service.check().map_err(usage)?;
         let mut trials = try_start(&service.config, Some(&service.name), &service.web_addresses());
-        trials.extend(detect::try_nat(answers.nat, &answers.long_link.0, &found.nat));
+        trials.extend(answers.to_servers.as_ref().and_then(|link| detect::try_nat(answers.nat, link, &found.nat)));
         check::print(&trials);
         let failed = trials.iter().filter(|trial| trial.fails()).count();
-        let next = next_command(&self.output);
+        let next = unit::next_command(&self.output);
         if failed > 0 {
             return Err(CommandError::Failed(format!(
                 "{failed} of {} checks found something in the way; mend it, then: {next}",
@@ -156,7 +190,7 @@ impl SetupCommand {
             // Every question has its option.
             (false, false) if self.has_all() => None,
             (false, false) => {
-                let why = "stdin is no terminal: answer by options (--long-link, --rate, --nat, --clients, --metrics), or take the \
+                let why = "stdin is no terminal: answer by options (--long-link, --rate, --side, --nat, --clients, --metrics), or take the \
                            suggestions (--yes)";
                 return Err(CommandError::Usage(why.into()));
             }
@@ -169,22 +203,30 @@ impl SetupCommand {
         if !found.interfaces.iter().any(|interface| long_link.matches(&interface.name)) {
             return Err(CommandError::Usage(format!("no interface is named {}: this host has {}", long_link.0, found.names())));
         }
-        let (nat, clients) = (found.suggested_nat(&long_link.0), Clients(found.suggested_clients(&long_link.0)));
         let mut ask = Asked(terminal);
+        let rate = ask.one(self.rate, LinkAnswer(None), Terminal::rate)?.0;
+        let side = found.suggested_side(&long_link.0);
+        let side = ask.one(self.side, side, |terminal| terminal.side(&long_link.0, side))?;
+        let to_servers = found.to_servers(&long_link.0, side);
+        let nat = to_servers.as_ref().map_or(NatPlace::None, |link| found.suggested_nat(link));
+        let nat = ask.one(self.nat, nat, |terminal| terminal.nat(to_servers.as_deref(), &found.nat, nat))?;
+        let clients = Clients(found.suggested_clients(&long_link.0, side));
         Ok(Answers {
-            rate: ask.one(self.rate.map(Some), None, Terminal::rate)?,
-            nat: ask.one(self.nat, nat, |terminal| terminal.nat(&found.nat, nat))?,
+            rate,
+            side,
+            nat,
             clients: ask.one(self.clients.clone(), clients.clone(), |terminal| terminal.clients(&clients))?.0,
             metrics: ask.one(self.metrics, Metrics(Some(detect::METRICS)), Terminal::metrics)?.0,
-            controller: kernel::has_congestion_control("bbr").then(|| "bbr".into()),
-            local: found.suggested_clients(&long_link.0),
+            controller: LinkController::of_host(),
             addresses: found.addresses(&long_link.0),
+            to_servers,
             long_link,
         })
     }
 
     fn has_all(&self) -> bool {
-        self.long_link.is_some() && self.rate.is_some() && self.nat.is_some() && self.clients.is_some() && self.metrics.is_some()
+        let has_link = self.long_link.is_some() && self.rate.is_some() && self.side.is_some();
+        has_link && self.nat.is_some() && self.clients.is_some() && self.metrics.is_some()
     }
 
     /// Writes the file, whole or not at all, and keeps an old one.
@@ -213,17 +255,5 @@ impl Asked {
             (None, Some(terminal)) => ask(terminal),
             (None, None) => Ok(suggestion),
         }
-    }
-}
-
-/// How the proxy is started with this file.
-fn next_command(path: &Path) -> String {
-    let has_unit = ["/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system"]
-        .iter()
-        .any(|directory| Path::new(directory).join("tandem.service").exists());
-    if has_unit && Path::new("/run/systemd/system").exists() && path == Path::new("/etc/tandem/proxy.toml") {
-        "systemctl enable --now tandem (or, if it runs: systemctl reload tandem)".into()
-    } else {
-        format!("tandem proxy -c {}", path.display())
     }
 }

@@ -1,7 +1,7 @@
 //! What this host has: interfaces, default routes, address translation.
 
 use super::{
-    NatPlace,
+    ClientSide, NatPlace,
     nat::{Applies, Nat},
 };
 use intercept::{
@@ -11,7 +11,7 @@ use intercept::{
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
 /// The suggested address of the metrics.
@@ -25,6 +25,8 @@ pub(super) struct HostInterface {
     pub(super) is_up: bool,
     /// Its addresses, each with the length of its prefix; none that is link-local.
     pub(super) addresses: Vec<(IpAddr, u8)>,
+    /// Networks behind other hosts that are reached through it, each with the length of its prefix.
+    pub(super) routed: Vec<(IpAddr, u8)>,
     /// Whether a default route leads through it.
     pub(super) is_default: bool,
 }
@@ -43,13 +45,16 @@ impl Detected {
     /// The host has no interface but loopback, or they cannot be listed.
     pub(super) fn of_host() -> Result<Self, String> {
         let mut interfaces: Vec<HostInterface> = Vec::new();
-        let default = default_interfaces();
+        let routes = routes();
+        let is_default = |name: &str| routes.iter().any(|route| route.interface == name && route.length == 0);
         let found = getifaddrs().map_err(|why| format!("cannot list the network interfaces: {why}"))?;
         for address in found.filter(|it| it.interface_name != "lo") {
             let name = address.interface_name;
             let index = interfaces.iter().position(|known| known.name == name).unwrap_or_else(|| {
                 let is_up = address.flags.contains(InterfaceFlags::IFF_UP);
-                interfaces.push(HostInterface { is_default: default.contains(&name), is_up, name, addresses: Vec::new() });
+                let routed = routes.iter().filter(|route| route.interface == name && route.is_through_host && route.length > 0);
+                let routed = routed.map(|route| (route.network, route.length)).collect();
+                interfaces.push(HostInterface { is_default: is_default(&name), is_up, name, routed, addresses: Vec::new() });
                 interfaces.len() - 1
             });
             let ip = |address: Option<nix::sys::socket::SockaddrStorage>| {
@@ -87,11 +92,27 @@ impl Detected {
         }
     }
 
-    /// The networks of the other interfaces.
-    pub(super) fn suggested_clients(&self, long_link: &str) -> Vec<Prefix> {
-        let others = self.interfaces.iter().filter(|it| it.is_up && it.name != long_link);
+    /// Where the clients probably are: behind the long link if the servers are reached through
+    /// another interface.
+    pub(super) fn suggested_side(&self, long_link: &str) -> ClientSide {
+        let mut default = self.interfaces.iter().filter(|it| it.is_default).peekable();
+        if default.peek().is_some() && default.all(|it| it.name != long_link) { ClientSide::Behind } else { ClientSide::Here }
+    }
+
+    /// The interface through which connections of the clients leave towards the servers, if it is
+    /// known.
+    pub(super) fn to_servers(&self, long_link: &str, side: ClientSide) -> Option<String> {
+        match side {
+            ClientSide::Here => Some(long_link.to_owned()),
+            ClientSide::Behind => self.interfaces.iter().find(|it| it.is_default && it.name != long_link).map(|it| it.name.clone()),
+        }
+    }
+
+    /// The networks of the clients: those of the other interfaces, or those behind the long link.
+    pub(super) fn suggested_clients(&self, long_link: &str, side: ClientSide) -> Vec<Prefix> {
+        let is_theirs = |it: &&HostInterface| it.is_up && (it.name == long_link) == (side == ClientSide::Behind);
         let mut prefixes: Vec<Prefix> = Vec::new();
-        for (address, length) in others.flat_map(|it| &it.addresses) {
+        for (address, length) in self.interfaces.iter().filter(is_theirs).flat_map(|it| it.addresses.iter().chain(&it.routed)) {
             if let Ok(prefix) = format!("{address}/{length}").parse::<Prefix>()
                 && !prefixes.contains(&prefix)
             {
@@ -148,20 +169,42 @@ pub(super) fn try_nat(answer: NatPlace, long_link: &str, found: &Nat) -> Option<
     Some(Trial::new("translate addresses on", long_link.to_owned(), result))
 }
 
-/// The interfaces of default routes.
-fn default_interfaces() -> Vec<String> {
-    let v4 = fs::read_to_string("/proc/net/route").unwrap_or_default();
-    let of_v4 = v4.lines().skip(1).filter_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        (fields.len() > 7 && fields[1] == "00000000" && fields[7] == "00000000").then(|| fields[0].to_owned())
-    });
-    let v6 = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
-    let of_v6 = v6.lines().filter_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let is_default = fields.len() > 9 && fields[0].bytes().all(|digit| digit == b'0') && fields[1] == "00" && fields[9] != "lo";
-        is_default.then(|| fields[9].to_owned())
-    });
-    of_v4.chain(of_v6).collect()
+/// A route of the main table.
+#[derive(Debug, PartialEq, Eq)]
+struct HostRoute {
+    interface: String,
+    network: IpAddr,
+    length: u8,
+    /// Whether it leads to another host, which forwards.
+    is_through_host: bool,
+}
+
+/// The routes through interfaces other than loopback, to networks that are not link-local.
+fn routes() -> Vec<HostRoute> {
+    let read = |file| fs::read_to_string(file).unwrap_or_default();
+    let (v4, v6) = (read("/proc/net/route"), read("/proc/net/ipv6_route"));
+    let routes = v4.lines().skip(1).filter_map(route_v4).chain(v6.lines().filter_map(route_v6));
+    routes.filter(|route| route.interface != "lo" && !is_link_local(route.network) && !route.network.is_multicast()).collect()
+}
+
+/// A line of `/proc/net/route`: interface, network, next host, …, mask. Addresses are numbers in the
+/// order of the processor's bytes.
+fn route_v4(line: &str) -> Option<HostRoute> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let address = |at: usize| Some(Ipv4Addr::from(u32::from_str_radix(fields.get(at)?, 16).ok()?.to_ne_bytes()));
+    let (network, next, mask) = (address(1)?, address(2)?, address(7)?);
+    let length = prefix_length(IpAddr::V4(mask));
+    Some(HostRoute { interface: (*fields.first()?).into(), network: network.into(), length, is_through_host: !next.is_unspecified() })
+}
+
+/// A line of `/proc/net/ipv6_route`: network, its length, source and its length, next host, …,
+/// interface.
+fn route_v6(line: &str) -> Option<HostRoute> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let address = |at: usize| Some(Ipv6Addr::from(u128::from_str_radix(fields.get(at)?, 16).ok()?));
+    let (network, next) = (address(0)?, address(4)?);
+    let length = u8::from_str_radix(fields.get(1)?, 16).ok()?;
+    Some(HostRoute { interface: (*fields.get(9)?).into(), network: network.into(), length, is_through_host: !next.is_unspecified() })
 }
 
 fn is_link_local(address: IpAddr) -> bool {
@@ -188,6 +231,7 @@ mod tests {
             name: name.into(),
             is_up: true,
             addresses: vec![(address.parse().unwrap(), 24)],
+            routed: Vec::new(),
             is_default,
         };
         Detected { interfaces: vec![interface("lan0", "192.168.7.1", false), interface("sat0", "192.0.2.7", true)], nat }
@@ -203,7 +247,9 @@ mod tests {
     fn suggestions_follow_what_was_found() {
         let found = detected(Nat::None);
         assert_eq!(found.suggested_link().unwrap().0, "sat0");
-        assert_eq!(found.suggested_clients("sat0"), ["192.168.7.0/24".parse().unwrap()]);
+        assert_eq!(found.suggested_side("sat0"), ClientSide::Here);
+        assert_eq!(found.suggested_clients("sat0", ClientSide::Here), ["192.168.7.0/24".parse().unwrap()]);
+        assert_eq!(found.to_servers("sat0", ClientSide::Here).as_deref(), Some("sat0"));
         assert_eq!((found.suggested_nat("sat0"), found.suggested_nat("lan0")), (NatPlace::None, NatPlace::Elsewhere));
         let nat = |rule: &str| detected(nat(rule)).suggested_nat("sat0");
         assert_eq!(nat("oifname \"sat0\" masquerade"), NatPlace::Here);
@@ -212,11 +258,40 @@ mod tests {
     }
 
     #[test]
+    fn on_a_gateway_the_clients_are_behind_the_long_link() {
+        let mut found = detected(Nat::None);
+        found.interfaces[0].is_default = true;
+        found.interfaces[1].is_default = false;
+        found.interfaces[1].routed = vec![("100.64.0.0".parse().unwrap(), 10)];
+        assert_eq!(found.suggested_side("sat0"), ClientSide::Behind);
+        assert_eq!(found.to_servers("sat0", ClientSide::Behind).as_deref(), Some("lan0"));
+        let clients = ["192.0.2.0/24", "100.64.0.0/10"].map(|prefix| prefix.parse().unwrap());
+        assert_eq!(found.suggested_clients("sat0", ClientSide::Behind), clients);
+    }
+
+    #[test]
+    fn routes_are_read_as_the_kernel_writes_them() {
+        let route = |interface: &str, network: &str, length, is_through_host| {
+            Some(HostRoute { interface: interface.into(), network: network.parse().unwrap(), length, is_through_host })
+        };
+        // Little-endian, as most processors are.
+        if cfg!(target_endian = "little") {
+            let default = "sat0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0";
+            assert_eq!(route_v4(default), route("sat0", "0.0.0.0", 0, true));
+            assert_eq!(route_v4("lan0\t0007A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0"), route("lan0", "192.168.7.0", 24, false));
+        }
+        assert_eq!(route_v4("Iface\tDestination"), None);
+        let zeros = "0".repeat(32);
+        let line = format!("fd770000000000000000000000000000 40 {zeros} 00 {zeros} 00000100 00000001 00000000 00000001 sat0");
+        assert_eq!(route_v6(&line), route("sat0", "fd77::", 64, false));
+    }
+
+    #[test]
     fn an_interface_that_is_down_is_not_suggested() {
         let mut found = detected(Nat::None);
         (found.interfaces[0].is_up, found.interfaces[1].is_default) = (false, false);
         assert_eq!(found.suggested_link().unwrap().0, "sat0");
-        assert!(found.suggested_clients("sat0").is_empty());
+        assert!(found.suggested_clients("sat0", ClientSide::Here).is_empty());
         assert_eq!(found.names(), "lan0, sat0", "but it may be chosen");
     }
 

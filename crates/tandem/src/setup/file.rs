@@ -1,9 +1,31 @@
 //! The text of the file that `tandem setup` writes.
 
-use super::{LinkSize, NatPlace};
+use super::{ClientSide, LinkSize, NatPlace};
 use intercept::{Interface, Prefix};
 use std::net::SocketAddr;
 use units::Bytes;
+
+/// The controller of legs over the long link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LinkController {
+    /// `share`, which divides the link's capacity.
+    Share,
+    /// The kernel's BBR, where the kernel cannot load `share`.
+    Bbr,
+    /// The system's default, where it has neither.
+    SystemDefault,
+}
+
+impl LinkController {
+    /// What this kernel can load.
+    pub(super) fn of_host() -> Self {
+        match kernel::load("share", &[]) {
+            Ok(_) => LinkController::Share,
+            Err(_) if kernel::has_congestion_control("bbr") => LinkController::Bbr,
+            Err(_) => LinkController::SystemDefault,
+        }
+    }
+}
 
 /// The answers, and what was found besides.
 #[derive(Debug, Clone)]
@@ -12,81 +34,104 @@ pub(super) struct Answers {
     /// The long link's addresses, for a comment.
     pub(super) addresses: String,
     pub(super) rate: Option<LinkSize>,
+    pub(super) side: ClientSide,
+    /// The interface through which the clients' connections leave towards the servers, if it is
+    /// known.
+    pub(super) to_servers: Option<String>,
     pub(super) nat: NatPlace,
     /// Empty: all.
     pub(super) clients: Vec<Prefix>,
     pub(super) metrics: Option<SocketAddr>,
-    /// The controller of legs over the long link; none: the system's default.
-    pub(super) controller: Option<String>,
-    /// Networks on this side of the long link.
-    pub(super) local: Vec<Prefix>,
+    pub(super) controller: LinkController,
 }
 
 impl Answers {
     const MIB: u64 = 1 << 20;
 
-    /// B and the send buffer of legs over the long link: enough for twice what fills it.
-    fn buffers(&self) -> (Bytes, Bytes) {
+    /// The send buffer of legs over the long link: enough for twice what fills it, since the kernel
+    /// accounts for packets' overhead in it, up to as much again.
+    fn send_buffer(&self) -> Bytes {
         let filled = self.rate.map_or(2 * Self::MIB, LinkSize::bdp);
-        let up_to_mib = |bytes: u64| bytes.div_ceil(Self::MIB).max(4) * Self::MIB;
-        // The kernel accounts for packets' overhead in the send buffer, up to as much again.
-        (Bytes(up_to_mib(2 * filled)), Bytes(up_to_mib(4 * filled)))
+        Bytes((4 * filled).div_ceil(Self::MIB).max(4) * Self::MIB)
+    }
+
+    /// Controller and capacity of legs over the long link.
+    fn control(&self) -> String {
+        match (self.controller, self.rate) {
+            (LinkController::Share, Some(LinkSize { rate, .. })) => format!(
+                "control     = \"share\"\n\
+                 # As answered. Where the link has another rate, share estimates it, and the log says so.\n\
+                 capacity    = \"{rate}\"\n\
+                 shape       = false         # true has the proxy limit itself to this rate\n"
+            ),
+            (LinkController::Share, None) => "control     = \"share\"\ncapacity    = \"auto\"        # or the link's rate: 50Mbit\n".into(),
+            (LinkController::Bbr, _) => "control     = \"bbr\"          # share is better, but this kernel cannot load it\n".into(),
+            (LinkController::SystemDefault, _) => "#control    = \"bbr\"          # cannot be loaded here: modprobe tcp_bbr\n".into(),
+        }
     }
 
     /// The commented file.
     pub(super) fn text(&self) -> String {
         let Answers { long_link: Interface(link), addresses, .. } = self;
-        let (buffer, send_buffer) = self.buffers();
         let sized = match self.rate {
-            Some(LinkSize { rate, rtt }) => format!("twice what fills {rate} over {rtt}"),
-            None => "twice rate times round trip is enough".into(),
+            Some(LinkSize { rate, rate_here, rtt }) if rate == rate_here => format!("{rate}, {rtt}"),
+            Some(LinkSize { rate, rate_here, rtt }) => format!("{rate} from here, {rate_here} to here, {rtt}"),
+            None => "an unknown rate".into(),
         };
         let metrics = match self.metrics {
             Some(at) => format!("metrics = \"{at}\"       # for Prometheus\n"),
             None => "#metrics = \"127.0.0.1:9155\"  # for Prometheus\n".into(),
         };
-        let control = match &self.controller {
-            Some(name) => format!("control     = \"{name}\"          # tandem advise compares controllers\n"),
-            None => "#control    = \"bbr\"          # cannot be loaded here: modprobe tcp_bbr\n".into(),
-        };
         let nat = match self.nat {
-            NatPlace::Here => "This host translates the clients' addresses there, those of the legs too.",
+            NatPlace::Here => "This host translates the clients' addresses, those of the legs too.",
             NatPlace::Elsewhere => "Another host translates addresses: the legs have the clients' own.",
             NatPlace::None => "Addresses are not translated: the legs have the clients' own.",
         };
-        let mut text = format!(
+        let side = match self.side {
+            ClientSide::Here => "The clients are on this side of it.",
+            ClientSide::Behind => "The clients are behind it.",
+        };
+        let send_buffer = self.send_buffer();
+        format!(
             "#:schema /usr/share/tandem/proxy.schema.json\n\
              # Written by tandem setup. `tandem config explain KEY` describes a key, `tandem\n\
              # config check --host` checks the file and this host; `tandem reload` applies most\n\
              # changes, `tandem restart` nearly all.\n\n\
-             # Data buffered for each direction of a connection at most:\n\
-             # {sized}.\n\
-             buffer  = \"{buffer}\"\n{metrics}\n\
+             # What is held of each direction of a connection follows its legs.\n\
+             buffer  = \"auto\"\n{metrics}\n\
              # Connections that are routed through this host, IPv4 and IPv6.\n\
              [[listen]]\ntransparent = \"[::]:5000\"\n\n\
-             # Legs over the long link, whichever end opened the connection. Its addresses:\n\
-             # {}.\n# {nat}\n\
-             [[leg]]\ninterface   = \"{link}\"\n{control}send_buffer = \"{send_buffer}\"\nkeepalive   = \"10min\"\n\
-             #capacity   = \"10Mbit\"       # to have the proxy shape its packets to this rate\n\n\
-             # The first rule that matches a connection decides. Management is not split.\n\
+             # Legs over the long link, whichever end opened the connection.\n\
+             # It has {sized}; its addresses: {}.\n# {side}\n# {nat}\n\
+             [[leg]]\ninterface   = \"{link}\"\n{}send_buffer = \"{send_buffer}\"\nkeepalive   = \"10min\"\n\n{}",
+            if addresses.is_empty() { "none yet" } else { addresses.as_str() },
+            self.control(),
+            self.rules()
+        )
+    }
+
+    /// What is split: what crosses the long link, as far as the clients' connections go.
+    fn rules(&self) -> String {
+        let Interface(link) = &self.long_link;
+        let mut text = String::from(
+            "# The first rule that matches a connection decides. Management is not split.\n\
              [[rule]]\nports  = 22\naction = \"bypass\"\n",
-            if addresses.is_empty() { "none yet" } else { addresses.as_str() }
         );
-        if !self.local.is_empty() {
-            text += &format!(
-                "\n# Nor are connections that stay on this side of the long link.\n[[rule]]\nto     = {}\naction = \"bypass\"\n",
-                list(&self.local)
-            );
-        }
-        if !self.clients.is_empty() {
-            text += &format!(
-                "\n# These clients' connections are split, also past a forward chain of another\n\
-                 # firewall that has not accepted one of their kind yet. All others pass unsplit.\n\
-                 [[rule]]\nfrom   = {}\naction = \"split\"\n\n[[rule]]\naction = \"bypass\"\n",
-                list(&self.clients)
-            );
-        }
-        text
+        let clients = if self.clients.is_empty() {
+            "# Connections over the long link are split, whichever end opens them.\n".to_owned()
+        } else {
+            "# These clients' connections over the long link are split, also past a forward chain\n\
+             # of another firewall that has not accepted one of their kind yet.\n"
+                .to_owned()
+        };
+        let rule = |lines: &str| format!("[[rule]]\n{lines}action = \"split\"\n");
+        let crossing: Vec<String> = match (self.clients.is_empty(), self.side) {
+            (true, _) => ["in ", "out"].map(|way| rule(&format!("{way}    = \"{link}\"\n"))).to_vec(),
+            (false, ClientSide::Here) => vec![rule(&format!("from   = {}\nout    = \"{link}\"\n", list(&self.clients)))],
+            (false, ClientSide::Behind) => vec![rule(&format!("from   = {}\nin     = \"{link}\"\n", list(&self.clients)))],
+        };
+        text += &format!("\n{clients}{}\n", crossing.join("\n"));
+        text + "# All others pass unsplit: they do not cross it, or are of other clients.\n[[rule]]\naction = \"bypass\"\n"
     }
 }
 
@@ -104,27 +149,40 @@ mod tests {
         Answers {
             long_link: "sat0".parse().unwrap(),
             addresses: "192.0.2.7/24".into(),
-            rate: Some("50Mbit,600ms".parse().unwrap()),
+            rate: Some("50Mbit/20Mbit,600ms".parse().unwrap()),
+            side: ClientSide::Here,
+            to_servers: Some("sat0".into()),
             nat: NatPlace::Here,
             clients: vec!["192.168.7.0/24".parse().unwrap()],
             metrics: None,
-            controller: None,
-            local: vec!["192.168.7.0/24".parse().unwrap()],
+            controller: LinkController::Share,
         }
     }
 
     #[test]
     fn the_file_is_valid_and_says_what_was_answered() {
         let config = Service::parse(&answers().text(), "x").unwrap().config;
+        let profile = &config.policy.legs[0].profile;
         // 3.75 MB fill the link.
-        assert_eq!((config.buffer, config.policy.legs[0].profile.send_buffer), (Some(Bytes(8 << 20)), Some(Bytes(15 << 20))));
-        assert_eq!(config.policy.rules.len(), 4);
-        let least = Answers { rate: None, clients: vec![], local: vec![], controller: Some("reno".into()), ..answers() };
-        let least = Answers { metrics: Some("127.0.0.1:9155".parse().unwrap()), ..least };
+        assert_eq!((profile.control.as_deref(), profile.send_buffer), (Some("share"), Some(Bytes(15 << 20))));
+        assert_eq!((profile.shape, config.policy.rules.len()), (Some(false), 3));
+        assert_eq!(profile.capacity.as_ref().map(ToString::to_string).as_deref(), Some("\"50Mbit\""));
+        assert!(answers().text().contains("50Mbit from here, 20Mbit to here, 600ms;"));
+        let least = Answers { rate: None, clients: vec![], metrics: Some("127.0.0.1:9155".parse().unwrap()), ..answers() };
         let service = Service::parse(&least.text(), "x").unwrap();
-        assert_eq!((service.config.buffer, service.config.policy.rules.len()), (Some(Bytes(4 << 20)), 1));
-        assert_eq!(service.config.policy.legs[0].profile.control.as_deref(), Some("reno"));
+        assert_eq!(service.config.policy.rules.len(), 4);
+        assert_eq!(service.config.policy.legs[0].profile.capacity.as_ref().map(ToString::to_string).as_deref(), Some("\"auto\""));
         assert!(service.metrics.is_some());
-        assert!(least.text().lines().chain(answers().text().lines()).all(|line| line.chars().count() <= 82));
+        let bbr = Answers { controller: LinkController::Bbr, side: ClientSide::Behind, ..answers() };
+        let config = Service::parse(&bbr.text(), "x").unwrap().config;
+        assert_eq!(
+            (config.policy.legs[0].profile.control.as_deref(), config.policy.legs[0].profile.capacity.is_none()),
+            (Some("bbr"), true)
+        );
+        let other = Answers { controller: LinkController::SystemDefault, ..bbr.clone() };
+        for answers in [answers(), least, bbr, other] {
+            let text = answers.text();
+            assert!(text.lines().all(|line| line.chars().count() <= 90), "{text}");
+        }
     }
 }

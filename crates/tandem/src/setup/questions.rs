@@ -1,7 +1,7 @@
 //! The questions on a terminal: numbered, with a suggestion that an empty line takes.
 
 use super::{
-    Clients, LinkSize, Metrics, NatPlace,
+    ClientSide, Clients, LinkAnswer, Metrics, NatPlace,
     detect::{Detected, HostInterface, METRICS},
     nat::Nat,
 };
@@ -56,19 +56,33 @@ impl Terminal {
         })
     }
 
-    pub(super) fn rate(&mut self) -> Result<Option<LinkSize>, CommandError> {
-        let question = "What is its rate, and its round-trip time (50Mbit,600ms)? Buffers are sized for it:";
-        self.ask(question, "unknown", |answer| if answer == "unknown" { Ok(None) } else { answer.parse().map(Some) })
+    pub(super) fn rate(&mut self) -> Result<LinkAnswer, CommandError> {
+        let question = "What are its rate and its round-trip time (50Mbit,600ms)? If the rates differ, the one from this host first \
+                        (5Mbit/50Mbit,600ms). If it varies, or nobody knows: unknown";
+        self.ask(question, "unknown", str::parse)
     }
 
-    pub(super) fn nat(&mut self, found: &Nat, suggestion: NatPlace) -> Result<NatPlace, CommandError> {
+    pub(super) fn side(&mut self, link: &str, suggestion: ClientSide) -> Result<ClientSide, CommandError> {
+        let name = match suggestion {
+            ClientSide::Here => "here",
+            ClientSide::Behind => "behind",
+        };
+        let question =
+            format!("Where are the clients: here, on this side of {link}, or behind it (this host is its gateway to the servers)?");
+        let parse = |answer: &str| <ClientSide as clap::ValueEnum>::from_str(answer, true);
+        self.ask(&question, name, |answer| parse(answer).map_err(|_| "answer here or behind".to_owned()))
+    }
+
+    pub(super) fn nat(&mut self, to: Option<&str>, found: &Nat, suggestion: NatPlace) -> Result<NatPlace, CommandError> {
         let seen = match found {
             Nat::Rules(_) => format!("nftables has: {}", found.texts().join("; ")),
             Nat::None => "nftables has no rule for it".into(),
             Nat::Unknown(why) => format!("cannot see it here: {why}"),
         };
+        let through = to.map_or_else(String::new, |link| format!(", which leaves this host through {link}"));
         let question = format!(
-            "Where are the clients' addresses translated (NAT) on their way to the long link: here, elsewhere (a modem) or none?\n   ({seen})"
+            "Where are the clients' addresses translated (NAT) on their way to the servers{through}: here, elsewhere (a modem) or none?\n   \
+             ({seen})"
         );
         let name = match suggestion {
             NatPlace::Here => "here",

@@ -49,12 +49,14 @@ fn setup_by_options_writes_a_file_that_runs() {
     assert!(status == 2 && error.contains("no interface is named sat7: this host has ") && error.contains("near"), "{error}");
     assert!(!path.exists());
 
-    let answers = ["--long-link", "far", "--rate", "50Mbit,600ms", "--nat", "none", "--clients", "10.99.1.0/24", "--metrics", "none"];
+    let link = ["--long-link", "far", "--rate", "50Mbit,600ms", "--side", "here"];
+    let answers = [&link[..], &["--nat", "none", "--clients", "10.99.1.0/24", "--metrics", "none"]].concat();
     let (status, out, error) = setup(&answers);
     assert_eq!(status, 0, "{out}{error}");
     assert!(out.contains(&format!("nothing is in the way; next: tandem proxy -c {file}")), "{out}");
     let text = fs::read_to_string(&path).unwrap();
-    for line in ["interface   = \"far\"", "buffer  = \"8MiB\"", "from   = [\"10.99.1.0/24\"]", "#metrics"] {
+    let lines = ["interface   = \"far\"", "buffer  = \"auto\"", "send_buffer = \"15MiB\"", "from   = [\"10.99.1.0/24\"]", "#metrics"];
+    for line in lines {
         assert!(text.contains(line), "{line}: {text}");
     }
     splits(&routed, file);
@@ -97,8 +99,8 @@ fn setup_by_options_writes_a_file_that_runs() {
 }
 
 #[test]
-fn setup_asks_five_questions_on_a_terminal() {
-    if skip("setup_asks_five_questions_on_a_terminal", &["nft", "ip", "script"]) {
+fn setup_asks_six_questions_on_a_terminal() {
+    if skip("setup_asks_six_questions_on_a_terminal", &["nft", "ip", "script"]) {
         return;
     }
     let routed = Routed::new();
@@ -114,23 +116,45 @@ fn setup_asks_five_questions_on_a_terminal() {
         said(&child.wait_with_output().unwrap())
     };
     // A wrong answer is asked again; an empty one is the suggestion.
-    let (status, out, _) = ask("sat7\nfar\nfast\n20Mbit,300ms\n\nall\nnone\n");
+    let (status, out, _) = ask("sat7\nfar\nfast\n20Mbit,300ms\n\n\nall\nnone\n");
     assert_eq!(status, 0, "{out}");
     for text in [
         "1. Which interface is the long link",
         "10.99.2.1/24",
         "no interface is named \"sat7\"",
-        "2. What is its rate",
-        "3. Where are the clients' addresses translated",
+        "2. What are its rate and its round-trip time",
+        "3. Where are the clients: here, on this side of far",
+        "4. Where are the clients' addresses translated (NAT) on their way to the servers, which leaves this host through far",
         "nftables has no rule for it",
-        "4. Whose connections may be split?",
+        "5. Whose connections may be split?",
         "10.99.1.0/24",
-        "5. At which address are metrics served",
+        "6. At which address are metrics served",
         "nothing is in the way",
     ] {
         assert!(out.contains(text), "{text}: {out}");
     }
     let text = fs::read_to_string(&path).unwrap();
-    assert!(text.contains("interface   = \"far\"") && text.contains("20Mbit over 300ms") && !text.contains("from "), "{text}");
+    assert!(text.contains("interface   = \"far\"") && text.contains("20Mbit, 300ms") && !text.contains("from "), "{text}");
+    splits(&routed, file);
+}
+
+#[test]
+fn on_a_gateway_setup_splits_the_clients_behind_the_long_link() {
+    let test = "on_a_gateway_setup_splits_the_clients_behind_the_long_link";
+    if skip(test, &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    // The servers are the default route's; the clients, and a host beside them, are behind "near".
+    assert!(routed.router.command("ip").args(["route", "add", "default", "via", SERVER[0], "dev", "far"]).status().unwrap().success());
+    let path = routed.path("gateway.toml");
+    let file = path.to_str().unwrap();
+    let setup = ["setup", "-o", file, "--yes", "--long-link", "near", "--rate", "50Mbit,600ms", "--metrics", "none"];
+    let (status, out, error) = said(&routed.router.command(TANDEM).args(setup).stdin(Stdio::null()).output().unwrap());
+    assert_eq!(status, 0, "{out}{error}");
+    let text = fs::read_to_string(&path).unwrap();
+    for line in ["# The clients are behind it.", "from   = [\"10.99.1.0/24\"", "in     = \"near\""] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
     splits(&routed, file);
 }
