@@ -62,7 +62,7 @@ const LINKS: [LongLink; 5] = [
     },
     LongLink {
         name: "DSL",
-        links: "[[link]]\nrate = \"1Gbit\"\ndelay = \"5ms\"\n[[link]]\nrate = \"16Mbit\"\ndelay = \"15ms\"\nqueue = \"200ms\"\n",
+        links: "[[link]]\nrate = \"1Gbit\"\ndelay = \"5ms\"\n[[link]]\nrate = \"16Mbit\"\ndelay = \"15ms\"\nqueue = \"400kB\"\n",
         answer: "16Mbit,40ms",
     },
 ];
