@@ -79,6 +79,9 @@ impl Flood {
             while !ends.load(Relaxed) {
                 while let Ok((connection, _)) = listener.accept() {
                     connection.set_nonblocking(true).unwrap();
+                    // What waits here counts in the host's TCP memory as well: hundreds of buffers
+                    // that the kernel tunes make that short, not the proxy's.
+                    socket2::SockRef::from(&connection).set_send_buffer_size(128 << 10).unwrap();
                     open.push(connection);
                     accepted.fetch_add(1, Relaxed);
                 }
