@@ -20,12 +20,13 @@
 /* A configured capacity that was in use for less than this has been tried too early. */
 #define TD_FALLBACK_TRIED_US 60000000
 
-/* A rate of the link, wire bytes/s, is less than the configured capacity by a sixteenth; or more. */
+/* Whether a rate, wire bytes/s, is less than the configured capacity by more than a sixteenth. */
 TD_INLINE int td_fallback_is_less(u64 rate, u64 told)
 {
 	return rate < told - told / 16;
 }
 
+/* Whether it is more by more than a sixteenth. */
 TD_INLINE int td_fallback_is_more(u64 rate, u64 told)
 {
 	return rate > told + told / 16;

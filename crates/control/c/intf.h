@@ -131,12 +131,13 @@ struct td_estimate {
 	u32 empties;		/* intervals without a queue so far */
 	u32 last_delay_us;	/* min_delay_us of the last interval; 0: none */
 	u32 joined;		/* 1: flows have started beside others since the last drain */
-	u32 late_delay_us;	/* least delay in the interval of ACKs that may be delayed, less the longest wait of one */
+	u32 late_delay_us;	/* the same of ACKs that may be delayed, less the longest wait of one */
 	u32 reserved;
 	/* A configured capacity that is wrong: see fallback.h. */
-	u64 told;		/* the configured capacity while the estimate takes its place, bytes/s */
-	u64 told_since_us;	/* the link has had about that rate since then; 0: it has not. While it is in use: since when */
-	u64 told_wait_us;	/* time that it has to have it until the configured capacity is used again */
+	u64 told;		/* configured capacity that the estimate replaces, bytes/s */
+	/* Since when the link has had about that rate (0: it has not); once it is used again: since when. */
+	u64 told_since_us;
+	u64 told_wait_us;	/* how long it has to have it until it is used again */
 };
 
 /*
@@ -190,15 +191,15 @@ struct td_link {
 		u32 max_base_rtt_us;	/* largest base RTT of a flow in the epoch */
 		u32 flows;		/* flows with data to send */
 		u32 scale;		/* estimated over configured capacity, 2^-16 */
-		u32 drain;		/* fraction of that in use while a queue drains, 2^-16 */
+		u32 drain;		/* fraction of that in use: a queue drains, or more is tried, 2^-16 */
 		u32 trim;		/* factor that keeps a small queue, 2^-16 */
 		u32 phase, epochs;	/* phase of the capacity correction, and its remaining epochs */
 		u32 regrow_wait;	/* epochs without queue and loss before the scale grows back */
 		u32 test_wait, next_test_wait; /* epochs until the next loss test, and the wait after that */
 		u32 loss;		/* recent loss before a step or test, 1/10000 */
 		u32 step;		/* last step by which the scale grew back, 2^-16 */
-		u32 more_wait, next_more_wait; /* epochs until a rate beyond the capacity is tried, and the wait after that */
-		u32 last_delay_us;	/* min_delay_us of the last epoch or interval; TD_SHARE_NO_DELAY: none */
+		u32 more_wait, next_more_wait; /* epochs until more is tried, and the wait after that */
+		u32 last_delay_us;	/* delay in the last epoch or interval; TD_SHARE_NO_DELAY: none */
 	} share;
 	struct td_estimate estimate;	/* see estimate.h */
 };

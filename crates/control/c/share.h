@@ -23,14 +23,14 @@
  *           late; gain times delay is 1/2.)
  *   scale   a delay beyond 1/16 of the RTT shows that the bottleneck is busy, so the delivery rate is its
  *           capacity. It becomes the capacity in use, reduced until the queue has drained. After epochs
- *           without queue and loss it grows back: 1 %, 2 %, 4 %, ... If it is less than 15/16 of the
- *           configured capacity, the estimate takes its place: see fallback.h.
+ *           without queue and loss it grows back: 1 %, 2 %, 4 %, ... If it is less than 15/16 of
+ *           the configured capacity, the estimate takes its place: see fallback.h.
  *   test    loss beyond 2 % may come from a short queue that overflows, or from the link itself. The flows
  *           send a sixteenth less: if the loss halves, it was the queue, and the delivery rate is the
  *           capacity; if not, the next test waits twice as long.
- *   more    without queue and loss the link may have more than is configured. The flows send a tenth
- *           more for an epoch: if a sixteenth more arrives without a queue, the estimate takes the
- *           place of the configured capacity; if not, the next try waits twice as long.
+ *   more    without queue and loss the link may have more than is configured. The flows send a
+ *           tenth more for an epoch: if a sixteenth more arrives without a queue, the estimate
+ *           takes the place of the configured capacity; if not, the next try waits twice as long.
  */
 #ifndef TD_SHARE_H
 #define TD_SHARE_H
@@ -62,7 +62,10 @@ struct td_share_state {
 TD_CONTROLLER(share);
 
 enum { TD_SHARE_ABSENT, TD_SHARE_GREEDY, TD_SHARE_DEMAND_LIMITED };
-/* Phases of the capacity correction: none; a queue drains; its effect is awaited; a loss test; more is tried. */
+/*
+ * Phases of the capacity correction: none; a queue drains; its effect is awaited; a loss test; more
+ * is tried.
+ */
 enum { TD_SHARE_STEADY, TD_SHARE_DRAIN, TD_SHARE_SETTLE, TD_SHARE_TEST, TD_SHARE_MORE };
 
 #define TD_SHARE_ONE 65536U
@@ -285,7 +288,7 @@ TD_INLINE void td_share_meet_queue(const struct td_flow *f, struct td_link *l, u
 		td_share_correct_capacity(f, l, span, delay_us, t);
 }
 
-/* Whether to try more than the configured capacity: all of it is used, and nothing speaks against it. */
+/* Whether to try more than the configured capacity: all of it is used, without queue and loss. */
 TD_INLINE int td_share_may_exceed(const struct td_flow *f, const struct td_link *l, u64 span, u32 delay, u32 target, u32 loss,
 				  const struct td_share_tunables *t)
 {
@@ -468,8 +471,9 @@ TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct 
 			s->base_us = s->base_us ? td_min(s->base_us, e->rtt_us) : e->rtt_us;
 		/*
 		 * At a low rate every ACK is delayed. Taken for queueing delay, that would lower the rate for ever. If
-		 * segments are less than 20 ms apart, the next one arrives before the receiver's timer expires. An
-		 * estimate cannot grow before a delay is known, so it takes what is certain if nothing else is known.
+		 * segments are less than 20 ms apart, the next one arrives before the receiver's timer expires.
+		 * An estimate cannot grow before a delay is known: it takes what is certain of such an ACK
+		 * if it has no other.
 		 */
 		if (!(e->flags & TD_DELAYED_ACK) || (u64)f->in_flight * 20000 > f->srtt_us)
 			delay = td_sub_sat(e->rtt_us, s->base_us);

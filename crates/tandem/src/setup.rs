@@ -51,7 +51,7 @@ pub(crate) struct SetupCommand {
     /// Question 4: where the addresses of clients are translated on their way to the servers
     #[arg(long, value_name = "WHERE")]
     nat: Option<NatPlace>,
-    /// Question 5: prefixes of the clients whose connections are split, or "all"
+    /// Question 5: prefixes of the clients whose connections are split; "all" for every client
     #[arg(long, value_name = "PREFIX,…")]
     clients: Option<Clients>,
     /// Question 6: address at which metrics are served, or "none"

@@ -161,8 +161,8 @@ pub(crate) struct MondaySuite {
     /// Rounds; everything is measured once in each
     #[arg(long, default_value_t = 3)]
     runs: u64,
-    /// Only links, ends, uses and settings whose names contain one of these words, such as GEO;
-    /// of each kind all if none does
+    /// Measure only the links, ends, uses and settings whose names contain one of these words, such
+    /// as GEO. All of a kind are measured if no word names one of it
     #[arg(long, value_delimiter = ',', value_name = "WORD,…")]
     only: Vec<String>,
     /// Runs at the same time
