@@ -104,7 +104,8 @@ pub struct MemoryView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited_by: Option<String>,
     /// `free`; `tight`: buffers are limited to their share; `full`: clients share
-    /// the connections too; `critical`: accepts pause.
+    /// the connections too; `critical`: only clients that have none are served; `exhausted`:
+    /// accepts pause.
     pub level: String,
     /// The most that B of a direction may be, bytes; absent: its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -239,7 +240,7 @@ impl MemoryWatch {
 
     /// How short memory is.
     pub(crate) fn level(&self) -> MemoryLevel {
-        MemoryLevel::ALL[usize::from(self.level.load(Relaxed)).min(3)]
+        MemoryLevel::ALL.get(usize::from(self.level.load(Relaxed))).copied().unwrap_or_default()
     }
 
     /// The most that B of a direction may be.
@@ -358,6 +359,8 @@ impl WatchState {
 /// How long nothing of a flow has moved, although it holds bytes, before it may be ended while
 /// memory is short.
 pub(crate) const STUCK_FOR: Duration = Duration::from_secs(30);
+/// The same for a client that has many connections, while nobody can be served.
+pub(crate) const STUCK_FOR_MANY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

@@ -28,6 +28,8 @@ const LIMIT: u64 = 64 << 20;
 /// The most that the sockets may take in a test, bytes, also on a busy machine where the worker
 /// runs late. Without the budget they take four to six times the limit.
 const MOST: u64 = LIMIT + LIMIT / 10;
+/// Flows of which nothing has moved for so long may end while memory is short.
+const STUCK_FOR: Duration = Duration::from_secs(30);
 
 /// Kernel memory of the proxy's sockets, bytes: those with the port of its listener, and those to
 /// the server.
@@ -265,10 +267,12 @@ fn clients_that_never_read_stay_within_the_budget_and_make_room_in_the_end() {
 }
 
 /// Clients share the connections that memory has room for: those of an address that has most of
-/// them wait, and others are served beside them, before a flow counts as stuck.
+/// them wait, and others are served beside them, before flows end that have been stuck for 30 s.
 #[test]
 fn a_client_beside_one_that_never_reads_is_served() {
     on_own_host("a_client_beside_one_that_never_reads_is_served", || {
+        // As often as clients do by default.
+        std::fs::write("/proc/sys/net/ipv4/tcp_syn_retries", "6").unwrap();
         for listens in [Listens::Socks, Listens::Forward] {
             let bench = Bench::start(listens, "127.0.0.1", BufferSetting::Bytes(Bytes(4 << 20)), true);
             let mut clients = Vec::new();
@@ -290,10 +294,10 @@ fn a_client_beside_one_that_never_reads_is_served() {
             let stuck = bench.ended.lock().unwrap().try_iter().filter(|ending| *ending == Ending::Stuck).count();
             let (accepted, took, most) = (clients.len(), begun.elapsed(), bench.most());
             eprintln!(
-                "{listens:?}: {accepted} accepted, at most {most:.1} MiB; ten others served in {took:.1?}; {:?}",
+                "{listens:?}: {accepted} accepted, at most {most:.1} MiB; ten others served in {took:.1?}, {stuck} ended; {:?}",
                 bench.proxy.memory()
             );
-            assert_eq!(stuck, 0, "others were served only once flows had ended");
+            assert!(took < STUCK_FOR, "others were served only once {stuck} flows had ended");
             assert!(bench.most.load(Relaxed) <= MOST, "{most} MiB");
         }
     });

@@ -185,7 +185,7 @@ struct MachineSample {
     budget: f64,
     flows: f64,
     stuck: f64,
-    /// 0 to 3: free, tight, full, critical.
+    /// 0 to 4: free, tight, full, critical, exhausted.
     level: usize,
 }
 
@@ -205,7 +205,8 @@ impl MachineSample {
                 "flows" => sample.flows = value,
                 "flows_ended_total{ending=\"stuck\"}" => sample.stuck = value,
                 _ if value > 0.0 => {
-                    let level = ["free", "tight", "full", "critical"].iter().position(|level| name.contains(&format!("\"{level}\"")));
+                    let levels = ["free", "tight", "full", "critical", "exhausted"];
+                    let level = levels.iter().position(|level| name.contains(&format!("\"{level}\"")));
                     sample.level = level.unwrap_or(sample.level);
                 }
                 _ => {}

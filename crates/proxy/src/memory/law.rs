@@ -9,7 +9,11 @@
 //! | [`Free`](MemoryLevel::Free) | | nothing |
 //! | [`Tight`](MemoryLevel::Tight) | 1/2 | B of directions that carry bulk data is at most their share |
 //! | [`Full`](MemoryLevel::Full) | 3/4 | also at once; a share for each client; stuck flows end |
-//! | [`Critical`](MemoryLevel::Critical) | 15/16 | also accepts pause; the least share is smaller |
+//! | [`Critical`](MemoryLevel::Critical) | 15/16 | only clients that have no connection; the least share of B is smaller |
+//! | [`Exhausted`](MemoryLevel::Exhausted) | 31/32 | accepts pause |
+//!
+//! What one client has taken stays taken until it reads, or its flows count as stuck. The last part
+//! before [`Exhausted`](MemoryLevel::Exhausted) is therefore kept for other clients.
 //!
 //! For `Tight`, receive queues of sources that are not read count with the size that their own B
 //! lets them reach: they fill within a round trip.
@@ -17,8 +21,9 @@
 //! A connection takes most of its memory in its first second, after it was admitted. So what those
 //! will take that have just begun, as much as each of the others does, counts as in use.
 //!
-//! A level is left 1/16 below its threshold, [`Full`](MemoryLevel::Full) 1/8 below: otherwise each
-//! connection would change what is accepted.
+//! A level is left 1/16 below its threshold, [`Full`](MemoryLevel::Full) 1/8 and
+//! [`Exhausted`](MemoryLevel::Exhausted) 1/32 below: otherwise each connection would change what is
+//! accepted.
 //!
 //! The share: a direction may take up to [`MEMORY_OF_B`] times its B in the kernel. So `n`
 //! directions with B = 5/8 of the budget / (n × [`MEMORY_OF_B`]) each stay below
@@ -36,28 +41,34 @@ pub(crate) enum MemoryLevel {
     Tight,
     /// Clients share the connections as well, and stuck flows end.
     Full,
-    /// Accepts pause, and B is the least that works.
+    /// Only clients that have no connection are served, and B is the least that works.
     Critical,
+    /// Accepts pause.
+    Exhausted,
 }
 
 impl MemoryLevel {
     /// All levels, in the order of their numbers.
-    pub(crate) const ALL: [MemoryLevel; 4] = [MemoryLevel::Free, MemoryLevel::Tight, MemoryLevel::Full, MemoryLevel::Critical];
+    pub(crate) const ALL: [MemoryLevel; 5] =
+        [MemoryLevel::Free, MemoryLevel::Tight, MemoryLevel::Full, MemoryLevel::Critical, MemoryLevel::Exhausted];
 
     /// Its name, in metrics.
     pub(crate) fn name(self) -> &'static str {
-        ["free", "tight", "full", "critical"][self as usize]
+        ["free", "tight", "full", "critical", "exhausted"][self as usize]
     }
 
-    /// Sixteenths of a limit from which the level applies, and below which it ends.
-    fn sixteenths(self) -> [u64; 2] {
-        [[0, 0], [8, 7], [12, 10], [15, 14]][self as usize]
+    /// Parts of a limit, of [`PARTS`], from which the level applies, and below which it ends.
+    fn parts(self) -> [u64; 2] {
+        [[0, 0], [16, 14], [24, 20], [30, 28], [31, 30]][self as usize]
     }
 }
 
-/// This many sixteenths of a number of bytes.
-fn part(bytes: u64, sixteenths: u64) -> u64 {
-    (u128::from(bytes) * u128::from(sixteenths) / 16) as u64
+/// A limit in the parts that thresholds are given in.
+const PARTS: u64 = 32;
+
+/// This many parts of a number of bytes.
+fn part(bytes: u64, parts: u64) -> u64 {
+    (u128::from(bytes) * u128::from(parts) / u128::from(PARTS)) as u64
 }
 
 /// What limits.
@@ -87,12 +98,12 @@ pub(crate) struct MemoryReading {
 }
 
 impl MemoryReading {
-    fn reaches(&self, sixteenths: u64) -> bool {
-        self.has(self.own.saturating_add(self.coming), sixteenths)
+    fn reaches(&self, parts: u64) -> bool {
+        self.has(self.own.saturating_add(self.coming), parts)
     }
 
-    fn has(&self, bytes: u64, sixteenths: u64) -> bool {
-        self.budget.is_some_and(|(_, budget)| u128::from(bytes) * 16 >= u128::from(budget) * u128::from(sixteenths))
+    fn has(&self, bytes: u64, parts: u64) -> bool {
+        self.budget.is_some_and(|(_, budget)| u128::from(bytes) * u128::from(PARTS) >= u128::from(budget) * u128::from(parts))
     }
 }
 
@@ -124,32 +135,32 @@ const LEAST_OF_ALL: u64 = 16 * 1024;
 pub(crate) fn decide(present: MemoryLevel, reading: &MemoryReading) -> MemoryDecision {
     let Some((_, budget)) = reading.budget else { return MemoryDecision::default() };
     let applies = |level: &MemoryLevel| {
-        let [from, until] = level.sixteenths();
+        let [from, until] = level.parts();
         reading.reaches(if *level <= present { until } else { from })
     };
     let mut level = MemoryLevel::ALL.into_iter().rev().find(applies).unwrap_or_default();
     // Queues that fill within a round trip would be too late to be limited once they are measured.
     let expected = reading.own.saturating_add(reading.coming).saturating_add(reading.held_back);
-    if level == MemoryLevel::Free && reading.has(expected, MemoryLevel::Tight.sixteenths()[usize::from(present != MemoryLevel::Free)]) {
+    if level == MemoryLevel::Free && reading.has(expected, MemoryLevel::Tight.parts()[usize::from(present != MemoryLevel::Free)]) {
         level = MemoryLevel::Tight;
     }
     if level == MemoryLevel::Free {
         return MemoryDecision::default();
     }
-    let least = if level == MemoryLevel::Critical { LEAST_OF_ALL } else { LEAST_SHARE };
+    let least = if level >= MemoryLevel::Critical { LEAST_OF_ALL } else { LEAST_SHARE };
     let is_full = level >= MemoryLevel::Full;
-    let excess = reading.own.saturating_sub(part(budget, MemoryLevel::Full.sixteenths()[1]));
+    let excess = reading.own.saturating_sub(part(budget, MemoryLevel::Full.parts()[1]));
     MemoryDecision {
         level,
         cap: Some(share_of(shared(budget), reading.directions, least)),
-        is_strict: is_full || reading.has(expected, 16),
+        is_strict: is_full || reading.has(expected, PARTS),
         excess: if is_full { excess } else { 0 },
     }
 }
 
 /// The sum of B that all directions may have while memory is short, bytes.
 fn shared(budget: u64) -> u64 {
-    part(budget, 10) / MEMORY_OF_B
+    part(budget, MemoryLevel::Full.parts()[1]) / MEMORY_OF_B
 }
 
 /// What may be taken before the next measurement. `held_back` and `directions` are those of the
@@ -157,14 +168,14 @@ fn shared(budget: u64) -> u64 {
 pub(crate) fn room(reading: &MemoryReading, held_back: u64, directions: u64) -> BufferRoom {
     let Some((_, budget)) = reading.budget else { return BufferRoom::UNLIMITED };
     let others = reading.own.saturating_add(reading.held_back.saturating_sub(held_back));
-    let from = |sixteenths| part(budget, sixteenths).saturating_sub(others);
+    let from = |parts| part(budget, parts).saturating_sub(others);
     let other_bulk = reading.directions.saturating_sub(directions);
     BufferRoom {
-        tight_from: from(MemoryLevel::Tight.sixteenths()[0]),
-        strict_from: from(16),
+        tight_from: from(MemoryLevel::Tight.parts()[0]),
+        strict_from: from(PARTS),
         shared: shared(budget),
         other_bulk,
-        for_trials: from(MemoryLevel::Full.sixteenths()[0]),
+        for_trials: from(MemoryLevel::Full.parts()[0]),
     }
 }
 
@@ -173,7 +184,7 @@ pub(crate) fn room(reading: &MemoryReading, held_back: u64, directions: u64) -> 
 pub(crate) fn quantum(reading: &MemoryReading) -> u64 {
     const LEAST_QUANTUM: u64 = 1 << 20;
     let Some((_, budget)) = reading.budget else { return u64::MAX };
-    let full = MemoryLevel::Full.sixteenths()[0];
+    let full = MemoryLevel::Full.parts()[0];
     let next = if reading.reaches(full) { budget } else { part(budget, full) };
     (next.saturating_sub(reading.own) / 8).max(LEAST_QUANTUM)
 }
@@ -197,9 +208,10 @@ mod tests {
             level
         };
         let up = [(31, MemoryLevel::Free), (32, MemoryLevel::Tight), (47, MemoryLevel::Tight), (48, MemoryLevel::Full)];
-        let down = [(60, MemoryLevel::Critical), (57, MemoryLevel::Critical), (55, MemoryLevel::Full), (41, MemoryLevel::Full)];
+        let top = [(60, MemoryLevel::Critical), (61, MemoryLevel::Critical), (62, MemoryLevel::Exhausted), (60, MemoryLevel::Exhausted)];
+        let down = [(59, MemoryLevel::Critical), (57, MemoryLevel::Critical), (55, MemoryLevel::Full), (41, MemoryLevel::Full)];
         let free = [(39, MemoryLevel::Tight), (29, MemoryLevel::Tight), (27, MemoryLevel::Free)];
-        for (used, expected) in up.into_iter().chain(down).chain(free) {
+        for (used, expected) in up.into_iter().chain(top).chain(down).chain(free) {
             assert_eq!(at(used), expected, "{used} MiB of 64");
         }
     }
@@ -262,12 +274,12 @@ mod tests {
         fn directions_within_their_share_stay_below_the_pause(limit in 1u64 << 20..1 << 40, directions in 1u64..100_000) {
             let tight = reading(limit / 16 * 9, limit, directions);
             let cap = decide(MemoryLevel::Free, &tight).cap.unwrap();
-            prop_assert!(cap == LEAST_SHARE || cap * MEMORY_OF_B * directions <= part(limit, 10));
+            prop_assert!(cap == LEAST_SHARE || cap * MEMORY_OF_B * directions <= part(limit, MemoryLevel::Full.parts()[1]));
         }
 
         /// More memory in use never means less is done about it.
         #[test]
-        fn levels_are_monotonous(limit in 1u64..1 << 40, one in 0u64..1 << 41, more in 0u64..1 << 40, level in 0usize..4) {
+        fn levels_are_monotonous(limit in 1u64..1 << 40, one in 0u64..1 << 41, more in 0u64..1 << 40, level in 0usize..5) {
             let present = MemoryLevel::ALL[level];
             let (low, high) = (decide(present, &reading(one, limit, 3)), decide(present, &reading(one + more, limit, 3)));
             prop_assert!(low.level <= high.level && low.excess <= high.excess);

@@ -61,7 +61,7 @@ pub(super) fn register(registry: &mut Registry, status: &ProxyStatus, started_s:
             let is_present = memory.level == level.name();
             family.get_or_create(&[("level", level.name().to_owned())]).set(f64::from(u8::from(is_present)));
         }
-        let help = "How short memory is, 1 for the present level: tight, buffers are limited to their share; full and critical, new \
+        let help = "How short memory is, 1 for the present level: tight, buffers are limited to their share; full and above, new \
                     connections pass unsplit or wait, and flows that are stuck end";
         registry.register("memory_level", help, family);
     }

@@ -15,6 +15,8 @@ const LEAST_SHARE: u32 = 4;
 pub(super) struct ClientShares {
     counts: HashMap<ClientKey, u32>,
     total: u32,
+    /// There is room only for clients that have no connection.
+    pub(super) is_scarce: bool,
     /// The clients from which the listeners accept no connection.
     waits: Vec<ClientKey>,
     /// Accepted connections that have not begun: the number of the listener, and the connection.
@@ -40,8 +42,19 @@ impl ClientShares {
         has_changed
     }
 
-    /// The number of connections at which a client waits: the mean over all clients, rounded up.
+    /// The number of connections at which a client waits: the mean over all clients, rounded up, but
+    /// at least a few.
     fn share(&self) -> u32 {
+        if self.is_scarce { 1 } else { self.mean() }
+    }
+
+    /// Whether a client has at least as many connections as clients have in the mean, and more than
+    /// a few.
+    pub(super) fn has_many(&self, client: ClientKey) -> bool {
+        self.counts.get(&client).is_some_and(|count| *count >= self.mean())
+    }
+
+    fn mean(&self) -> u32 {
         self.total.div_ceil(self.counts.len().max(1) as u32).max(LEAST_SHARE)
     }
 
@@ -114,6 +127,16 @@ mod tests {
         let mut alone = shares(&[(1, 30)]);
         assert!(alone.accepting() == Accepting::NotFrom(vec![client(1)]) && !alone.admits(client(1)));
         assert_eq!(shares(&[(1, 3)]).accepting(), Accepting::All, "a few are always admitted");
+    }
+
+    #[test]
+    fn the_last_room_is_for_clients_that_have_no_connection() {
+        let mut shares = ClientShares { is_scarce: true, ..ClientShares::default() };
+        assert!(shares.recount([client(1), client(1), client(2)].into_iter()));
+        assert_eq!(shares.accepting(), Accepting::NotFrom(vec![client(1), client(2)]));
+        assert_eq!([2, 3, 3].map(|last| shares.admits(client(last))), [false, true, false]);
+        shares.recount([1, 1, 1, 1, 1, 1, 2, 2, 2].into_iter().map(client));
+        assert_eq!([1, 2, 3].map(|last| shares.has_many(client(last))), [true, false, false]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::{Worker, WorkerSlot, client_shares::ClientShares};
 use crate::{
     config::ProxyConfig,
     connection::Connection,
-    memory::{MEMORY_OF_A_FLOW, MemoryLevel, STUCK_FOR},
+    memory::{MEMORY_OF_A_FLOW, MemoryLevel, STUCK_FOR, STUCK_FOR_MANY},
 };
 use intercept::{ClientKey, leg};
 use relay::{BufferRoom, Ending};
@@ -210,12 +210,17 @@ impl Worker {
     }
 
     /// Ends flows of which nothing has moved for a while although they hold bytes: those that hold
-    /// most first, until the budget has room for new connections.
+    /// most first, until the budget has room for new connections. While nobody is served, those of
+    /// clients that have many end sooner.
     fn end_stuck_flows(&mut self) {
         let (now, excess) = (self.scratch.now, self.context.memory.excess_of(self.context.number));
         let held = |connection: &Connection| connection.memory() + connection.in_hand();
         let flows = self.flows.iter().filter_map(|(slot, flow)| Some((slot, flow.split()?)));
-        let stuck = flows.filter(|(_, connection)| connection.is_stuck(STUCK_FOR, now));
+        let patience = |client| {
+            let is_urgent = self.memory.pauses && self.memory.clients.has_many(client);
+            if is_urgent { STUCK_FOR_MANY } else { STUCK_FOR }
+        };
+        let stuck = flows.filter(|(_, connection)| connection.is_stuck(patience(connection.client().ip().into()), now));
         let mut stuck: Vec<(u64, usize)> =
             stuck.map(|(slot, connection)| (held(connection), slot)).filter(|(held, _)| *held >= LEAST_HELD).collect();
         stuck.sort_unstable_by_key(|(held, _)| std::cmp::Reverse(*held));
@@ -240,11 +245,11 @@ impl Worker {
     /// Applies a level: each client has a share of the connections, or listeners stop accepting, or
     /// neither.
     fn limit_clients(&mut self, level: MemoryLevel) {
-        let (is_shared, pauses) = (level >= MemoryLevel::Full, level >= MemoryLevel::Critical);
-        if (is_shared, pauses) == (self.memory.is_shared, self.memory.pauses) {
+        let (is_shared, pauses, is_scarce) = (level >= MemoryLevel::Full, level >= MemoryLevel::Exhausted, level >= MemoryLevel::Critical);
+        if (is_shared, pauses, is_scarce) == (self.memory.is_shared, self.memory.pauses, self.memory.clients.is_scarce) {
             return;
         }
-        (self.memory.is_shared, self.memory.pauses) = (is_shared, pauses);
+        (self.memory.is_shared, self.memory.pauses, self.memory.clients.is_scarce) = (is_shared, pauses, is_scarce);
         if is_shared {
             self.count_clients();
         } else {
