@@ -164,6 +164,7 @@ pub fn socket_memory(socket: impl AsFd) -> io::Result<u64> {
 // Indices of include/uapi/linux/sock_diag.h.
 const RMEM_ALLOC: usize = 0;
 const RCVBUF: usize = 1;
+const SNDBUF: usize = 3;
 const FWD_ALLOC: usize = 4;
 const WMEM_QUEUED: usize = 5;
 const BACKLOG: usize = 7;
@@ -300,8 +301,25 @@ impl BufferLocks {
 /// The kernel refuses the option.
 pub fn force_send_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     let value = i32::try_from(bytes).unwrap_or(i32::MAX);
-    set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, value)
-        .or_else(|_| set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, value))
+    exceed_send_buffer(socket.as_fd(), bytes).or_else(|_| set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, value))
+}
+
+/// Fixes the size of the send buffer beyond what `net.core.wmem_max` allows; the kernel doubles
+/// `bytes`.
+///
+/// # Errors
+/// The process lacks CAP_NET_ADMIN.
+pub fn exceed_send_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    set_int(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, i32::try_from(bytes).unwrap_or(i32::MAX))
+}
+
+/// What is in the send queue, and the size of the send buffer, bytes, with the overhead of packets.
+///
+/// # Errors
+/// The kernel refuses the option.
+pub fn send_memory(socket: impl AsFd) -> io::Result<(usize, usize)> {
+    let memory = memory_info(socket)?;
+    Ok((memory[WMEM_QUEUED] as usize, memory[SNDBUF] as usize))
 }
 
 /// Whether IPv6 is enabled in this kernel.

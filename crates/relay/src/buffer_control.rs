@@ -47,10 +47,12 @@ pub struct SendingSide {
 }
 
 impl SendingSide {
-    /// Of this leg.
-    pub(crate) fn of(leg: &PlainLeg) -> io::Result<Self> {
-        let (info, unsent) = (sys::tcp_info(leg)?, sys::unsent(leg)? as u64);
-        Ok(SendingSide { unsent, rtt: Duration::from_micros(info.rtt_us.into()), rate: 0, has_room: could_send(&info) })
+    /// Of this leg, whose send buffer grows if it limits it.
+    pub(crate) fn of(leg: &mut PlainLeg) -> io::Result<Self> {
+        let (info, unsent) = (sys::tcp_info(&*leg)?, sys::unsent(&*leg)? as u64);
+        let has_room = could_send(&info);
+        leg.enlarge_send(&info, has_room)?;
+        Ok(SendingSide { unsent, rtt: Duration::from_micros(info.rtt_us.into()), rate: 0, has_room })
     }
 }
 

@@ -341,7 +341,7 @@ impl Direction {
     }
 
     /// Measures the flow, if that is due, and has B follow it.
-    fn adapt(&mut self, source: &mut PlainLeg, destination: &PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {
+    fn adapt(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<(), RelayFault> {
         let in_hand = self.in_hand() as u64;
         if self.squeeze.applies() {
             return Ok(());

@@ -4,7 +4,7 @@
 //! valid, the test is skipped, and says so.
 
 use crate::{ALONE, common};
-use lab::{Host, Lab, OtherProxy, RunningProgram};
+use lab::{Host, HostMemory, Lab, OtherProxy, RunningProgram, SocketMemory};
 use outcome::{Engine, EngineError, Outcome};
 use scenario::{Scenario, ScenarioFile};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -449,4 +449,22 @@ fn another_program_can_split_in_place_of_the_proxy() {
     let fast = format!("{LINKS}[[split]]\nafter = 1\nfast_open = true\n[[flow]]\nbytes = \"1MB\"\n");
     let error = lab.can_answer(&scenario(&fast)).unwrap_err();
     assert!(error.to_string().contains("only Tandem's proxy"), "{error}");
+}
+
+/// The kernel's own tuning of a send buffer ends at `net.ipv4.tcp_wmem`. Beyond it, the send buffer
+/// of a leg follows its congestion window.
+#[test]
+fn a_long_leg_carries_more_than_the_kernels_largest_send_buffer() {
+    const TEST: &str = "a_long_leg_carries_more_than_the_kernels_largest_send_buffer";
+    if common::skip(TEST) {
+        return;
+    }
+    let memory = |send: &str| SocketMemory { receive: "4096 131072 67108864".into(), send: send.into() };
+    let small = HostMemory { receiver: memory("4096 16384 4194304"), others: memory("4096 16384 131072") };
+    let lab = Lab { memory: Some(small), ..Lab::default() };
+    let text = "name = \"x\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"1ms\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"100ms\"\n[[split]]\nafter = 1\n\
+                buffer = \"adaptive\"\n[[flow]]\nbytes = \"8MB\"\n";
+    let Some(outcome) = play_on(&lab, TEST, text) else { return };
+    // At most 128 KiB in a round trip of 200 ms are 5.2 Mbit/s.
+    assert!(outcome.goodput_bps > 8e6, "{}", outcome.goodput_bps);
 }
