@@ -14,7 +14,7 @@ const INTERFACE: &str = "eth1";
 pub fn advice_text(advice: &Advice, buffers: &[BufferResult], width: Option<usize>) -> String {
     let mut out = wrap(&conclusion(advice, buffers), width) + "\n\n";
     if advice.verdict == AdviceVerdict::Split {
-        out += &instructions(advice, buffers, width);
+        out += &instructions(advice, width);
     }
     out += &candidates_table(advice).text(width);
     if !buffers.is_empty() {
@@ -31,8 +31,8 @@ pub fn advice_text(advice: &Advice, buffers: &[BufferResult], width: Option<usiz
 pub fn advice_json(advice: &Advice, buffers: &[BufferResult]) -> String {
     let simulated = sufficient(buffers).map(|result| result.buffer_bytes);
     let splits = advice.verdict == AdviceVerdict::Split;
-    let command = splits.then(|| command(advice, buffers));
-    let config = splits.then(|| config(advice, buffers));
+    let command = splits.then(|| command(advice));
+    let config = splits.then(|| config(advice));
     format!(
         "{:#}\n",
         json!({
@@ -43,7 +43,7 @@ pub fn advice_json(advice: &Advice, buffers: &[BufferResult]) -> String {
 }
 
 /// What to type for a split, and the same as a configuration file.
-fn instructions(advice: &Advice, buffers: &[BufferResult], width: Option<usize>) -> String {
+fn instructions(advice: &Advice, width: Option<usize>) -> String {
     let end = match advice.leg {
         ProxyLeg::Near => "clients",
         ProxyLeg::Far => "servers",
@@ -54,27 +54,27 @@ fn instructions(advice: &Advice, buffers: &[BufferResult], width: Option<usize>)
     };
     let file = format!("Or in its configuration, with the interface towards the {end} in place of {INTERFACE}:");
     let indented = |text: &str| text.lines().map(|line| format!("    {line}").trim_end().to_owned() + "\n").collect::<String>();
-    let (command, config) = (indented(&command(advice, buffers)), indented(&config(advice, buffers)));
+    let (command, config) = (indented(&command(advice)), indented(&config(advice)));
     format!("{}\n\n{command}\n{}\n\n{config}\n", wrap(&intro, width), wrap(&file, width))
 }
 
 /// The command that starts the proxy.
-fn command(advice: &Advice, buffers: &[BufferResult]) -> String {
+fn command(advice: &Advice) -> String {
     let Candidate { control, capacity, .. } = &advice.split.candidate;
     let leg = match advice.leg {
         ProxyLeg::Near => "--near",
         ProxyLeg::Far => "--far",
     };
     let capacity = capacity.map_or(String::new(), |rate| format!(",capacity={rate},link={INTERFACE}"));
-    let buffer = buffer_to_configure(buffers).map_or(String::new(), |bytes| format!(" --buffer {}", Bytes(bytes)));
-    format!("tandem proxy --listen transparent=[::]:5000 {leg} control={control}{capacity}{buffer}")
+    format!("tandem proxy --listen transparent=[::]:5000 {leg} control={control}{capacity} --buffer auto")
 }
 
 /// The proxy's configuration.
-fn config(advice: &Advice, buffers: &[BufferResult]) -> String {
+fn config(advice: &Advice) -> String {
     let Candidate { control, capacity, .. } = &advice.split.candidate;
-    let mut text = buffer_to_configure(buffers).map_or(String::new(), |bytes| format!("buffer = \"{}\"\n\n", Bytes(bytes)));
-    text += &format!("[[listen]]\ntransparent = \"[::]:5000\"\n\n[[leg]]\ninterface = \"{INTERFACE}\"\ncontrol   = \"{control}\"\n");
+    let mut text = format!(
+        "buffer = \"auto\"\n\n[[listen]]\ntransparent = \"[::]:5000\"\n\n[[leg]]\ninterface = \"{INTERFACE}\"\ncontrol   = \"{control}\"\n"
+    );
     if let Some(rate) = capacity {
         text += &format!("capacity  = \"{rate}\"\n");
     }
@@ -123,7 +123,7 @@ fn conclusion(advice: &Advice, buffers: &[BufferResult]) -> String {
         AdviceVerdict::Split => {
             sentences.push(capitalized(&format!("{otherwise}split the path after link {after}, with {} at the proxy.", told(split))));
             sentences.push(format!("Then {}.", compared(advice, split)));
-            sentences.push(buffer_sentence(buffers));
+            sentences.extend(buffer_sentence(buffers));
             sentences.push(
                 "The price: senders get their acknowledgements from the proxy and not from the receiver, and connections end if the proxy \
                  does (RFC 3135 §4)."
@@ -157,17 +157,18 @@ fn told(assessment: &Assessment) -> String {
     format!("the controller {control}{capacity}")
 }
 
-/// How much buffer the proxy needs, and why more than in the simulator.
-fn buffer_sentence(buffers: &[BufferResult]) -> String {
-    match (buffer_to_configure(buffers), sufficient(buffers)) {
+/// How much buffer the proxy needs; none: no size was tried.
+fn buffer_sentence(buffers: &[BufferResult]) -> Option<String> {
+    Some(match (buffer_to_configure(buffers), sufficient(buffers)) {
         (Some(bytes), Some(result)) => format!(
-            "Give it a buffer of {} in each direction of a connection: {} are enough in the simulator, but a real proxy offers the sender less \
-             than a third of its buffer as its window.",
-            Bytes(bytes),
-            Bytes(result.buffer_bytes)
+            "Its buffer follows each connection (auto). In the simulator, {} in each direction are enough for these transfers; a fixed one \
+             needs {}, since a real proxy offers the sender less than a third of its buffer as its window.",
+            Bytes(result.buffer_bytes),
+            Bytes(bytes)
         ),
-        _ => "No buffer that was tried is enough.".into(),
-    }
+        _ if buffers.is_empty() => return None,
+        _ => "No fixed buffer that was tried is enough: its buffer follows each connection (auto).".into(),
+    })
 }
 
 /// `text` with a capital first letter.
@@ -270,10 +271,10 @@ mod tests {
         for part in [
             "Split the path after link 1, with the controller share and the next link's capacity of 10Mbit at the proxy. Then a transfer takes \
              2.50 s in the mean instead of 10.0 s, 4.00 times as fast (3.70 to 4.30 with 95 % confidence, 10 simulated runs).",
-            "Give it a buffer of 256KiB in each direction of a connection: 64KiB are enough in the simulator, but a real proxy",
+            "In the simulator, 64KiB in each direction are enough for these transfers; a fixed one needs 256KiB, since a real proxy",
             "Without a proxy, with the controller hybla at the senders, a transfer takes 6.25 s in the mean",
-            "\n    tandem proxy --listen transparent=[::]:5000 --near control=share,capacity=10Mbit,link=eth1 --buffer 256KiB\n",
-            "\n    buffer = \"256KiB\"\n\n    [[listen]]\n",
+            "\n    tandem proxy --listen transparent=[::]:5000 --near control=share,capacity=10Mbit,link=eth1 --buffer auto\n",
+            "\n    buffer = \"auto\"\n\n    [[listen]]\n",
             "as it is: end to end, cubic",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
@@ -285,8 +286,9 @@ mod tests {
         let mut advice = advice();
         advice.leg = ProxyLeg::Far;
         advice.split.candidate = Candidate { after: Some(1), control: "bbr".into(), capacity: None };
-        assert_eq!(command(&advice, &[]), "tandem proxy --listen transparent=[::]:5000 --far control=bbr");
-        assert_eq!(config(&advice, &[]), "[[listen]]\ntransparent = \"[::]:5000\"\n\n[[leg]]\ninterface = \"eth1\"\ncontrol   = \"bbr\"\n");
+        assert_eq!(command(&advice), "tandem proxy --listen transparent=[::]:5000 --far control=bbr --buffer auto");
+        let file = "buffer = \"auto\"\n\n[[listen]]\ntransparent = \"[::]:5000\"\n\n[[leg]]\ninterface = \"eth1\"\ncontrol   = \"bbr\"\n";
+        assert_eq!(config(&advice), file);
         advice.verdict = AdviceVerdict::DoesNotPay;
         let text = advice_text(&advice, &[], None);
         assert!(

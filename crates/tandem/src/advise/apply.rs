@@ -1,6 +1,6 @@
 //! Writes advice into the configuration file of the running proxy, and has the proxy read it again.
 
-use super::path_advice::{PathAdvice, Recommendation, buffer};
+use super::path_advice::{PathAdvice, Recommendation, splits_any};
 use crate::{CommandError, service::usage};
 use files::{Distrust, Draft};
 use proxy::{
@@ -13,7 +13,6 @@ use std::{
 };
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
 use toml_file::LARGEST_FILE;
-use units::Bytes;
 
 /// The comment before each table that advice has written. Later advice replaces these tables.
 const MARK: &str = "# By tandem advise --live --apply.";
@@ -118,12 +117,13 @@ fn edited(old: &str, all: &[PathAdvice]) -> Result<String, String> {
             document.remove(key);
         }
     }
-    if let Some(bytes) = buffer(all) {
-        let mut new = Value::from(Bytes(bytes).to_string());
+    let buffer = document.get("buffer").and_then(Item::as_value);
+    // A size that suffices for one path may be too little for the next, and for the other
+    // direction.
+    if splits_any(all) && buffer.is_none_or(|buffer| buffer.as_str() != Some("unlimited")) {
+        let mut new = Value::from("auto");
         // The comment behind it stays.
-        if let Some(old) = document.get("buffer").and_then(Item::as_value) {
-            *new.decor_mut() = old.decor().clone();
-        }
+        new.decor_mut().clone_from(&buffer.map(|old| old.decor().clone()).unwrap_or_default());
         document["buffer"] = Item::Value(new);
     }
     Ok(document.to_string())
@@ -177,7 +177,7 @@ mod tests {
                         action = \"bypass\"\n\n# All others.\n[[rule]]\n\n[near]\nkeepalive = \"10min\"\n";
 
     fn advice() -> [PathAdvice; 2] {
-        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: None, link: None, buffer_bytes: Some(8 << 20) };
+        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: None, link: None };
         [example("192.0.2.0/24", Recommendation::Split(settings)), example("198.51.100.0/24", Recommendation::Bypass)]
     }
 
@@ -185,7 +185,7 @@ mod tests {
     fn advice_is_added_and_comments_stay() {
         let new = edited(FILE, &advice()).unwrap();
         let config = Service::parse(&new, "new").unwrap_or_else(|error| panic!("{error}\n{new}")).config;
-        assert_eq!(config.buffer, Some(Bytes(8 << 20)));
+        assert!(config.auto_buffer);
         let actions: Vec<_> = config.policy.rules.iter().map(|rule| (rule.to.len(), rule.near.as_deref(), rule.action)).collect();
         use intercept::Action::{Bypass, Split};
         let profile = config.policy.legs[0].name.as_deref();
@@ -200,6 +200,8 @@ mod tests {
         let count = |text: &str| text.matches(MARK).count();
         assert_eq!((count(&once), count(&twice)), (3, 3), "{twice}");
         Service::parse(&twice, "twice").unwrap();
+        let unlimited = edited(&FILE.replace("4MiB", "unlimited"), &advice()).unwrap();
+        assert!(unlimited.contains("buffer = \"unlimited\" # enough"), "{unlimited}");
         let only = edited(&twice, &advice()[1..]).unwrap();
         assert!(count(&only) == 1 && Service::parse(&only, "only").unwrap().config.policy.legs.is_empty(), "{only}");
     }

@@ -7,7 +7,7 @@ use super::{
     trials::{Trials, by_equations},
 };
 use crate::{CommandError, flows::failed};
-use ::advise::{Advice, AdviceVerdict, Advisor, ProxyLeg, buffer_to_configure};
+use ::advise::{Advice, AdviceVerdict, Advisor, ProxyLeg};
 use clap::Args;
 use intercept::Routes;
 use monitor::{ExperimentEvidence, MeasuredPath, PathGroup, PathObserver, limiter_name};
@@ -209,8 +209,7 @@ fn recommend(
         AdviceVerdict::DoesNotPay => return none("the simulated split does not pay, and the experiment does not say so".into(), why),
         AdviceVerdict::CannotTell => return none("the simulated gain may be chance".into(), why),
     }
-    let buffers = advisor.buffer_results(advice.objective, &trials.simulate(&advisor.buffers(&gain.candidate))?);
-    let mut settings = settings(&advice, buffer_to_configure(&buffers));
+    let mut settings = settings(&advice);
     if settings.capacity.is_some() {
         // The link is that of the leg which sends.
         let [client, server] = path.ends;
@@ -220,7 +219,7 @@ fn recommend(
     Ok((Recommendation::Split(settings), why))
 }
 
-fn settings(advice: &Advice, buffer_bytes: Option<u64>) -> SplitSettings {
+fn settings(advice: &Advice) -> SplitSettings {
     let candidate = &advice.split.candidate;
     SplitSettings {
         leg: match advice.leg {
@@ -230,7 +229,6 @@ fn settings(advice: &Advice, buffer_bytes: Option<u64>) -> SplitSettings {
         control: candidate.control.clone(),
         capacity: candidate.capacity.map(|capacity| capacity.to_string()),
         link: None,
-        buffer_bytes,
     }
 }
 

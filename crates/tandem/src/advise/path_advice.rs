@@ -6,7 +6,7 @@ use monitor::{MeasuredPath, PathGroup};
 use proxy::ExperimentRow;
 use serde::Serialize;
 use std::{fmt::Write as _, time::Duration};
-use units::{Bytes, Rate};
+use units::Rate;
 
 /// What to do with the connections of a path.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -32,7 +32,6 @@ pub(super) struct SplitSettings {
     pub(super) capacity: Option<String>,
     /// The interface that has this capacity.
     pub(super) link: Option<String>,
-    pub(super) buffer_bytes: Option<u64>,
 }
 
 /// Advice on a path.
@@ -93,8 +92,7 @@ pub(super) fn text(all: &[PathAdvice], time: Duration) -> String {
         let what = match &advice.recommendation {
             Recommendation::Split(settings) => {
                 let capacity = settings.capacity.as_ref().map_or(String::new(), |capacity| format!(", capacity {capacity}"));
-                let buffer = settings.buffer_bytes.map_or(String::new(), |bytes| format!(", buffer {}", Bytes(bytes)));
-                format!("split, with {} on the {} leg{capacity}{buffer}", settings.control, settings.leg)
+                format!("split, with {} on the {} leg{capacity}", settings.control, settings.leg)
             }
             Recommendation::Bypass => "let them pass unsplit".into(),
             Recommendation::None { why } => format!("no advice: {why}"),
@@ -115,19 +113,15 @@ pub(super) fn text(all: &[PathAdvice], time: Duration) -> String {
         }
         out += "\n";
     }
-    if let Some(bytes) = buffer(all) {
-        out += &format!("For all of them, before the first [table] of the file:\n\n    buffer = \"{}\"\n", Bytes(bytes));
+    if splits_any(all) {
+        out += "For all of them, before the first [table] of the file:\n\n    buffer = \"auto\"\n";
     }
     out
 }
 
-/// The buffer that suffices for every split; absent: none is known.
-pub(super) fn buffer(all: &[PathAdvice]) -> Option<u64> {
-    let of = |advice: &PathAdvice| match &advice.recommendation {
-        Recommendation::Split(settings) => settings.buffer_bytes,
-        _ => None,
-    };
-    all.iter().filter_map(of).max()
+/// Whether any of these paths is to be split.
+pub(super) fn splits_any(all: &[PathAdvice]) -> bool {
+    all.iter().any(|advice| matches!(advice.recommendation, Recommendation::Split(_)))
 }
 
 #[cfg(test)]
@@ -161,13 +155,7 @@ mod tests {
 
     #[test]
     fn advice_has_the_lines_of_the_configuration() {
-        let settings = SplitSettings {
-            leg: "near",
-            control: "bbr".into(),
-            capacity: Some("20Mbit".into()),
-            link: Some("sat0".into()),
-            buffer_bytes: Some(4 << 20),
-        };
+        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: Some("20Mbit".into()), link: Some("sat0".into()) };
         let split = example("2001:db8::/48", Recommendation::Split(settings));
         let bypass = example("192.0.2.0/24", Recommendation::Bypass);
         let of_interface = example("sat0", Recommendation::Bypass);
@@ -180,9 +168,6 @@ mod tests {
         assert_eq!(config.policy.rules[2].inward.len(), 1);
         let all = [split, bypass];
         let shown = text(&all, Duration::from_secs(10));
-        assert!(
-            shown.contains("split, with bbr on the near leg, capacity 20Mbit, buffer 4MiB") && shown.contains("    buffer = \"4MiB\""),
-            "{shown}"
-        );
+        assert!(shown.contains("split, with bbr on the near leg, capacity 20Mbit.") && shown.contains("    buffer = \"auto\""), "{shown}");
     }
 }
