@@ -100,7 +100,13 @@ impl SessionResults {
                         pause_s: at_least(PAUSE),
                         hold_s: None,
                     };
-                    let (plain, nonce) = session.transfer(&wanted, None)?;
+                    let (mut plain, mut nonce) = session.transfer(&wanted, None)?;
+                    // A host or a path that stalls may be as late once; a middlebox that holds the
+                    // data is as late again.
+                    if two_ended_evidence::holds_data(&plain) {
+                        let longer = (3.0 * wanted.pause_s).min(protocol::MAX_HOLD_S);
+                        (plain, nonce) = session.transfer(&TransferSpec { pause_s: longer, ..wanted }, None)?;
+                    }
                     self.clocks = self.clocks.or(plain.clocks);
                     let mut transferred = vec![plain];
                     let http = matches!(application, Application::HttpData | Application::HttpImage);

@@ -153,6 +153,11 @@ fn negotiated_options(transferred: &TransferRecord) -> Option<Evidence> {
     }
 }
 
+/// Whether the first byte arrived so late as if a middlebox held the data until they are complete.
+pub(crate) fn holds_data(transferred: &TransferRecord) -> bool {
+    first_byte(transferred).is_some_and(|evidence| evidence.says == Indication::TcpProxy)
+}
+
 /// Compares the arrival of the first byte with the sender's pause. A middlebox that holds the data
 /// until they are complete has nothing to forward before the pause ends.
 fn first_byte(transferred: &TransferRecord) -> Option<Evidence> {
@@ -177,7 +182,7 @@ fn first_byte(transferred: &TransferRecord) -> Option<Evidence> {
         of(Indication::SplitTcp, Strength::Moderate)
     } else if waited >= paused {
         // The transit time, which is at least the error of the clocks, comes on top. A queueing
-        // delay as long as the pause is implausible.
+        // delay as long as the pause is implausible, and the prober repeats such a transfer.
         of(Indication::TcpProxy, Strength::Moderate)
     } else {
         of(Indication::Nothing, Strength::Weak)
@@ -321,6 +326,7 @@ mod tests {
             let offset_s = (offset as f64 + wrong * error as f64) / 1e3;
             one.clocks = Some(ClockOffset { offset_s, error_s: error as f64 / 1e3, round_trip_s: 0.0, exchanges: 1 });
             let said = first_byte(&one).map(|piece| piece.says);
+            prop_assert_eq!(holds_data(&one), said == Some(Indication::TcpProxy));
             // A middlebox that holds data is at least as late as the pause. Without one, a long
             // path may be.
             let never = if stores { Indication::SplitTcp } else { Indication::TcpProxy };
