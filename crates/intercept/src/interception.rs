@@ -6,6 +6,7 @@ use crate::{
     rules::{self, Carried, Experiment, ExperimentShare, ForwardPolicy},
 };
 use std::{fs, io, net::SocketAddr};
+use units::Bytes;
 
 /// The configuration of interception: listeners, which connections are split, how their legs are
 /// tuned.
@@ -79,6 +80,16 @@ pub enum InterceptionError {
         leg: String,
         /// The value of `net.ipv4.tcp_ecn`.
         value: String,
+    },
+    /// A profile asks for a larger buffer than a socket can have.
+    #[error("{leg}: {key} = \"{bytes}\" is more than a socket of the kernel can have: at most 2GiB; twice the BDP of the link is enough")]
+    LargeBuffer {
+        /// Which profile.
+        leg: String,
+        /// Which key.
+        key: &'static str,
+        /// Its value.
+        bytes: Bytes,
     },
     /// A profile has the mark that the proxy's firewall rules use.
     #[error("{leg}: the mark {mark:#x} is reserved for this proxy's own firewall rules: choose another")]
@@ -234,13 +245,21 @@ impl Interception {
     }
 }
 
+/// The kernel keeps the size of a socket's buffers in a signed number of 32 bits.
+const MOST_BUFFER: u64 = 2 << 30;
+
 /// Tries a profile on a socket that is then closed. `leg` is the profile's name in errors.
 ///
 /// # Errors
-/// Its mark is the proxy's own, this host does not request ECN, or the kernel refuses an option.
+/// Its mark is the proxy's own, a buffer is too large, this host does not request ECN, or the kernel
+/// refuses an option.
 pub fn check_profile(leg: String, profile: &LegProfile) -> Result<(), InterceptionError> {
     if let Some(mark) = profile.mark.filter(|mark| *mark == rules::MARK) {
         return Err(InterceptionError::OwnMark { leg, mark });
+    }
+    let buffers = [("send_buffer", profile.send_buffer), ("receive_buffer", profile.receive_buffer), ("not_sent", profile.not_sent)];
+    if let Some((key, Some(bytes))) = buffers.into_iter().find(|(_, bytes)| bytes.is_some_and(|bytes| bytes.0 > MOST_BUFFER)) {
+        return Err(InterceptionError::LargeBuffer { leg, key, bytes });
     }
     if profile.ecn {
         let value = fs::read_to_string("/proc/sys/net/ipv4/tcp_ecn").unwrap_or_default().trim().to_string();

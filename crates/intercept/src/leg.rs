@@ -39,7 +39,8 @@ pub struct LegProfile {
     /// gets twice as much as with 1.
     #[schemars(extend("default" = 1))]
     pub weight: Option<NonZeroU16>,
-    /// Size of the send buffer, as the kernel accounts it. Absent: the kernel tunes it.
+    /// Size of the send buffer, as the kernel accounts it. Absent: the kernel tunes it, and with
+    /// `buffer = "auto"` it may exceed the maximum of `net.ipv4.tcp_wmem`.
     pub send_buffer: Option<Bytes>,
     /// Size of the receive queue, if it is less than this leg's share of B.
     pub receive_buffer: Option<Bytes>,

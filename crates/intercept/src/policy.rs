@@ -204,6 +204,10 @@ impl Prefix {
     pub fn contains(self, address: IpAddr) -> bool {
         self.0.contains(&address)
     }
+
+    fn contains_all(&self, other: &Prefix) -> bool {
+        self.0.contains(&other.0)
+    }
 }
 
 impl FromStr for Prefix {
@@ -262,6 +266,12 @@ impl Interface {
     /// Whether it is this name, or a pattern that matches the name.
     pub fn matches(&self, name: &str) -> bool {
         self.0.strip_suffix('*').map_or(self.0 == name, |start| name.starts_with(start))
+    }
+
+    /// Whether it matches all names that another one matches.
+    fn matches_all(&self, other: &Interface) -> bool {
+        // A `*` that ends the other one matches any rest, as any rest of a name does.
+        self.0 == other.0 || (self.0.ends_with('*') && self.matches(other.0.strip_suffix('*').unwrap_or(&other.0)))
     }
 }
 
@@ -357,6 +367,20 @@ impl Policy {
         rule.is_some_and(|rule| rule.action == Action::Refuse)
     }
 
+    /// Rules that decide nothing, and an earlier one for each that matches all of its connections,
+    /// as indices of `rules`.
+    pub fn shadowed_rules(&self) -> impl Iterator<Item = (usize, usize)> {
+        let earlier = |index: usize| self.rules[..index].iter().position(|rule| rule.covers(&self.rules[index]));
+        (1..self.rules.len()).filter_map(move |index| Some((index, earlier(index)?)))
+    }
+
+    /// Entries of `legs` that match no leg, as [`shadowed_rules`](Self::shadowed_rules). Those that
+    /// a rule may name are left out.
+    pub fn shadowed_legs(&self) -> impl Iterator<Item = (usize, usize)> {
+        let earlier = |index: usize| self.legs[..index].iter().position(|leg| leg.covers(&self.legs[index]));
+        (1..self.legs.len()).filter(|index| self.legs[*index].name.is_none()).filter_map(move |index| Some((index, earlier(index)?)))
+    }
+
     /// The profiles of a connection's near and far leg. `route` returns the interface through which
     /// an address is reached; it is called only if a condition needs it.
     pub fn legs_of(
@@ -430,7 +454,22 @@ fn holds<T, U: ?Sized>(wanted: &[T], given: Option<&U>, matches: impl Fn(&T, &U)
     wanted.is_empty() || given.is_some_and(|given| wanted.iter().any(|one| matches(one, given)))
 }
 
+/// Whether a condition holds whenever another one does.
+fn covers<T>(wider: &[T], narrower: &[T], contains: impl Fn(&T, &T) -> bool) -> bool {
+    let is_within = |one: &T| wider.iter().any(|of| contains(of, one));
+    wider.is_empty() || (!narrower.is_empty() && narrower.iter().all(is_within))
+}
+
 impl Rule {
+    /// Whether it matches every connection that another one matches.
+    fn covers(&self, other: &Rule) -> bool {
+        covers(&self.from, &other.from, Prefix::contains_all)
+            && covers(&self.to, &other.to, Prefix::contains_all)
+            && covers(&self.ports, &other.ports, |of, one| of.first <= one.first && one.last <= of.last)
+            && covers(&self.inward, &other.inward, Interface::matches_all)
+            && covers(&self.outward, &other.outward, Interface::matches_all)
+    }
+
     /// Whether it has a condition on the client: its prefix or its interface.
     pub fn names_clients(&self) -> bool {
         !self.inward.is_empty() || !self.from.is_empty()
@@ -446,6 +485,15 @@ impl Rule {
 }
 
 impl LegRule {
+    /// Whether it matches every leg that another one matches.
+    fn covers(&self, other: &LegRule) -> bool {
+        let is_matched = |leg: &LegRule| !leg.to.is_empty() || !leg.interface.is_empty();
+        is_matched(self)
+            && is_matched(other)
+            && covers(&self.to, &other.to, Prefix::contains_all)
+            && covers(&self.interface, &other.interface, Interface::matches_all)
+    }
+
     fn matches(&self, peer: IpAddr, through: Option<&str>) -> bool {
         // An entry without conditions is only for rules that refer to it.
         (!self.to.is_empty() || !self.interface.is_empty())
@@ -495,6 +543,23 @@ mod tests {
         assert_eq!(chosen(&policy, "198.51.100.1:5", "10.0.0.1:8080"), ["near", "gentle"]);
         assert_eq!(chosen(&policy, "198.51.100.1:5", "10.0.0.1:80"), ["gentle", "far"]);
         assert_eq!(chosen(&policy, "10.0.0.1:5", "198.51.100.1:443"), ["near", "far"]);
+    }
+
+    #[test]
+    fn rules_and_legs_behind_wider_ones_decide_nothing() {
+        let shadowed = |text: &str| {
+            let policy = policy(text);
+            [policy.shadowed_rules().collect::<Vec<_>>(), policy.shadowed_legs().collect()]
+        };
+        let rules = |lines: &[&str]| shadowed(&lines.iter().map(|line| format!("[[rule]]\n{line}\n")).collect::<String>())[0].clone();
+        assert_eq!(rules(&["ports = 22", "", "from = \"10.0.0.0/8\"", "ports = 22"]), [(2, 1), (3, 0)]);
+        assert_eq!(rules(&["to = \"10.0.0.0/8\"", "to = \"10.1.0.0/16\"", "to = \"11.0.0.0/8\"", "to = \"0.0.0.0/0\""]), [(1, 0)]);
+        assert_eq!(rules(&["ports = \"80-90\"", "ports = [80, 443]", "ports = [85, \"86-90\"]"]), [(2, 0)]);
+        assert_eq!(rules(&["in = \"ppp*\"", "in = \"ppp1*\"", "in = \"ppp0\"", "in = \"pp*\"", "out = \"ppp0\""]), [(1, 0), (2, 0)]);
+        assert_eq!(rules(&["in = \"a\"\nports = 80", "in = \"a\"", "ports = 80"]), []);
+        let legs = |lines: &[&str]| shadowed(&lines.iter().map(|line| format!("[[leg]]\n{line}\n")).collect::<String>())[1].clone();
+        assert_eq!(legs(&["interface = \"a\"", "interface = \"a\"\nto = \"10.0.0.0/8\"", "name = \"x\"\ninterface = \"a\""]), [(1, 0)]);
+        assert_eq!(legs(&["name = \"x\"", "interface = \"a\""]), [], "one without conditions matches nothing by itself");
     }
 
     #[test]

@@ -25,8 +25,21 @@ pub fn try_interfaces(interception: &Interception, profiles: &[NamedProfile<'_>]
     if profiles.iter().any(|(_, profile, _)| profile.capacity.is_some()) {
         trials.extend(try_links(profiles));
     }
+    trials.extend(try_order(&interception.policy));
     trials.extend(try_routes(interception, &routes));
     trials
+}
+
+/// Names the rules and legs that never apply, since earlier ones match all that they match.
+fn try_order(policy: &Policy) -> Vec<Trial> {
+    let never = |key: &str, what: &str, (later, earlier): (usize, usize)| {
+        let (later, earlier) = (later + 1, earlier + 1);
+        let why = format!("{key}[{earlier}] before it matches every {what} that it matches: it never applies");
+        let cure = format!("put it before {key}[{earlier}], or delete it");
+        Trial::new("reach", format!("{key}[{later}]"), TrialResult::Doubtful { why, cure })
+    };
+    let rules = policy.shadowed_rules().map(|pair| never("rule", "connection", pair));
+    rules.chain(policy.shadowed_legs().map(|pair| never("leg", "leg", pair))).collect()
 }
 
 /// Every interface that the configuration names, and the keys that name it.

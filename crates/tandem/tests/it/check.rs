@@ -172,6 +172,11 @@ fn warnings_do_not_fail_the_check() {
     let warnings = marked(&text, WARNING);
     assert_eq!((status, warnings.len()), (0, 1), "{text}");
     assert!(warnings[0].contains("0.0.0.0:1080: every client that reaches this address") && warnings[0].contains(",users=FILE"), "{text}");
+    // A rule behind one that matches everything.
+    let (status, text) = checks.check_file("[[rule]]\naction = \"bypass\"\n[[rule]]\nports = 443\n");
+    let warnings = marked(&text, WARNING);
+    assert_eq!((status, warnings.len()), (0, 1), "{text}");
+    assert!(warnings[0].contains("rule[2]: rule[1] before it matches every connection that it matches"), "{text}");
     let cache = |listen: &str| said(&checks.routed.tandem(&["cache", "--listen", listen, "--check"]));
     assert_eq!(marked(&cache("http=0.0.0.0:3128").1, WARNING).len(), 1);
     assert_eq!(marked(&cache("http=0.0.0.0:3128,user=alice:secret").1, WARNING).len(), 0);

@@ -76,6 +76,11 @@ fn check_reports_errors_of_a_configuration_file() {
         ("threads         = 2", "treads          = 2", "proxy.toml:4: treads: is not a key here"),
         ("\"10.0.0.0/8\"", "\"10.0.0.0/99\"", "cannot parse address prefix \"10.0.0.0/99\""),
         ("control    = \"reno\"", "control    = \"cubik\"", "gentle: there is no congestion controller \"cubik\": the kernel has "),
+        (
+            "send_buffer    = \"16MiB\"",
+            "send_buffer    = \"99GiB\"",
+            "leg[1]: send_buffer = \"99GiB\" is more than a socket of the kernel can have",
+        ),
         ("mark       = 7", "mark       = 21572", "gentle: the mark 0x5444 is reserved for this proxy's own firewall rules"),
         ("max_flows       = 9000", "max_flows       = 90000000", "max_flows is 90000000, but the limit of "),
         ("max_flows       = 9000", "max_flows       = 0", "max_flows is 0, which would let nothing through"),
