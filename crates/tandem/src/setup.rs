@@ -72,11 +72,6 @@ pub(crate) struct LinkSize {
 impl LinkSize {
     /// Round-trip time of a geostationary satellite, where none is known.
     const USUAL_RTT: Span = Span(600_000_000);
-
-    /// Bytes that fill the link from this host.
-    fn bdp(self) -> u64 {
-        (self.rate.bits_per_s() as f64 / 8.0 * self.rtt.secs()) as u64
-    }
 }
 
 /// What is known of the long link.

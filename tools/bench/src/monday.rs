@@ -147,10 +147,10 @@ macro_rules! file {
 const SETTINGS: [(&str, Deployment); 7] = [
     ("no proxy", Deployment::NoProxy),
     ("setup", Deployment::Setup),
-    ("share, told, B auto", file!("auto", "control = \"share\"\ncapacity = \"{rate}\"\nshape = false\nsend_buffer = \"32MiB\"\n")),
-    ("share, auto, B auto", file!("auto", "control = \"share\"\ncapacity = \"auto\"\nsend_buffer = \"32MiB\"\n")),
-    ("share, auto, B 4 MiB", file!("4MiB", "control = \"share\"\ncapacity = \"auto\"\nsend_buffer = \"32MiB\"\n")),
-    ("bbr, B auto", file!("auto", "control = \"bbr\"\nsend_buffer = \"32MiB\"\n")),
+    ("share, told, B auto", file!("auto", "control = \"share\"\ncapacity = \"{rate}\"\nshape = false\n")),
+    ("share, auto, B auto", file!("auto", "control = \"share\"\ncapacity = \"auto\"\n")),
+    ("share, auto, B 4 MiB", file!("4MiB", "control = \"share\"\ncapacity = \"auto\"\n")),
+    ("bbr, B auto", file!("auto", "control = \"bbr\"\n")),
     ("cubic, B auto", file!("auto", "control = \"cubic\"\n")),
 ];
 

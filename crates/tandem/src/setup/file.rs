@@ -3,7 +3,6 @@
 use super::{ClientSide, LinkSize, NatPlace};
 use intercept::{Interface, Prefix};
 use std::net::SocketAddr;
-use units::Bytes;
 
 /// The controller of legs over the long link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,27 +45,18 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    const MIB: u64 = 1 << 20;
-
-    /// The send buffer of legs over the long link: enough for twice what fills it, since the kernel
-    /// accounts for packets' overhead in it, up to as much again.
-    fn send_buffer(&self) -> Bytes {
-        let filled = self.rate.map_or(2 * Self::MIB, LinkSize::bdp);
-        Bytes((4 * filled).div_ceil(Self::MIB).max(4) * Self::MIB)
-    }
-
     /// Controller and capacity of legs over the long link.
     fn control(&self) -> String {
         match (self.controller, self.rate) {
             (LinkController::Share, Some(LinkSize { rate, .. })) => format!(
-                "control     = \"share\"\n\
+                "control   = \"share\"\n\
                  # As answered. Where the link has another rate, share estimates it, and the log says so.\n\
-                 capacity    = \"{rate}\"\n\
-                 shape       = false         # true has the proxy limit itself to this rate\n"
+                 capacity  = \"{rate}\"\n\
+                 shape     = false           # true has the proxy limit itself to this rate\n"
             ),
-            (LinkController::Share, None) => "control     = \"share\"\ncapacity    = \"auto\"        # or the link's rate: 50Mbit\n".into(),
-            (LinkController::Bbr, _) => "control     = \"bbr\"          # share is better, but this kernel cannot load it\n".into(),
-            (LinkController::SystemDefault, _) => "#control    = \"bbr\"          # cannot be loaded here: modprobe tcp_bbr\n".into(),
+            (LinkController::Share, None) => "control   = \"share\"\ncapacity  = \"auto\"          # or the link's rate: 50Mbit\n".into(),
+            (LinkController::Bbr, _) => "control   = \"bbr\"            # share is better, but this kernel cannot load it\n".into(),
+            (LinkController::SystemDefault, _) => "#control   = \"bbr\"           # cannot be loaded here: modprobe tcp_bbr\n".into(),
         }
     }
 
@@ -91,7 +81,6 @@ impl Answers {
             ClientSide::Here => "The clients are on this side of it.",
             ClientSide::Behind => "The clients are behind it.",
         };
-        let send_buffer = self.send_buffer();
         format!(
             "#:schema /usr/share/tandem/proxy.schema.json\n\
              # Written by tandem setup. `tandem config explain KEY` describes a key, `tandem\n\
@@ -103,7 +92,7 @@ impl Answers {
              [[listen]]\ntransparent = \"[::]:5000\"\n\n\
              # Legs over the long link, whichever end opened the connection.\n\
              # It has {sized}; its addresses: {}.\n# {side}\n# {nat}\n\
-             [[leg]]\ninterface   = \"{link}\"\n{}send_buffer = \"{send_buffer}\"\nkeepalive   = \"10min\"\n\n{}",
+             [[leg]]\ninterface = \"{link}\"\n{}keepalive = \"10min\"\n\n{}",
             if addresses.is_empty() { "none yet" } else { addresses.as_str() },
             self.control(),
             self.rules()
@@ -163,8 +152,7 @@ mod tests {
     fn the_file_is_valid_and_says_what_was_answered() {
         let config = Service::parse(&answers().text(), "x").unwrap().config;
         let profile = &config.policy.legs[0].profile;
-        // 3.75 MB fill the link.
-        assert_eq!((profile.control.as_deref(), profile.send_buffer), (Some("share"), Some(Bytes(15 << 20))));
+        assert_eq!((profile.control.as_deref(), profile.send_buffer, config.auto_buffer), (Some("share"), None, true));
         assert_eq!((profile.shape, config.policy.rules.len()), (Some(false), 3));
         assert_eq!(profile.capacity.as_ref().map(ToString::to_string).as_deref(), Some("\"50Mbit\""));
         assert!(answers().text().contains("50Mbit from here, 20Mbit to here, 600ms;"));

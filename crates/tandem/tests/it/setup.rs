@@ -55,7 +55,7 @@ fn setup_by_options_writes_a_file_that_runs() {
     assert_eq!(status, 0, "{out}{error}");
     assert!(out.contains(&format!("nothing is in the way; next: tandem proxy -c {file}")), "{out}");
     let text = fs::read_to_string(&path).unwrap();
-    let lines = ["interface   = \"far\"", "buffer  = \"auto\"", "send_buffer = \"15MiB\"", "from   = [\"10.99.1.0/24\"]", "#metrics"];
+    let lines = ["interface = \"far\"", "buffer  = \"auto\"", "shape     = false", "from   = [\"10.99.1.0/24\"]", "#metrics"];
     for line in lines {
         assert!(text.contains(line), "{line}: {text}");
     }
@@ -134,7 +134,7 @@ fn setup_asks_six_questions_on_a_terminal() {
         assert!(out.contains(text), "{text}: {out}");
     }
     let text = fs::read_to_string(&path).unwrap();
-    assert!(text.contains("interface   = \"far\"") && text.contains("20Mbit, 300ms") && !text.contains("from "), "{text}");
+    assert!(text.contains("interface = \"far\"") && text.contains("20Mbit, 300ms") && !text.contains("from "), "{text}");
     splits(&routed, file);
 }
 
