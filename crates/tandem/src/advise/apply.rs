@@ -1,6 +1,6 @@
 //! Writes advice into the configuration file of the running proxy, and has the proxy read it again.
 
-use super::path_advice::{PathAdvice, Recommendation, splits_any};
+use super::path_advice::{PathAdvice, Recommendation};
 use crate::{CommandError, service::usage};
 use files::{Distrust, Draft};
 use proxy::{
@@ -11,7 +11,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
+use toml_edit::{ArrayOfTables, DocumentMut, Item, Table};
 use toml_file::LARGEST_FILE;
 
 /// The comment before each table that advice has written. Later advice replaces these tables.
@@ -117,15 +117,6 @@ fn edited(old: &str, all: &[PathAdvice]) -> Result<String, String> {
             document.remove(key);
         }
     }
-    let buffer = document.get("buffer").and_then(Item::as_value);
-    // A size that suffices for one path may be too little for the next, and for the other
-    // direction.
-    if splits_any(all) && buffer.is_none_or(|buffer| buffer.as_str() != Some("unlimited")) {
-        let mut new = Value::from("auto");
-        // The comment behind it stays.
-        new.decor_mut().clone_from(&buffer.map(|old| old.decor().clone()).unwrap_or_default());
-        document["buffer"] = Item::Value(new);
-    }
     Ok(document.to_string())
 }
 
@@ -172,6 +163,7 @@ mod tests {
         super::path_advice::{SplitSettings, example},
         *,
     };
+    use units::Bytes;
 
     const FILE: &str = "# My gateway.\nbuffer = \"4MiB\" # enough\n\n[[listen]]\ntransparent = \"[::]:5000\"\n\n[[rule]]\nto = \"10.0.0.0/8\"\n\
                         action = \"bypass\"\n\n# All others.\n[[rule]]\n\n[near]\nkeepalive = \"10min\"\n";
@@ -185,7 +177,7 @@ mod tests {
     fn advice_is_added_and_comments_stay() {
         let new = edited(FILE, &advice()).unwrap();
         let config = Service::parse(&new, "new").unwrap_or_else(|error| panic!("{error}\n{new}")).config;
-        assert!(config.auto_buffer);
+        assert_eq!(config.buffer, Some(Bytes(4 << 20)), "a reload cannot change it");
         let actions: Vec<_> = config.policy.rules.iter().map(|rule| (rule.to.len(), rule.near.as_deref(), rule.action)).collect();
         use intercept::Action::{Bypass, Split};
         let profile = config.policy.legs[0].name.as_deref();
@@ -200,8 +192,6 @@ mod tests {
         let count = |text: &str| text.matches(MARK).count();
         assert_eq!((count(&once), count(&twice)), (3, 3), "{twice}");
         Service::parse(&twice, "twice").unwrap();
-        let unlimited = edited(&FILE.replace("4MiB", "unlimited"), &advice()).unwrap();
-        assert!(unlimited.contains("buffer = \"unlimited\" # enough"), "{unlimited}");
         let only = edited(&twice, &advice()[1..]).unwrap();
         assert!(count(&only) == 1 && Service::parse(&only, "only").unwrap().config.policy.legs.is_empty(), "{only}");
     }

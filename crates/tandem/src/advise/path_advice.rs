@@ -114,13 +114,13 @@ pub(super) fn text(all: &[PathAdvice], time: Duration) -> String {
         out += "\n";
     }
     if splits_any(all) {
-        out += "For all of them, before the first [table] of the file:\n\n    buffer = \"auto\"\n";
+        out += "For all of them, before the first [table] of the file, and a restart:\n\n    buffer = \"auto\"\n";
     }
     out
 }
 
 /// Whether any of these paths is to be split.
-pub(super) fn splits_any(all: &[PathAdvice]) -> bool {
+fn splits_any(all: &[PathAdvice]) -> bool {
     all.iter().any(|advice| matches!(advice.recommendation, Recommendation::Split(_)))
 }
 
