@@ -378,8 +378,10 @@ impl BondedConnection {
         let has_taken = || self.taken > 0 || self.plain.as_ref().is_some_and(|plain| sys::received(plain) > 0);
         let of = match (self.role, ending) {
             (Role::Connect { .. }, Ending::NearFailed(_)) | (Role::Serve { .. }, Ending::FarFailed(_)) if relays || has_taken() => {
-                let has_hung_up = self.plain.as_ref().is_some_and(|plain| plain.hung_up);
-                Failed::Plain { after_fin: self.ended || has_hung_up || why.kind() == io::ErrorKind::BrokenPipe }
+                // What was read of a near leg before its destination was known is not counted.
+                let read = matches!(self.role, Role::Serve { .. }).then_some(self.taken);
+                let had_finished = self.plain.as_ref().is_some_and(|plain| plain.had_finished(why, read));
+                Failed::Plain { after_fin: self.ended || had_finished }
             }
             (Role::Connect { .. }, Ending::FarFailed(_)) if relays => Failed::Stream,
             (Role::Serve { .. }, Ending::NearFailed(_))

@@ -414,8 +414,9 @@ impl Connection {
             self.state = ConnectionState::Relaying;
         }
         leg.fail();
-        // EPIPE: the FIN came first.
-        let after_fin = direction.ended || leg.hung_up || why.kind() == io::ErrorKind::BrokenPipe;
+        // What was read of a near leg before its destination was known is not counted.
+        let read = (side == LegSide::Far).then(|| direction.taken());
+        let after_fin = direction.ended || leg.had_finished(why, read);
         // The turn that found the failure may have found the other leg full, and not rearmed it.
         match side {
             LegSide::Near => self.far.writable = true,

@@ -157,6 +157,11 @@ impl Direction {
         self.moved.saturating_sub(self.preface as u64)
     }
 
+    /// Bytes that were read from the source.
+    pub fn taken(&self) -> u64 {
+        (self.moved + self.in_hand() as u64).saturating_sub(self.preface as u64)
+    }
+
     /// Whether nothing was written to the destination yet, not even a preface.
     pub fn has_moved_nothing(&self) -> bool {
         self.moved == 0

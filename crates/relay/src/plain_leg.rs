@@ -94,7 +94,22 @@ impl PlainLeg {
         // A reset is reported as a hang-up too, with its error.
         self.hung_up |= readiness.hung_up && !readiness.failed;
         self.urgent |= readiness.urgent;
-        if readiness.failed && !self.has_failed { self.socket.take_error().unwrap_or_else(Some) } else { None }
+        let error = if readiness.failed && !self.has_failed { self.socket.take_error().unwrap_or_else(Some) } else { None };
+        // The kernel's error of a reset that follows a FIN.
+        self.hung_up |= error.as_ref().is_some_and(|why| why.kind() == io::ErrorKind::BrokenPipe);
+        error
+    }
+
+    /// Whether a write that failed for this reason found a reset that follows the peer's FIN. It
+    /// also fails with EPIPE after a reset whose error another call has taken, and then no FIN may
+    /// be passed on. `read` is how many bytes have been read from the leg in all; none: it is not
+    /// known.
+    pub fn had_finished(&self, why: &io::Error, read: Option<u64>) -> bool {
+        let has_fin = |read| {
+            // The kernel counts a FIN as a byte.
+            sys::tcp_info(&self.socket).is_ok_and(|info| info.bytes_received > read + sys::received(&self.socket) as u64)
+        };
+        self.hung_up || (why.kind() == io::ErrorKind::BrokenPipe && read.is_some_and(has_fin))
     }
 
     /// Notes that the connection is over: it was reset, or its peer fell silent. It takes no more
@@ -336,7 +351,11 @@ impl AsFd for PlainLeg {
 mod tests {
     use super::*;
     use intercept::leg;
-    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::{
+        io::Write as _,
+        net::{Ipv4Addr, TcpListener, TcpStream},
+        thread,
+    };
     use units::Bytes;
 
     /// A leg of this profile, for B of 4 MiB, its shares, and its peer.
@@ -379,5 +398,23 @@ mod tests {
             let (leg, ..) = leg_with(&profile, small);
             assert_eq!(leg.socket.tcp_notsent_lowat().unwrap() as usize, expected);
         }
+    }
+
+    #[test]
+    fn a_broken_pipe_follows_a_fin_only_if_one_has_arrived() {
+        const CLOSE_WAIT: u8 = 8;
+        let (leg, _, mut peer) = leg_of(&LegProfile::default());
+        let (broken, reset) = (io::ErrorKind::BrokenPipe.into(), io::ErrorKind::ConnectionReset.into());
+        peer.write_all(b"abc").unwrap();
+        while sys::received(&leg) < 3 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!leg.had_finished(&broken, Some(0)) && !leg.had_finished(&broken, None));
+        peer.shutdown(Shutdown::Write).unwrap();
+        while sys::tcp_info(&leg).unwrap().state != CLOSE_WAIT {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(leg.had_finished(&broken, Some(0)) && !leg.had_finished(&reset, Some(0)));
+        assert!(!leg.had_finished(&broken, None), "what was read is not known, and no event has told of the FIN");
     }
 }
