@@ -354,7 +354,20 @@ fn start(deployment: &Deployment, answer: &str, program: &Path, file: &Path, hos
         Deployment::NoProxy => return Ok(Box::new(())),
         Deployment::Setup => {
             let mut command = host.command(&program);
-            command.args(["setup", "--force", "--long-link", "link2", "--rate", answer, "--nat", "none", "--clients", "all"]);
+            command.args([
+                "setup",
+                "--force",
+                "--long-link",
+                "link2",
+                "--rate",
+                answer,
+                "--side",
+                "behind",
+                "--nat",
+                "none",
+                "--clients",
+                "all",
+            ]);
             let made = command.args(["--metrics", "none", "-o"]).arg(file).stdin(Stdio::null()).output()?;
             if !made.status.success() {
                 let said = format!("{}{}", String::from_utf8_lossy(&made.stdout), String::from_utf8_lossy(&made.stderr));
