@@ -153,7 +153,7 @@ fn negotiated_options(transferred: &TransferRecord) -> Option<Evidence> {
     }
 }
 
-/// Whether the first byte arrived so late as if a middlebox held the data until they are complete.
+/// Whether the first byte arrived as late as from a middlebox that stores the data first.
 pub(crate) fn holds_data(transferred: &TransferRecord) -> bool {
     first_byte(transferred).is_some_and(|evidence| evidence.says == Indication::TcpProxy)
 }

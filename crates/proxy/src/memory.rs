@@ -359,7 +359,7 @@ impl WatchState {
 /// How long nothing of a flow has moved, although it holds bytes, before it may be ended while
 /// memory is short.
 pub(crate) const STUCK_FOR: Duration = Duration::from_secs(30);
-/// The same for a client that has many connections, while nobody can be served.
+/// The same for a client with many connections, while accepts pause.
 pub(crate) const STUCK_FOR_MANY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ const LIMIT: u64 = 64 << 20;
 /// The most that the sockets may take in a test, bytes, also on a busy machine where the worker
 /// runs late. Without the budget they take four to six times the limit.
 const MOST: u64 = LIMIT + LIMIT / 10;
-/// Flows of which nothing has moved for so long may end while memory is short.
+/// Time without progress after which the proxy may end a flow while memory is short.
 const STUCK_FOR: Duration = Duration::from_secs(30);
 
 /// Kernel memory of the proxy's sockets, bytes: those with the port of its listener, and those to

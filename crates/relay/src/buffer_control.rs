@@ -47,7 +47,7 @@ pub struct SendingSide {
 }
 
 impl SendingSide {
-    /// Of this leg, whose send buffer grows if it limits it.
+    /// Of this leg. Its send buffer is enlarged where it limits the leg.
     pub(crate) fn of(leg: &mut PlainLeg) -> io::Result<Self> {
         let (info, unsent) = (sys::tcp_info(&*leg)?, sys::unsent(&*leg)? as u64);
         let has_room = could_send(&info);

@@ -100,10 +100,10 @@ impl PlainLeg {
         error
     }
 
-    /// Whether a write that failed for this reason found a reset that follows the peer's FIN. It
-    /// also fails with EPIPE after a reset whose error another call has taken, and then no FIN may
-    /// be passed on. `read` is how many bytes have been read from the leg in all; none: it is not
-    /// known.
+    /// Whether the peer had sent a FIN before the reset that made a write fail with this error.
+    /// EPIPE alone does not show it: a write also fails with EPIPE if an earlier call has already
+    /// returned the error of the reset. `read` is the number of bytes read from the leg in all;
+    /// none: it is not known.
     pub fn had_finished(&self, why: &io::Error, read: Option<u64>) -> bool {
         let has_fin = |read| {
             // The kernel counts a FIN as a byte.

@@ -210,8 +210,8 @@ impl Worker {
     }
 
     /// Ends flows of which nothing has moved for a while although they hold bytes: those that hold
-    /// most first, until the budget has room for new connections. While nobody is served, those of
-    /// clients that have many end sooner.
+    /// most first, until the budget has room for new connections. While accepts pause, the flows of
+    /// clients with many connections end after a shorter time.
     fn end_stuck_flows(&mut self) {
         let (now, excess) = (self.scratch.now, self.context.memory.excess_of(self.context.number));
         let held = |connection: &Connection| connection.memory() + connection.in_hand();
