@@ -58,6 +58,8 @@
 /* Loss that says nothing about the queue, 2^-16, and how many times the rest counts. */
 #define TD_ESTIMATE_LINK_LOSS (TD_ESTIMATE_ONE * 3 / 100)
 #define TD_ESTIMATE_LOSS_WEIGHT 2
+/* How long it is known after the last ACK what the link carries. */
+#define TD_ESTIMATE_KNOWN_US 600000000ULL
 /* Time after which the queue has to be empty once, and least time between two drains. */
 #define TD_ESTIMATE_BASE_US 10000000
 #define TD_ESTIMATE_DRAIN_US 1000000
@@ -294,12 +296,18 @@ TD_INLINE void td_estimate_begin_at(struct td_link *l, u64 now_us, u64 capacity,
 }
 
 /*
- * Before the first ACK, and after a long silence, the estimate is an initial window per round
- * trip.
+ * Before the first ACK, the estimate is an initial window per round trip. After a silence it is
+ * half of what the link carried before, as RFC 9959 has a connection resume: over 600 ms that
+ * saves up to six round trips. If the link has become slower, the queue says so after one.
  */
 TD_INLINE void td_estimate_begin(const struct td_flow *f, struct td_link *l, u64 now_us)
 {
-	td_estimate_begin_at(l, now_us, (u64)td_max(f->cwnd, 1) * (f->mss + f->header + l->overhead) * 1000000 / f->srtt_us, f->srtt_us);
+	const struct td_estimate *s = td_estimate_of(l);
+	u64 first = (u64)td_max(f->cwnd, 1) * (f->mss + f->header + l->overhead) * 1000000 / f->srtt_us;
+
+	if (s->queued && td_sub_sat(now_us, s->since_us) < TD_ESTIMATE_KNOWN_US)
+		first = td_max64(first, td_min64(l->capacity, s->mean) / 2);
+	td_estimate_begin_at(l, now_us, first, f->srtt_us);
 }
 
 /*

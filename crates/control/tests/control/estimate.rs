@@ -222,6 +222,16 @@ fn two_hosts_that_estimate_one_link_share_it() {
 }
 
 #[test]
+fn after_a_silence_a_link_has_half_of_its_capacity() {
+    // Two bursts over 600 ms, a minute apart: the second does not begin with an initial window.
+    let jobs = [FlowData { chunks: Some((4000, 60_000_000)), ..greedy(0) }];
+    let seen = run(&unknown(600), &jobs, 120.0);
+    let [first, second] = [0.0, 60.0].map(|from| seen.rates(from, from + 4.0)[0]);
+    assert!(second > 2.0 * first, "{first} {second}");
+    assert_eq!(seen.drops, 0);
+}
+
+#[test]
 fn a_long_silence_begins_anew() {
     // Two bursts, a minute apart; meanwhile the link has become slower.
     let rate = vec![(0, RATE), (20_000_000, RATE / 10)];
