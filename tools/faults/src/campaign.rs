@@ -330,16 +330,15 @@ impl PhaseTrial<'_> {
         if sum.reset == 0 {
             return Ok((FaultOutcome::Unaffected, String::new()));
         }
-        // The rules may be lost and reinstalled while flows are in progress (docs/threat-model.md).
-        // Flows after that must be complete.
-        let after = self.environment.round();
-        // Or the program was about to end, and its listeners have gone.
+        // The rules may be lost and reinstalled while flows are in progress (docs/threat-model.md),
+        // or the program is about to end and its listeners have gone.
+        let recovered = self.environment.await_start(&mut program);
         if let Some(status) = program.status()? {
             return Ok(judge_end(status, &program.log_text()));
         }
-        let recovered = after.bad.is_empty() && after.reset == 0;
-        let outcome = if recovered { FaultOutcome::Reset } else { FaultOutcome::Bad };
-        Ok((outcome, format!("{} flows; the next round: {after:?}", sum.reset)))
+        let after = self.environment.round();
+        let outcome = if recovered.is_ok() && after.bad.is_empty() && after.reset == 0 { FaultOutcome::Reset } else { FaultOutcome::Bad };
+        Ok((outcome, format!("{} flows; then {recovered:?}; the next round: {after:?}", sum.reset)))
     }
 
     fn at_stop(&mut self, fault: SyscallFault) -> Result<(FaultOutcome, String)> {
