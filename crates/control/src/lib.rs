@@ -58,6 +58,11 @@ pub const MOST_STATE_WORDS: usize = 80;
 /// The largest number of tunables of a controller.
 const MOST_TUNABLES: usize = 16;
 
+/// A controller's name without the prefix that it has in the kernel.
+pub fn short_name(name: &str) -> &str {
+    name.strip_prefix("td_").unwrap_or(name)
+}
+
 /// A congestion controller.
 #[derive(Clone, Copy)]
 pub struct Controller(Definition);
@@ -115,7 +120,7 @@ impl Controller {
         if name.contains('/') {
             return own::by_path(Path::new(name)).map(|own| Some(Controller(Definition::Own(own))));
         }
-        let name = name.strip_prefix("td_").unwrap_or(name);
+        let name = short_name(name);
         match Controller::native(name) {
             Some(native) => Ok(Some(native)),
             None => Ok(own::by_name(name)?.map(|own| Controller(Definition::Own(own)))),

@@ -74,12 +74,27 @@ impl Routes {
     /// # Errors
     /// There is no route to the address, with the kernel's reason.
     pub fn try_interface_to(&self, address: IpAddr) -> io::Result<Option<String>> {
-        let Some(route) = self.query(address, 0)? else { return Ok(None) };
+        Ok(self.query(address, Vec::new())?.and_then(|route| self.interface_of(&route)))
+    }
+
+    /// The name of the interface through which a packet of another host leaves, which comes in
+    /// through the interface `inward`. `None` if it does not leave: it is for this host, or there
+    /// is no such interface.
+    ///
+    /// # Errors
+    /// The packet would not be forwarded, with the kernel's reason.
+    pub fn forwarded_through(&self, from: IpAddr, inward: &str, to: IpAddr) -> io::Result<Option<String>> {
+        let Ok(index) = rustix::net::netdevice::name_to_index(self.socket.as_fd(), inward) else { return Ok(None) };
+        let route = self.query(to, vec![RouteAttribute::Source(route_address(from)), RouteAttribute::Iif(index)])?;
+        Ok(route.filter(|route| route.header.kind == RouteType::Unicast).and_then(|route| self.interface_of(&route)))
+    }
+
+    fn interface_of(&self, route: &RouteMessage) -> Option<String> {
         let index = route.attributes.iter().find_map(|attribute| match attribute {
             RouteAttribute::Oif(index) => Some(*index),
             _ => None,
-        });
-        Ok(index.and_then(|index| rustix::net::netdevice::index_to_name(self.socket.as_fd(), index).ok()))
+        })?;
+        rustix::net::netdevice::index_to_name(self.socket.as_fd(), index).ok()
     }
 
     /// Whether packets to `address` are delivered to this host: it is an address of this host, or a
@@ -90,7 +105,8 @@ impl Routes {
     /// The kernel does not answer.
     pub fn is_local(&self, address: IpAddr, scope: u32) -> io::Result<bool> {
         use io::ErrorKind::{HostUnreachable, NetworkUnreachable};
-        match self.query(address, scope) {
+        let scope = (scope > 0).then_some(RouteAttribute::Oif(scope));
+        match self.query(address, scope.into_iter().collect()) {
             Ok(route) => Ok(route.is_some_and(|route| {
                 matches!(route.header.kind, RouteType::Local | RouteType::Broadcast | RouteType::Multicast | RouteType::Anycast)
             })),
@@ -157,23 +173,28 @@ impl Routes {
         Ok(())
     }
 
-    fn query(&self, address: IpAddr, scope: u32) -> io::Result<Option<RouteMessage>> {
+    /// The route to an address, for packets with these `attributes`.
+    fn query(&self, address: IpAddr, mut attributes: Vec<RouteAttribute>) -> io::Result<Option<RouteMessage>> {
         let mut route = RouteMessage::default();
-        (route.header.address_family, route.header.destination_prefix_length) = match address {
+        let (family, length) = match address {
             IpAddr::V4(_) => (AddressFamily::Inet, 32),
             IpAddr::V6(_) => (AddressFamily::Inet6, 128),
         };
-        let wanted = match address {
-            IpAddr::V4(address) => RouteAddress::Inet(address),
-            IpAddr::V6(address) => RouteAddress::Inet6(address),
-        };
-        route.attributes.push(RouteAttribute::Destination(wanted));
-        if scope > 0 {
-            route.attributes.push(RouteAttribute::Oif(scope));
-        }
+        let has_source = attributes.iter().any(|attribute| matches!(attribute, RouteAttribute::Source(_)));
+        (route.header.address_family, route.header.destination_prefix_length) = (family, length);
+        route.header.source_prefix_length = if has_source { length } else { 0 };
+        attributes.push(RouteAttribute::Destination(route_address(address)));
+        route.attributes = attributes;
         self.send(RouteNetlinkMessage::GetRoute(route), NLM_F_REQUEST)?;
         let (answer, _) = self.socket.recv_from_full()?;
         read_route(&answer)
+    }
+}
+
+fn route_address(address: IpAddr) -> RouteAddress {
+    match address {
+        IpAddr::V4(address) => RouteAddress::Inet(address),
+        IpAddr::V6(address) => RouteAddress::Inet6(address),
     }
 }
 

@@ -206,7 +206,7 @@ pub fn unload(name: &str) -> Result<()> {
 /// Unloads a pinned own controller by its name, if its file cannot be read. `None`: there is no
 /// such pin.
 fn unpin_lost(name: &str) -> Option<Result<()>> {
-    let name = name.strip_prefix("td_").unwrap_or(name);
+    let name = control::short_name(name);
     control::check_name(name).ok()?;
     let path = Path::new(PIN_DIRECTORY).join(format!("td_{name}"));
     let found = || Found::named(&format!("td_ops_{}", own_key(name))).map_err(Error::system("look for congestion controls in this kernel"));

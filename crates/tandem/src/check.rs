@@ -1,8 +1,9 @@
 //! `--check`: tests the requirements of a start, and prints the results.
 
-use crate::CommandError;
+use crate::{CommandError, test_connection::try_connections};
 use clap::ValueEnum;
 use intercept::check::{Trial, TrialResult};
+use proxy::Service;
 
 /// What `--check` tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -12,6 +13,16 @@ pub(crate) enum CheckScope {
     All,
     /// The configuration alone, independent of the state of this host
     Config,
+}
+
+/// Tries what a proxy needs of this host, and then connections through a copy of it.
+pub(crate) fn try_proxy(service: &Service) -> Vec<Trial> {
+    let mut trials = proxy::check::try_service(service);
+    // What lacks already would fail again, with a worse message.
+    if !trials.iter().any(Trial::fails) {
+        trials.extend(try_connections(&service.config));
+    }
+    trials
 }
 
 /// Prints the results of `run_trials` for a configuration that is known to be valid.

@@ -9,7 +9,7 @@ use crate::{
     service::usage,
 };
 use clap::{Args, Subcommand};
-use proxy::{Service, check::try_service};
+use proxy::Service;
 use std::path::PathBuf;
 
 /// Where the packages put the file.
@@ -66,7 +66,7 @@ impl CheckCommand {
         let service = Service::read(&self.file).map_err(usage)?;
         service.check().map_err(usage)?;
         let scope = if self.host { CheckScope::All } else { CheckScope::Config };
-        check::run(scope, || try_service(&service))
+        check::run(scope, || check::try_proxy(&service))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `tandem doctor`: checks the requirements of each command on this machine. Each requirement is
 //! tested by use, not derived from versions.
 
-use crate::{CommandError, output, service::usage};
+use crate::{CommandError, check::try_proxy, output, service::usage};
 use clap::Args;
 use intercept::check::{Trial, TrialResult};
 use proxy::{
@@ -115,7 +115,7 @@ impl DoctorCommand {
         };
         let service = Service::read(file).map_err(usage)?;
         service.check().map_err(usage)?;
-        let trials = check::try_service(&service);
+        let trials = try_proxy(&service);
         Ok(trials.into_iter().map(|trial| need_of(trial, false)).collect())
     }
 

@@ -35,6 +35,7 @@ mod end_guard;
 mod evidence;
 mod experiment;
 mod flows;
+mod host_interfaces;
 mod lab;
 mod manager;
 mod manual;
@@ -50,6 +51,7 @@ mod runs;
 mod service;
 mod setup;
 mod signals;
+mod test_connection;
 mod watchdog;
 mod web;
 

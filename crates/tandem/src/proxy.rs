@@ -8,7 +8,7 @@ use crate::{
 };
 use clap::Args;
 use intercept::{Action, ExperimentShare, ForwardPolicy, LegProfile, Prefix, Rule, parse_address};
-use proxy::{BufferSetting, ListenerConfig, ProxyConfigError, Service, check::try_service};
+use proxy::{BufferSetting, ListenerConfig, ProxyConfigError, Service};
 use std::{net::SocketAddr, path::PathBuf};
 use units::{Bytes, Span};
 
@@ -102,8 +102,7 @@ impl ProxyCommand {
         let service = self.service().map_err(usage)?;
         service.check().map_err(usage)?;
         if let Some(how) = self.check {
-            let tried = || try_service(&service);
-            return check::run(how, tried);
+            return check::run(how, || check::try_proxy(&service));
         }
         if self.dry_run {
             match service.config.rules() {

@@ -12,7 +12,7 @@ use detect::Detected;
 use file::{Answers, LinkController};
 use files::Draft;
 use intercept::{Interface, Prefix, parse_address};
-use proxy::{Service, check::try_start};
+use proxy::Service;
 use questions::Terminal;
 use std::{
     io::{IsTerminal as _, stdin},
@@ -163,7 +163,7 @@ impl SetupCommand {
         }
         let service = Service::read(&self.output).map_err(usage)?;
         service.check().map_err(usage)?;
-        let mut trials = try_start(&service.config, Some(&service.name), &service.web_addresses());
+        let mut trials = check::try_proxy(&service);
         trials.extend(answers.to_servers.as_ref().and_then(|link| detect::try_nat(answers.nat, link, &found.nat)));
         check::print(&trials);
         let failed = trials.iter().filter(|trial| trial.fails()).count();

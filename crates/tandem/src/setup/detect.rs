@@ -4,32 +4,15 @@ use super::{
     ClientSide, NatPlace,
     nat::{Applies, Nat},
 };
+use crate::host_interfaces::{self, HostInterface};
 use intercept::{
     Interface, Prefix,
     check::{Trial, TrialResult},
 };
-use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
-use std::{
-    fs,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// The suggested address of the metrics.
 pub(super) const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9155);
-
-/// A network interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct HostInterface {
-    pub(super) name: String,
-    /// Whether it is up. One that is down is not suggested.
-    pub(super) is_up: bool,
-    /// Its addresses, each with the length of its prefix; none that is link-local.
-    pub(super) addresses: Vec<(IpAddr, u8)>,
-    /// Networks behind other hosts that are reached through it, each with the length of its prefix.
-    pub(super) routed: Vec<(IpAddr, u8)>,
-    /// Whether a default route leads through it.
-    pub(super) is_default: bool,
-}
 
 /// What was found on this host.
 #[derive(Debug, Clone)]
@@ -44,34 +27,7 @@ impl Detected {
     /// # Errors
     /// The host has no interface but loopback, or they cannot be listed.
     pub(super) fn of_host() -> Result<Self, String> {
-        let mut interfaces: Vec<HostInterface> = Vec::new();
-        let routes = routes();
-        let is_default = |name: &str| routes.iter().any(|route| route.interface == name && route.length == 0);
-        let found = getifaddrs().map_err(|why| format!("cannot list the network interfaces: {why}"))?;
-        for address in found.filter(|it| it.interface_name != "lo") {
-            let name = address.interface_name;
-            let index = interfaces.iter().position(|known| known.name == name).unwrap_or_else(|| {
-                let is_up = address.flags.contains(InterfaceFlags::IFF_UP);
-                let routed = routes.iter().filter(|route| route.interface == name && route.is_through_host && route.length > 0);
-                let routed = routed.map(|route| (route.network, route.length)).collect();
-                interfaces.push(HostInterface { is_default: is_default(&name), is_up, name, routed, addresses: Vec::new() });
-                interfaces.len() - 1
-            });
-            let ip = |address: Option<nix::sys::socket::SockaddrStorage>| {
-                let address = address?;
-                let v4 = address.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
-                v4.or_else(|| address.as_sockaddr_in6().map(|it| IpAddr::V6(it.ip())))
-            };
-            if let (Some(own), Some(mask)) = (ip(address.address), ip(address.netmask))
-                && !is_link_local(own)
-            {
-                interfaces[index].addresses.push((own, prefix_length(mask)));
-            }
-        }
-        if interfaces.is_empty() {
-            return Err("this host has no network interface besides loopback: set one up first".into());
-        }
-        Ok(Detected { interfaces, nat: Nat::of_host() })
+        Ok(Detected { interfaces: host_interfaces::of_host()?, nat: Nat::of_host() })
     }
 
     /// The names of all interfaces.
@@ -111,15 +67,7 @@ impl Detected {
     /// The networks of the clients: those of the other interfaces, or those behind the long link.
     pub(super) fn suggested_clients(&self, long_link: &str, side: ClientSide) -> Vec<Prefix> {
         let is_theirs = |it: &&HostInterface| it.is_up && (it.name == long_link) == (side == ClientSide::Behind);
-        let mut prefixes: Vec<Prefix> = Vec::new();
-        for (address, length) in self.interfaces.iter().filter(is_theirs).flat_map(|it| it.addresses.iter().chain(&it.routed)) {
-            if let Ok(prefix) = format!("{address}/{length}").parse::<Prefix>()
-                && !prefixes.contains(&prefix)
-            {
-                prefixes.push(prefix);
-            }
-        }
-        prefixes
+        host_interfaces::networks(self.interfaces.iter().filter(is_theirs))
     }
 
     /// Where addresses are translated, as far as that can be seen.
@@ -169,59 +117,6 @@ pub(super) fn try_nat(answer: NatPlace, long_link: &str, found: &Nat) -> Option<
     Some(Trial::new("translate addresses on", long_link.to_owned(), result))
 }
 
-/// A route of the main table.
-#[derive(Debug, PartialEq, Eq)]
-struct HostRoute {
-    interface: String,
-    network: IpAddr,
-    length: u8,
-    /// Whether it leads to another host, which forwards.
-    is_through_host: bool,
-}
-
-/// The routes through interfaces other than loopback, to networks that are not link-local.
-fn routes() -> Vec<HostRoute> {
-    let read = |file| fs::read_to_string(file).unwrap_or_default();
-    let (v4, v6) = (read("/proc/net/route"), read("/proc/net/ipv6_route"));
-    let routes = v4.lines().skip(1).filter_map(route_v4).chain(v6.lines().filter_map(route_v6));
-    routes.filter(|route| route.interface != "lo" && !is_link_local(route.network) && !route.network.is_multicast()).collect()
-}
-
-/// A line of `/proc/net/route`: interface, network, next host, …, mask. Addresses are numbers in the
-/// order of the processor's bytes.
-fn route_v4(line: &str) -> Option<HostRoute> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let address = |at: usize| Some(Ipv4Addr::from(u32::from_str_radix(fields.get(at)?, 16).ok()?.to_ne_bytes()));
-    let (network, next, mask) = (address(1)?, address(2)?, address(7)?);
-    let length = prefix_length(IpAddr::V4(mask));
-    Some(HostRoute { interface: (*fields.first()?).into(), network: network.into(), length, is_through_host: !next.is_unspecified() })
-}
-
-/// A line of `/proc/net/ipv6_route`: network, its length, source and its length, next host, …,
-/// interface.
-fn route_v6(line: &str) -> Option<HostRoute> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let address = |at: usize| Some(Ipv6Addr::from(u128::from_str_radix(fields.get(at)?, 16).ok()?));
-    let (network, next) = (address(0)?, address(4)?);
-    let length = u8::from_str_radix(fields.get(1)?, 16).ok()?;
-    Some(HostRoute { interface: (*fields.get(9)?).into(), network: network.into(), length, is_through_host: !next.is_unspecified() })
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
-}
-
-fn prefix_length(mask: IpAddr) -> u8 {
-    let ones = match mask {
-        IpAddr::V4(mask) => mask.to_bits().count_ones(),
-        IpAddr::V6(mask) => mask.to_bits().count_ones(),
-    };
-    ones as u8
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,23 +162,6 @@ mod tests {
         assert_eq!(found.to_servers("sat0", ClientSide::Behind).as_deref(), Some("lan0"));
         let clients = ["192.0.2.0/24", "100.64.0.0/10"].map(|prefix| prefix.parse().unwrap());
         assert_eq!(found.suggested_clients("sat0", ClientSide::Behind), clients);
-    }
-
-    #[test]
-    fn routes_are_read_as_the_kernel_writes_them() {
-        let route = |interface: &str, network: &str, length, is_through_host| {
-            Some(HostRoute { interface: interface.into(), network: network.parse().unwrap(), length, is_through_host })
-        };
-        // Little-endian, as most processors are.
-        if cfg!(target_endian = "little") {
-            let default = "sat0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0";
-            assert_eq!(route_v4(default), route("sat0", "0.0.0.0", 0, true));
-            assert_eq!(route_v4("lan0\t0007A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0"), route("lan0", "192.168.7.0", 24, false));
-        }
-        assert_eq!(route_v4("Iface\tDestination"), None);
-        let zeros = "0".repeat(32);
-        let line = format!("fd770000000000000000000000000000 40 {zeros} 00 {zeros} 00000100 00000001 00000000 00000001 sat0");
-        assert_eq!(route_v6(&line), route("sat0", "fd77::", 64, false));
     }
 
     #[test]

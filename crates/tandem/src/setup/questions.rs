@@ -2,10 +2,10 @@
 
 use super::{
     ClientSide, Clients, LinkAnswer, Metrics, NatPlace,
-    detect::{Detected, HostInterface, METRICS},
+    detect::{Detected, METRICS},
     nat::Nat,
 };
-use crate::CommandError;
+use crate::{CommandError, host_interfaces::HostInterface};
 use intercept::Interface;
 use std::io::{BufRead as _, Write as _, stdin, stdout};
 

@@ -175,12 +175,37 @@ fn warnings_do_not_fail_the_check() {
     // A rule behind one that matches everything.
     let (status, text) = checks.check_file("[[rule]]\naction = \"bypass\"\n[[rule]]\nports = 443\n");
     let warnings = marked(&text, WARNING);
-    assert_eq!((status, warnings.len()), (0, 1), "{text}");
+    assert_eq!((status, warnings.len()), (0, 2), "{text}");
     assert!(warnings[0].contains("rule[2]: rule[1] before it matches every connection that it matches"), "{text}");
+    assert!(warnings[1].contains("make a test connection from 10.99.1.1 (near) to 10.99.2.2:443 (far): it passes unsplit"), "{text}");
     let cache = |listen: &str| said(&checks.routed.tandem(&["cache", "--listen", listen, "--check"]));
     assert_eq!(marked(&cache("http=0.0.0.0:3128").1, WARNING).len(), 1);
     assert_eq!(marked(&cache("http=0.0.0.0:3128,user=alice:secret").1, WARNING).len(), 0);
     checks.must_find(cache("http=198.51.100.1:3128"), &["198.51.100.1:3128", "no such address"]);
+}
+
+#[test]
+fn test_connections_cross_the_firewall_of_this_host() {
+    let Some(checks) = Checks::new("test_connections_cross_the_firewall_of_this_host") else { return };
+    nft(
+        &checks.routed.router,
+        "table inet filter {\nchain pass {\ntype filter hook forward priority 0\npolicy drop\nct state established,related accept\n\
+         iifname \"near\" tcp dport 8080 accept\n}\n}\n",
+    );
+    let before = checks.routed.traces();
+    let made = |rule: &str| {
+        let (status, text) = checks.check_file(&format!("[near]\ncontrol = \"reno\"\n[far]\ncontrol = \"cubic\"\n{rule}"));
+        assert_eq!(status, 0, "{text}");
+        text.lines().find(|line| line.contains(" make a test connection from ")).unwrap_or_default().to_owned()
+    };
+    let way = "from 10.99.1.1 (near) to 10.99.2.2:8080 (far): ";
+    let line = made("[[rule]]\nout = \"far\"\nports = 8080\n");
+    assert!(line.ends_with(&format!("{way}split: sent to the client by reno over near, to the server by cubic over far")), "{line}");
+    let line = made("[[rule]]\nout = \"far\"\n");
+    assert!(line.contains("from 10.99.1.0/24: the connection to 10.99.2.2:443 through far failed: "), "{line}");
+    let line = made("[[rule]]\nfrom = \"10.99.1.0/24\"\nin = \"far\"\nports = 8080\n[[rule]]\naction = \"bypass\"\n");
+    assert!(line.contains(&format!("{way}it passes unsplit; compare the conditions")), "{line}");
+    assert_eq!(checks.routed.traces(), before);
 }
 
 #[test]

@@ -54,6 +54,8 @@ fn setup_by_options_writes_a_file_that_runs() {
     let (status, out, error) = setup(&answers);
     assert_eq!(status, 0, "{out}{error}");
     assert!(out.contains(&format!("nothing is in the way; next: tandem proxy -c {file}")), "{out}");
+    let split = "\u{2713} make a test connection from 10.99.1.1 (near) to 10.99.2.2:443 (far): split: sent to the client by ";
+    assert!(out.contains(split), "{out}");
     let text = fs::read_to_string(&path).unwrap();
     let lines = ["interface = \"far\"", "buffer  = \"auto\"", "shape     = false", "from   = [\"10.99.1.0/24\"]", "#metrics"];
     for line in lines {
