@@ -9,7 +9,7 @@
 use crate::{other_program, resume_file::ResumeFile, scenario_runs::mean_flow};
 use anyhow::{Context as _, Result, ensure};
 use lab::{Host, HostMemory, Lab, OtherProxy, SocketMemory};
-use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
+use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable, median};
 use outcome::{Engine as _, Outcome};
 use rustix::process::{Pid, Signal, kill_process};
 use scenario::{Scenario, ScenarioFile};
@@ -143,10 +143,15 @@ macro_rules! file {
     };
 }
 
+/// Two settings, and the column of the best one, other than no proxy.
+const NO_PROXY: &str = "no proxy";
+const SETUP: &str = "setup";
+const BEST: &str = "best";
+
 /// In the order of their turns. What stands behind `setup` is what a search may choose from.
 const SETTINGS: [(&str, Deployment); 7] = [
-    ("no proxy", Deployment::NoProxy),
-    ("setup", Deployment::Setup),
+    (NO_PROXY, Deployment::NoProxy),
+    (SETUP, Deployment::Setup),
     ("share, told, B auto", file!("auto", "control = \"share\"\ncapacity = \"{rate}\"\nshape = false\n")),
     ("share, auto, B auto", file!("auto", "control = \"share\"\ncapacity = \"auto\"\n")),
     ("share, auto, B 4 MiB", file!("4MiB", "control = \"share\"\ncapacity = \"auto\"\n")),
@@ -319,23 +324,41 @@ impl std::fmt::Display for Cell {
     }
 }
 
-/// A table for each link and each kind of ends: a row for each use, a column for each setting.
+/// A table for each link: a row for each use of each kind of ends, a column for each setting.
 fn tables(cells: &[Cell], runs: &[StoredRun]) -> Vec<SampleTable> {
     let mut tables: Vec<SampleTable> = Vec::new();
     for cell in cells {
-        let name = format!("{}, {}", cell.link.name, cell.ends.name);
-        let at = tables.iter().position(|table| table.name == name).unwrap_or_else(|| {
-            let settings = SETTINGS.iter().filter(|(setting, _)| cells.iter().any(|cell| cell.setting.0 == *setting));
-            let columns = settings.map(|(setting, _)| SampleColumn::new(setting, "s", 2).with(SampleStatistic::Median));
-            tables.push(SampleTable::new(&name, "", columns.collect()));
+        let at = tables.iter().position(|table| table.name == cell.link.name).unwrap_or_else(|| {
+            let settings = SETTINGS.iter().map(|(setting, _)| *setting);
+            let measured = settings.filter(|setting| cells.iter().any(|cell| cell.setting.0 == *setting));
+            let mut columns: Vec<SampleColumn> =
+                measured.chain([BEST]).map(|head| SampleColumn::new(head, "s", 2).with(SampleStatistic::Median)).collect();
+            columns.extend([NO_PROXY, BEST].map(|other| SampleColumn::quotient(&format!("{SETUP} ÷ {other}"), SETUP, other, 2)));
+            tables.push(SampleTable::new(cell.link.name, "", columns));
             tables.len() - 1
         });
-        let row = tables[at].row(cell.usage.name);
-        if let Some(run) = runs.iter().find(|run| cell.is(run)) {
-            row.add(cell.setting.0, cell.round as usize - 1, run.seconds);
+        let row = tables[at].row(&format!("{}: {}", cell.ends.name, cell.usage.name));
+        let Some(run) = runs.iter().find(|run| cell.is(run)) else { continue };
+        row.add(cell.setting.0, cell.round as usize - 1, run.seconds);
+    }
+    tables.iter_mut().for_each(add_best);
+    tables
+}
+
+/// Fills the column of the best with the samples of the setting that has the least median.
+fn add_best(table: &mut SampleTable) {
+    let rows: Vec<String> = table.rows.iter().map(|row| row.name.clone()).collect();
+    for row in rows {
+        let of = |setting: &str| table.samples(&row, setting).to_vec();
+        let median_of = |samples: &[Option<f64>]| median(&samples.iter().copied().flatten().collect::<Vec<f64>>());
+        let settings = SETTINGS.iter().filter(|(setting, _)| *setting != NO_PROXY).map(|(setting, _)| of(setting));
+        let best = settings.filter(|samples| samples.iter().any(Option::is_some)).min_by(|a, b| median_of(a).total_cmp(&median_of(b)));
+        for (round, value) in best.unwrap_or_default().into_iter().enumerate() {
+            if let Some(value) = value {
+                table.row(&row).add(BEST, round, value);
+            }
         }
     }
-    tables
 }
 
 fn page_load(outcome: &Outcome) -> Result<f64> {
@@ -448,11 +471,18 @@ mod tests {
 
     #[test]
     fn runs_become_a_table_of_each_link() {
-        let cells = suite(&["GEO", "CUBIC", "100 kB", "no proxy", "setup"]).cells();
-        assert_eq!(cells.len(), 2 * 3 * 2);
-        let runs: Vec<StoredRun> = cells.iter().map(|cell| cell.run(if cell.setting.0 == NO_PROXY { 3.0 } else { 1.5 })).collect();
+        let cells = suite(&["GEO", "WAN", "CUBIC", "100 kB", NO_PROXY, SETUP, "bbr"]).cells();
+        assert_eq!(cells.len(), 2 * 2 * 3 * 3);
+        let seconds = |cell: &Cell| match cell.setting.0 {
+            NO_PROXY => 3.0,
+            SETUP => 1.5,
+            _ => 1.0 + cell.round as f64 / 6.0,
+        };
+        let runs: Vec<StoredRun> = cells.iter().map(|cell| cell.run(seconds(cell))).collect();
         let tables = tables(&cells, &runs);
-        assert_eq!(tables.len(), 3);
-        assert!(tables[0].markdown().contains("| 100 kB | 3.00 | 1.50 |"), "{}", tables[0].markdown());
+        let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
+        assert_eq!(names, ["GEO", "WAN"]);
+        let text = tables[0].markdown();
+        assert!(text.contains("| Debian, CUBIC: 100 kB | 3.00 | 1.50 | 1.25 | 1.25 | 0.50 (0.50 … 0.50) | 1.21 (1.12 … 1.29) |"), "{text}");
     }
 }
