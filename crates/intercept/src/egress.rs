@@ -459,7 +459,7 @@ impl WatchedLink {
         if is_instead == mem::replace(&mut self.is_estimated_instead, is_instead) {
             return;
         }
-        let found = Rate(self.bits_of_ip(record.capacity as f64) as u64);
+        let found = Rate::rounded(self.bits_of_ip(record.capacity as f64));
         if !is_instead {
             tracing::debug!("{link}: the configured capacity, {told}, is in use again");
         } else if self.warned.is_some_and(|at| now - at < WARNING_INTERVAL) {

@@ -152,7 +152,7 @@ pub fn of_link(rate: Rate, rtt: Span, bounds: Bounds) -> Vec<Finding> {
         } else {
             // Overhead is proportional to payload, so that the attainable rate scales with the
             // limit.
-            let at_most = Rate((rate.0 as f64 * found.0 as f64 / wanted as f64) as u64);
+            let at_most = Rate::rounded(rate.0 as f64 * found.0 as f64 / wanted as f64);
             Err(format!(
                 "{found} limits a connection to about {at_most} of {rate} at {rtt}: it needs {why}; sysctl -w {setting}=\"4096 131072 {wanted}\""
             ))

@@ -103,6 +103,13 @@ fn saturate(value: u128) -> u64 {
 }
 
 impl Rate {
+    /// A measured or computed rate for a message, bit/s: rounded to three significant digits.
+    pub fn rounded(bits_per_s: f64) -> Rate {
+        let digits = bits_per_s.max(1.0).log10().floor() as i32;
+        let step = 10_f64.powi((digits - 2).max(0));
+        Rate(((bits_per_s / step).round() * step).max(0.0) as u64)
+    }
+
     /// The rate, bit/s.
     #[inline]
     pub const fn bits_per_s(self) -> u64 {
@@ -301,6 +308,15 @@ mod tests {
         assert_eq!("0.5BDP".parse(), Ok(QueueLimit::Bdp(0.5)));
         assert_eq!("64kB".parse(), Ok(QueueLimit::Bytes(Bytes(64_000))));
         assert_eq!("0".parse(), Ok(Span::ZERO));
+    }
+
+    #[test]
+    fn rates_of_messages_have_three_significant_digits() {
+        for (bits_per_s, text) in
+            [(27_962_026.0, "28Mbit"), (1_234_567.0, "1230kbit"), (999.6, "1kbit"), (47.2, "47bit"), (0.0, "0bit"), (-3.0, "0bit")]
+        {
+            assert_eq!(Rate::rounded(bits_per_s).to_string(), text);
+        }
     }
 
     #[test]

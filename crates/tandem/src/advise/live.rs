@@ -172,8 +172,8 @@ fn recommend(
         _ => None,
     });
     let is_own_limit = limiter == own_leg || limiter == Limiter::Receiver;
-    let Some(rate) = known.or_else(|| (!is_own_limit).then(|| Rate((path.peak_bps * 4.0).max(FAST) as u64))) else {
-        let peak = Rate((path.peak_bps / 1e4).round() as u64 * 10_000);
+    let Some(rate) = known.or_else(|| (!is_own_limit).then(|| Rate::rounded((path.peak_bps * 4.0).max(FAST)))) else {
+        let peak = Rate::rounded(path.peak_bps);
         return none(
             format!(
                 "the {} leg is the limit, and the rate of its link is not known: at most {peak} were seen; say it (--rate, or capacity of a \

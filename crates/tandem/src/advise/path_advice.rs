@@ -104,7 +104,7 @@ pub(super) fn text(all: &[PathAdvice], time: Duration) -> String {
             far.rtt_s * 1e3,
             loss(near.loss),
             loss(far.loss),
-            Rate(advice.path.peak_bps as u64),
+            Rate::rounded(advice.path.peak_bps),
             advice.why.join(" ")
         );
         out += &(report::wrap(head.trim_end(), output::width()) + "\n");
