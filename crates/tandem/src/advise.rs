@@ -4,6 +4,7 @@ mod apply;
 mod live;
 mod path_advice;
 mod trials;
+mod verify;
 
 use crate::{
     CommandError, output,

@@ -39,12 +39,56 @@ pub(super) fn configuration(status: &ProxyStatus) -> Result<PathBuf, CommandErro
     }
 }
 
+/// Advice that the proxy follows.
+#[derive(Debug)]
+pub(super) struct Applied {
+    file: PathBuf,
+    /// What the file has now.
+    text: String,
+    /// The old file.
+    kept: PathBuf,
+}
+
+impl Applied {
+    /// Puts the old file back, and has the proxy follow it.
+    ///
+    /// # Errors
+    /// Always: the advice did not help. The text says whether the old settings apply again.
+    pub(super) fn take_back(self, remote: &Remote) -> Result<(), CommandError> {
+        let Applied { file, text, kept } = self;
+        let stays = |why: String| {
+            let (file, kept) = (file.display(), kept.display());
+            CommandError::Failed(format!("the advice made connections slower, but stays: {why}; the old file is {kept}, for {file}"))
+        };
+        match files::read_text(&file, LARGEST_FILE) {
+            Ok(now) if now == text => {}
+            Ok(_) => return Err(stays("the file has been changed since".into())),
+            Err(why) => return Err(stays(format!("the file cannot be read: {why}"))),
+        }
+        fs::rename(&kept, &file).map_err(|why| stays(format!("the old file cannot be put back: {why}")))?;
+        match remote.reload() {
+            Ok(ReloadReport { unfinished: false, refused: None, .. }) => {
+                Err(CommandError::Failed("the advice made connections slower; the old file is in its place and in use again".into()))
+            }
+            Ok(ReloadReport { refused: Some(why), .. }) => Err(CommandError::Failed(format!(
+                "the advice made connections slower; the old file is in its place again, but the proxy did not take it: {why}"
+            ))),
+            Ok(_) => Err(CommandError::Failed(
+                "the advice made connections slower; the old file is in its place again; see the proxy's log whether it applies".into(),
+            )),
+            Err(why) => Err(CommandError::Failed(format!(
+                "the advice made connections slower; the old file is in its place again, but the proxy has not read it: {why}"
+            ))),
+        }
+    }
+}
+
 /// Changes the file, keeps the old one beside it, and reloads. If the proxy refuses the new file,
 /// the old one is put back.
 ///
 /// # Errors
 /// The file cannot be changed, or the proxy refuses it.
-pub(super) fn apply(remote: &Remote, file: &Path, all: &[PathAdvice]) -> Result<(), CommandError> {
+pub(super) fn apply(remote: &Remote, file: &Path, all: &[PathAdvice]) -> Result<Applied, CommandError> {
     let cannot = |what: &str, why: io::Error| CommandError::Failed(format!("cannot {what} {}: {why}; nothing was changed", file.display()));
     let old = files::read_text(file, LARGEST_FILE).map_err(|why| cannot("read", why))?;
     let new = edited(&old, all).map_err(|why| CommandError::Failed(format!("cannot change {}: {why}", file.display())))?;
@@ -67,7 +111,7 @@ pub(super) fn apply(remote: &Remote, file: &Path, all: &[PathAdvice]) -> Result<
     match refused {
         None => {
             outln!("The proxy has read {} again; the old file is {}.", file.display(), kept.display());
-            Ok(())
+            Ok(Applied { file: file.to_owned(), text: new, kept })
         }
         Some(why) => {
             let restored = fs::rename(&kept, file);
@@ -171,6 +215,23 @@ mod tests {
     fn advice() -> [PathAdvice; 2] {
         let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: None, link: None };
         [example("192.0.2.0/24", Recommendation::Split(settings)), example("198.51.100.0/24", Recommendation::Bypass)]
+    }
+
+    #[test]
+    fn advice_is_taken_back_unless_the_file_has_changed_since() {
+        let directory = tempfile::tempdir().unwrap();
+        let [file, kept] = ["proxy.toml", "proxy.toml.bak"].map(|name| directory.path().join(name));
+        let taken_back = |now: &str| {
+            fs::write(&file, now).unwrap();
+            fs::write(&kept, "old").unwrap();
+            let applied = Applied { file: file.clone(), text: "new".into(), kept: kept.clone() };
+            let Err(CommandError::Failed(said)) = applied.take_back(&Remote::named("absent")) else { panic!("it is always an error") };
+            (said, fs::read_to_string(&file).unwrap())
+        };
+        let (said, text) = taken_back("new");
+        assert!(said.contains("the old file is in its place again, but the proxy has not read it") && text == "old", "{said}: {text}");
+        let (said, text) = taken_back("edited");
+        assert!(said.contains("stays: the file has been changed since") && text == "edited", "{said}: {text}");
     }
 
     #[test]

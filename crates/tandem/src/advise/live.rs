@@ -5,6 +5,7 @@ use super::{
     apply,
     path_advice::{PathAdvice, Recommendation, SplitSettings, text},
     trials::{Trials, by_equations},
+    verify::verify,
 };
 use crate::{CommandError, flows::failed};
 use ::advise::{Advice, AdviceVerdict, Advisor, ProxyLeg};
@@ -47,6 +48,10 @@ pub(super) struct LiveFlags {
     /// beside it, and reload
     #[arg(long, requires = "live")]
     apply: bool,
+    /// With --apply: ask the proxy's experiment after this time, and put the old file back if split
+    /// connections are slower than unsplit ones, or gain less than with the settings before
+    #[arg(long, value_name = "TIME", requires = "apply")]
+    verify: Option<Span>,
     /// With --live: how long the connections are watched
     #[arg(long = "for", value_name = "TIME", default_value = "10s", requires = "live")]
     time: Span,
@@ -81,6 +86,10 @@ pub(super) fn run(flags: &LiveFlags, trials: &Trials) -> Result<(), CommandError
     let status = remote.status().map_err(failed)?;
     // Before anything is measured: a proxy that runs from flags cannot follow.
     let configuration = if flags.apply { Some(apply::configuration(&status)?) } else { None };
+    if flags.verify.is_some() && remote.experiment().map_err(failed)?.is_none() {
+        let why = "cannot verify advice (--verify): the proxy runs no experiment; add experiment = \"1 in 50\" to its configuration";
+        return Err(CommandError::Failed(format!("{why}, and reload it")));
+    }
     let paths = observe(&remote, flags.time.duration(), flags.by)?;
     let experiment = remote.experiment().map_err(failed)?.map(|view| view.rows).unwrap_or_default();
     let mut all = Vec::new();
@@ -95,7 +104,9 @@ pub(super) fn run(flags: &LiveFlags, trials: &Trials) -> Result<(), CommandError
     if all.is_empty() || all.iter().all(|advice| advice.config.is_none()) {
         return if flags.apply { Err(CommandError::CannotTell("there is no advice to apply".into())) } else { Ok(()) };
     }
-    configuration.map_or(Ok(()), |configuration| apply::apply(&remote, &configuration, &all))
+    let Some(configuration) = configuration else { return Ok(()) };
+    let applied = apply::apply(&remote, &configuration, &all)?;
+    flags.verify.map_or(Ok(()), |time| verify(&remote, applied, &all, (time, flags.trust_clients)))
 }
 
 /// Samples the proxy's flows for this time.

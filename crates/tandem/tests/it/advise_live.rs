@@ -108,11 +108,12 @@ fn advice_is_applied_and_the_old_file_is_kept() {
     assert!(!refused.status.success() && said.contains("cannot apply advice: other users may write to"), "{said}");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     // The losses that a busy machine adds can make the simulated gain doubtful: ask again.
-    let ask = || {
-        let output = running.advise(&["--rate", "20Mbit", "--by", "interface", "--apply"]);
+    let ask_with = |more: &[&str]| {
+        let output = running.advise(&[&["--rate", "20Mbit", "--by", "interface", "--apply"], more].concat());
         let said = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         (output, said)
     };
+    let ask = || ask_with(&[]);
     let (output, said) = (0..5).map(|_| ask()).find(|(output, _)| output.status.success()).unwrap_or_else(ask);
     let configuration = running.remote(|remote| remote.status().unwrap()).details.configuration.unwrap();
     assert_eq!(configuration, file.canonicalize().unwrap());
@@ -129,4 +130,14 @@ fn advice_is_applied_and_the_old_file_is_kept() {
     assert_eq!(fs::read_to_string(directory.path().join("proxy.toml.bak")).unwrap(), old);
     assert!(!Path::new(&directory.path().join("proxy.toml.new")).exists());
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+
+    // The experiment judges it: of so few connections it says nothing, and the advice stays.
+    let (output, said) = ask_with(&["--verify", "3s"]);
+    assert!(!output.status.success() && said.contains("the proxy runs no experiment; add experiment ="), "{said}");
+    fs::write(&file, format!("experiment = \"1 in 2\"\n{now}")).unwrap();
+    assert!(running.remote(|remote| remote.reload().is_ok_and(|report| report.refused.is_none())));
+    let verified = || ask_with(&["--verify", "3s"]);
+    let (output, said) = (0..5).map(|_| verified()).find(|(output, _)| output.status.success()).unwrap_or_else(verified);
+    assert!(output.status.success() && said.contains("all connections: too few connections to compare."), "{said}");
+    assert!(fs::read_to_string(&file).unwrap().contains("# By tandem advise --live --apply."));
 }
