@@ -33,9 +33,10 @@ const SERVERS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), IpAddr
 /// The server's port, unless the rules have others.
 const PORT: u16 = 443;
 
-/// Tries a connection of each of the first networks of clients: those that the rules name, else
-/// those of this host but the one of the default route. None without firewall rules, with a bond,
-/// whose networks are tried by themselves, and without root.
+/// Makes a test connection from each of the first client networks: those that the rules name, or,
+/// if they name none, those of this host except that of the default route. Does nothing if the
+/// proxy installs no firewall rules, if it has a bond (`try_service` dials its networks), or if
+/// this process does not run as root.
 pub(crate) fn try_connections(config: &ProxyConfig) -> Vec<Trial> {
     if config.rules().is_none() || config.bond.is_some() || !rustix::process::geteuid().is_root() {
         return Vec::new();
@@ -61,7 +62,7 @@ pub(crate) fn try_connections(config: &ProxyConfig) -> Vec<Trial> {
     tried.into_iter().map(|(network, tried)| trial(network, tried, any_split)).collect()
 }
 
-/// The networks whose connections the rules split; none: the rules name no clients.
+/// The prefixes of clients (`from`) in the rules that split. Empty: no such rule has one.
 fn client_networks(config: &ProxyConfig) -> Vec<Prefix> {
     let mut named: Vec<Prefix> = Vec::new();
     for prefix in splitting(config).flat_map(|rule| &rule.from) {
@@ -99,7 +100,7 @@ enum Verdict {
     Unsplit,
 }
 
-/// The way of a client's connection through this host.
+/// A client's connection through this host: its ends, and the interfaces that it crosses.
 struct Crossing {
     client: IpAddr,
     server: SocketAddr,

@@ -39,7 +39,7 @@ pub(super) fn configuration(status: &ProxyStatus) -> Result<PathBuf, CommandErro
     }
 }
 
-/// Advice that the proxy follows.
+/// Advice that is in the configuration file and in use.
 #[derive(Debug)]
 pub(super) struct Applied {
     file: PathBuf,

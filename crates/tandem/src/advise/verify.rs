@@ -1,5 +1,5 @@
-//! Judges advice that has been applied, by the experiment of the proxy, and takes it back if it has
-//! made connections slower.
+//! Asks the proxy's experiment what applied advice has changed, and puts the old configuration back
+//! if it has made connections slower.
 
 use super::{
     apply::Applied,
@@ -32,7 +32,8 @@ pub(super) fn verify(remote: &Remote, applied: Applied, all: &[PathAdvice], (tim
     if is_worse { applied.take_back(remote) } else { Ok(()) }
 }
 
-/// Judges each prefix whose connections are to be split, and all connections together.
+/// Compares with the experiment's earlier gain: for each prefix that the advice splits, and for all
+/// connections together.
 fn judge(all: &[PathAdvice], rows: &[ExperimentRow], trusts: bool) -> Judgement {
     let mut judgement = Judgement::default();
     let row_of = |prefix: Option<&str>| rows.iter().find(|row| row.size.is_none() && row.prefix.as_deref() == prefix);
