@@ -16,7 +16,7 @@
  *   no queue  The link may carry any amount more. C grows by an eighth per base RTT, then by a
  *             quarter, and so on until it doubles; at most to 7/4 of what was delivered in the
  *             last round trips. It is at least the mean of mu over 5 s: a fade has probably
- *             ended. At the start it doubles at once.
+ *             ended. At the start each ACK adds what it acknowledges, as in slow start.
  *   target    T grows by a quarter of the time in which the queue is empty, since what a varying
  *             link offers to an empty queue is lost, and falls by a quarter of the fraction
  *             2 % + T / 4 s of all time: so the longer the queue, the more often it may be empty.
@@ -125,14 +125,16 @@ TD_INLINE void td_estimate_take_rate(struct td_estimate *s, u64 now_us, u64 span
 {
 	u64 rate = s->delivered * 1000000 / span, decay = (counted << 16) / TD_ESTIMATE_MEMORY_US;
 
-	s->rate = td_estimate_smooth(s->rate, rate, counted, td_max(s->base_us, TD_ESTIMATE_SMOOTH_US));
+	/* At the start the rate doubles each round trip: a mean over one would be half of it. */
+	s->rate = td_estimate_smooth(s->rate, rate, counted, td_max(s->queued ? s->base_us : s->base_us / 4, TD_ESTIMATE_SMOOTH_US));
 	s->mean = td_estimate_smooth(s->mean, rate, counted, TD_ESTIMATE_MEAN_US);
-	if (td_sub_sat(now_us, s->peak_since_us) >= s->base_us * 3ULL / 2) {
+	if (s->queued && td_sub_sat(now_us, s->peak_since_us) >= s->base_us * 3ULL / 2) {
 		s->last_peak = s->peak;
 		s->peak = 0;
 		s->peak_since_us = now_us;
 	}
-	s->peak = td_max64(s->peak, s->rate);
+	if (s->queued)
+		s->peak = td_max64(s->peak, s->rate);
 	s->recent_delivered += s->delivered - (s->recent_delivered * decay >> 16);
 	s->recent_lost += s->lost - (s->recent_lost * decay >> 16);
 }
@@ -141,19 +143,17 @@ TD_INLINE void td_estimate_take_rate(struct td_estimate *s, u64 now_us, u64 span
 TD_INLINE void td_estimate_set_capacity(const struct td_flow *f, struct td_link *l, u64 now_us, u64 delay, u64 span)
 {
 	struct td_estimate *s = td_estimate_of(l);
-	u64 base = td_max(s->base_us, 1000), packet = f->mss + f->header + l->overhead, most = td_max64(s->peak, s->last_peak);
+	u64 base = td_max(s->base_us, 1000), packet = f->mss + f->header + l->overhead, peak = td_max64(s->peak, s->last_peak);
 
 	if (delay >= td_max64(s->target_us / 4, td_estimate_empty_us(f, l))) {
+		/* What the last round trip has delivered; over a short one, that varies too much. */
 		if (!s->queued)
-			s->rate = s->mean = td_min64(s->rate, s->delivered * 1000000 / span);
+			s->rate = s->mean = base >= TD_ESTIMATE_SMOOTH_US ? peak : td_min64(s->rate, s->delivered * 1000000 / span);
 		s->queued = 1;
 		s->growth = TD_ESTIMATE_GROWTH;
 		l->capacity = s->rate + (u64)l->share.flows * packet * 1000000 / (base + delay) / 4;
-	} else if (l->share.weight && now_us >= s->settle_until_us) {
-		most = s->queued ? most * 7 / 4 : most * 2;
-		l->capacity = td_min64(l->capacity + l->capacity * s->growth / 1024 * span / base, most);
-		if (s->queued)
-			l->capacity = td_max64(l->capacity, s->mean);
+	} else if (s->queued && l->share.weight && now_us >= s->settle_until_us) {
+		l->capacity = td_max64(td_min64(l->capacity + l->capacity * s->growth / 1024 * span / base, peak * 7 / 4), s->mean);
 		s->growth = td_min64(s->growth + s->growth * span / base, TD_ESTIMATE_MOST_GROWTH);
 	}
 	l->capacity = td_max64(l->capacity, packet);
@@ -283,11 +283,12 @@ TD_INLINE void td_estimate_begin_at(struct td_link *l, u64 now_us, u64 capacity,
 	struct td_estimate *s = td_estimate_of(l);
 
 	l->capacity = td_max64(capacity, 1);
-	s->rate = s->mean = s->peak = s->last_peak = l->capacity;
+	s->rate = s->mean = s->last_peak = l->capacity;
+	s->peak = 0;
 	s->since_us = s->peak_since_us = s->base_since_us = now_us;
 	s->base_us = base_us;
 	s->min_delay_us = s->new_delay_us = s->late_delay_us = TD_ESTIMATE_NO_DELAY;
-	s->growth = TD_ESTIMATE_MOST_GROWTH;
+	s->growth = TD_ESTIMATE_GROWTH;
 	s->target_us = TD_ESTIMATE_START_TARGET_US + s->base_us / 16;
 	s->queued = s->empty = s->drained_us = s->next_base_us = s->last_delay_us = s->joined = 0;
 	s->delivered = s->lost = s->recent_delivered = s->recent_lost = s->drain_until_us = s->settle_until_us = 0;
@@ -311,6 +312,26 @@ TD_INLINE void td_estimate_begin(const struct td_flow *f, struct td_link *l, u64
 }
 
 /*
+ * Slow start: before a queue was seen, every ACK without one adds what it acknowledges, at once,
+ * since the ACKs of a round trip come together. But not if the flow has used less than half of its
+ * window. `peak` and `last_peak` are the rates of this round trip and the last.
+ */
+TD_INLINE void td_estimate_slow_start(const struct td_flow *f, struct td_link *l, u64 now_us, u32 acked, u32 delay_us)
+{
+	struct td_estimate *s = td_estimate_of(l);
+	u64 rate = (u64)acked * (f->mss + f->header + l->overhead) * 1000000 / td_max(s->base_us, 1000);
+
+	if (td_sub_sat(now_us, s->peak_since_us) >= td_max(s->base_us, 1000)) {
+		s->last_peak = s->peak;
+		s->peak = 0;
+		s->peak_since_us = now_us;
+	}
+	s->peak += rate;
+	if (delay_us < td_max64(s->target_us / 4, td_estimate_empty_us(f, l)) && 2 * (f->in_flight + acked) >= f->cwnd)
+		l->capacity += rate;
+}
+
+/*
  * An ACK of a flow with this base RTT. `delay_us` is its queueing delay, or TD_ESTIMATE_NO_DELAY;
  * `late_us` is the same of an ACK that may be delayed, less the longest wait of one. `born` is as
  * for td_estimate_is_new().
@@ -330,6 +351,8 @@ TD_INLINE void td_estimate_ack(const struct td_flow *f, struct td_link *l, const
 		s->min_delay_us = td_min(s->min_delay_us, delay_us);
 	s->late_delay_us = td_min(s->late_delay_us, late_us);
 	s->next_base_us = td_max(s->next_base_us, base_us);
+	if (!s->queued && !s->drain_until_us && e->now_us >= s->settle_until_us)
+		td_estimate_slow_start(f, l, e->now_us, e->acked, delay_us != TD_ESTIMATE_NO_DELAY ? delay_us : late_us);
 	interval = td_max(td_min(s->base_us / 4, 100000), 10000);
 	if (td_sub_sat(e->now_us, s->since_us) >= interval)
 		td_estimate_end_interval(f, l, e->now_us, interval);
@@ -346,8 +369,8 @@ TD_INLINE u64 td_estimate_window(const struct td_flow *f, struct td_link *l, u64
 
 	if (s->drain_until_us)
 		return td_max64(rate * td_max64(td_sub_sat(base_us, s->drained_us), base_us / 2) / 1000000 / mss, 2);
-	/* Slow start on a short path: at most two windows. */
-	return td_max64((rate * ((u64)base_us + (s->queued ? s->target_us : td_min(s->target_us, base_us))) / 1000000 + (rate >> 10)) / mss + 1, 2);
+	/* Slow start has little of the target on a short path. */
+	return td_max64((rate * ((u64)base_us + (s->queued ? s->target_us : td_min(s->target_us, base_us / 4))) / 1000000 + (rate >> 10)) / mss + 1, 2);
 }
 
 /* A flow starts beside others. As long as no queue has been seen, it has its initial window. */

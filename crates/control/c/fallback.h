@@ -45,9 +45,8 @@ TD_INLINE void td_fallback_begin(struct td_link *l, u64 now_us, u64 rate, u32 ba
 	s->told_since_us = 0;
 	s->told = l->capacity;
 	s->enabled = TD_ESTIMATE_FALLBACK;
-	td_estimate_begin_at(l, now_us, rate, base_us);
-	s->queued = 1;
-	s->growth = busy ? TD_ESTIMATE_GROWTH : TD_ESTIMATE_MOST_GROWTH;
+	td_estimate_begin_at(l, now_us, busy ? rate : 2 * rate, base_us);
+	s->queued = busy;
 	/* The flows know their base RTTs. */
 	s->empties = td_max(s->empties, TD_ESTIMATE_NEW_FOR);
 	l->share.excess = 0;

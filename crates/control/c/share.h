@@ -73,6 +73,9 @@ enum { TD_SHARE_STEADY, TD_SHARE_DRAIN, TD_SHARE_SETTLE, TD_SHARE_TEST, TD_SHARE
 #define TD_SHARE_NO_DELAY 0xffffffffU
 /* Longest wait of a delayed ACK: Linux, macOS and Windows have 40 to 50 ms by default. */
 #define TD_SHARE_ACK_DELAY_US 40000
+/* The largest window that is not spread at the start of an estimate, segments, and its time. */
+#define TD_SHARE_BURST 64
+#define TD_SHARE_BURST_US 10000
 /* Epochs until more than the capacity is tried: at first, and at most. */
 #define TD_SHARE_MORE_WAIT 3
 #define TD_SHARE_MOST_MORE_WAIT 512
@@ -492,7 +495,8 @@ TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct 
 		td_share_end_epoch(f, l, e, t);
 	}
 
-	if (!f->unsent && ((e->flags & TD_NO_MORE_DATA) || !f->in_flight)) {
+	/* What it has not used is the others' at once, and not only when all has been acknowledged. */
+	if (!f->unsent) {
 		td_share_unregister(s, l);
 		return;
 	}
@@ -512,8 +516,14 @@ TD_INLINE void td_share_apply(struct td_flow *f, struct td_share_state *s, struc
 	if (td_is_estimated(l)) {
 		f->cwnd = td_min64(td_estimate_window(f, l, s->rate, s->base_us ? s->base_us : f->srtt_us), TD_INFINITE);
 		f->ssthresh = f->cwnd;
-		/* The window limits the flow. Pacing only spreads what ACKs that come together would release. */
+		/*
+		 * The window limits the flow. Pacing only spreads what ACKs that come together would
+		 * release. Small windows of the start are not spread: that would cost a part of a round
+		 * trip.
+		 */
 		f->pacing_rate = (u64)f->cwnd * mss * 2000000 / td_max(f->srtt_us, 1000);
+		if (!td_estimate_of(l)->queued && f->cwnd <= TD_SHARE_BURST)
+			f->pacing_rate = td_max64(f->pacing_rate, (u64)f->cwnd * mss * 1000000 / TD_SHARE_BURST_US);
 		return;
 	}
 	f->pacing_rate = s->rate * td_share_pace_factor(f, l) >> 16;

@@ -60,14 +60,15 @@ fn it_begins_with_an_initial_window_per_round_trip() {
 }
 
 #[test]
-fn without_a_queue_it_grows_to_twice_what_is_delivered() {
+fn without_a_queue_it_grows_to_twice_what_is_in_flight() {
     let mut one = OneFlow::begin();
+    // 1.5 MB/s are delivered.
+    one.flow.in_flight = 100;
     one.acks(100, &[100_000]);
     let early = one.link.capacity;
     assert!(early > 150_000, "{early}");
     one.acks(3000, &[100_000]);
-    // 1.5 MB/s are delivered.
-    assert!(one.link.capacity.abs_diff(3_000_000) < 30_000, "{}", one.link.capacity);
+    assert!(one.flow.cwnd.abs_diff(200) < 10, "{}", one.flow.cwnd);
 }
 
 #[test]
@@ -238,4 +239,15 @@ fn a_long_silence_begins_anew() {
     let jobs = [FlowData { chunks: Some((2000, 60_000_000)), ..greedy(0) }];
     let seen = run(&BottleneckPath { rate, buffer: RATE / 10, ..unknown(40) }, &jobs, 80.0);
     assert!(seen.drops < 100, "{}", seen.drops);
+}
+
+#[test]
+fn the_start_doubles_each_round_trip() {
+    // 50 Mbit/s over 600 ms: after a handshake, 100 kB are three windows from ten packets on, and
+    // 1 MB six.
+    let path = BottleneckPath { rate: vec![(0, 5 * RATE)], buffer: 4_000_000, ..unknown(600) };
+    let end_of = |bytes| run(&path, &[bottleneck::file(0, bytes)], 60.0).ends[0].unwrap();
+    assert!(end_of(100_000) < 2.2, "{}", end_of(100_000));
+    assert!(end_of(1_000_000) < 4.4, "{}", end_of(1_000_000));
+    assert!(end_of(20_000_000) < 8.5, "{}", end_of(20_000_000));
 }

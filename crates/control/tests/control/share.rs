@@ -134,6 +134,19 @@ fn idle_flows_cost_nothing_and_resume_at_once() {
 }
 
 #[test]
+fn a_burst_that_is_sent_leaves_its_share_to_the_next() {
+    // Every 5 s, over a DSL line: 3 kB on each of twenty connections, and 600 kB on another.
+    let rate = 2_000_000;
+    let path = BottleneckPath { rate: vec![(0, rate)], capacity: rate, rtt_us: 40_000, buffer: 400_000, ..satellite() };
+    let mut jobs = vec![FlowData { chunks: Some((2, 5_000_000)), ..greedy(0) }; 20];
+    jobs.push(FlowData { chunks: Some((414, 5_000_000)), ..greedy(0) });
+    let seen = run(&path, &jobs, 8.0);
+    // Until 5.3 s. If each kept its share until its acknowledgement, it would be 142.
+    let delivered = seen.delivered[20][53] - seen.delivered[20][49];
+    assert!(delivered > 155, "{delivered} segments");
+}
+
+#[test]
 fn a_capacity_five_percent_too_high_leaves_no_standing_queue() {
     both(|path| {
         let seen = run(&BottleneckPath { capacity: RATE * 105 / 100, ..path }, &five(), 120.0);
