@@ -85,6 +85,9 @@ fn trial(network: Prefix, tried: Tried, any_split: bool) -> Trial {
         Ok((way, Verdict::Split(text))) => (way.to_string(), TrialResult::works(format!("split: {text}"))),
         Ok((way, Verdict::Unsplit)) if any_split => (way.to_string(), TrialResult::works("passes unsplit")),
         Ok((way, Verdict::Unsplit)) => (way.to_string(), TrialResult::doubtful("it passes unsplit", CURE)),
+        Ok((way, Verdict::NotTried(why))) => {
+            (way.to_string(), TrialResult::doubtful(format!("not tried: {why}"), "run this as root, where network namespaces can be made"))
+        }
         Err(why) => (format!("from {network}"), TrialResult::doubtful(why, CURE)),
     };
     Trial::new("make a test connection", subject, result)
@@ -98,6 +101,8 @@ enum Verdict {
     /// It was split; which controllers sent it where.
     Split(String),
     Unsplit,
+    /// This host could not be copied, and why.
+    NotTried(String),
 }
 
 /// A client's connection through this host: its ends, and the interfaces that it crosses.
@@ -146,10 +151,13 @@ impl Crossing {
     /// Makes the connection in a copy of this host.
     ///
     /// # Errors
-    /// The copy cannot be made, the proxy does not start in it, or the connection fails.
+    /// The proxy does not start in the copy, or the connection fails.
     fn try_out(self, config: &ProxyConfig) -> Tried {
         let text = |why: LabError| why.to_string();
-        let copy = HostCopy::of(&self).map_err(text)?;
+        let copy = match HostCopy::of(&self) {
+            Ok(copy) => copy,
+            Err(why) => return Ok((self, Verdict::NotTried(why.to_string()))),
+        };
         let config = self.config(config);
         let started = copy.gateway.enter(|| Proxy::start(config, |_| {})).map_err(text)?;
         let proxy = started.map_err(|why| format!("the proxy does not start in a copy of this host: {why}"))?;
