@@ -21,7 +21,7 @@ use link::DirectionSpec;
 use proxy::{FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rand_pcg::Pcg64;
 use rustix::fd::OwnedFd;
-use scenario::{Buffer, FlowPath, LegLinks, LinkCapacity, Opens, Purpose, Scenario, stream};
+use scenario::{Buffer, FlowPath, LegLinks, LinkCapacity, Opens, Purpose, ReceiveBuffers, Scenario, stream};
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -145,6 +145,10 @@ impl SeriesNetwork {
         let mut ends = Vec::new();
         for (index, host) in hosts.iter().enumerate() {
             ends.push(set_up(host, index, count, &settings, scenario.tcp.initial_window)?);
+        }
+        if let Some(ReceiveBuffers { first, most }) = scenario.tcp.receive_buffers {
+            let receive = format!("4096 {} {}", first.0, most.0);
+            [&hosts[0], &hosts[count]].into_iter().try_for_each(|host| host.sysctl(&[("ipv4/tcp_rmem", receive.clone())]))?;
         }
         if let Some(memory) = &options.memory {
             for (index, host) in hosts.iter().enumerate() {

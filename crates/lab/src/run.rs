@@ -110,7 +110,7 @@ impl Engine for Lab {
         }
         // The initial window is an attribute of routes, which networks in parallel do not have.
         let initial_window = scenario.tcp.initial_window.filter(|_| scenario.parallel().is_some());
-        let others = Tcp { initial_window, ..scenario.tcp };
+        let others = Tcp { initial_window, receive_buffers: None, ..scenario.tcp };
         if let Some(key) = others.first_set() {
             return EngineError::cannot("lab", key, "the lab cannot change the kernel's TCP; the simulator can: --on sim");
         }

@@ -200,6 +200,8 @@ impl Scenario {
             let both = format!("stands beside [[network]]s: it is for links in series only; leave [[{key}]] out");
             need(is_absent, key.into(), both)?;
         }
+        let buffers = "are of the ends of links in series: leave them out; a bond's windows are bond.window";
+        need(self.tcp.receive_buffers.is_none(), "tcp.receive_buffers".into(), buffers.into())?;
         self.check_links_before_networks()?;
         let count = self.networks.len();
         let most = Scenario::MOST_NETWORKS;

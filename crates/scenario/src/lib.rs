@@ -69,6 +69,6 @@ pub use schedule::{PlannedTransfer, TransferSchedule};
 pub use set_value::SetValue;
 pub use sources::{Arrivals, Cross, Offer, Times, Writes};
 pub use split::{Backpressure, Buffer, LinkCapacity, Split, SplitMode};
-pub use tcp::Tcp;
+pub use tcp::{ReceiveBuffers, Tcp};
 pub use trace::{DeliveryTrace, DeliveryTraceError, LinkTrace, OPPORTUNITY, TraceFile};
 pub use web_client::{WebAction, WebClient, WebRequest, WebTable, WebTimes};

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml_file::Fault;
-use units::Span;
+use units::{Bytes, Span};
 
 /// Settings of all ends. What is absent is as in Linux.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -33,9 +33,33 @@ pub struct Tcp {
     /// application. Absent: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_delay: Option<Span>,
+    /// Receive buffers of the ends: `{ first = "128KiB", most = "6MiB" }`, the last two numbers of
+    /// `net.ipv4.tcp_rmem`. They grow as the application reads, and memory counts with its
+    /// overhead. Absent: so large from the start that they limit no connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receive_buffers: Option<ReceiveBuffers>,
+}
+
+/// Receive buffers of hosts that adapt them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReceiveBuffers {
+    /// At the start of a connection.
+    pub first: Bytes,
+    /// The largest.
+    pub most: Bytes,
+}
+
+impl ReceiveBuffers {
+    /// Debian's and most other distributions' defaults, the kernel's own with 4 GB of memory and
+    /// more: a first window of 64 kB, and up to about 4 MB.
+    pub const DEBIAN: ReceiveBuffers = ReceiveBuffers { first: Bytes(131_072), most: Bytes(6_291_456) };
 }
 
 impl Tcp {
+    const LEAST_BUFFER: Bytes = Bytes(6000);
+    const MOST_BUFFER: Bytes = Bytes(1 << 30);
+
     /// The first key that is set, for the error of an engine that cannot change it; none if all is as
     /// in Linux.
     pub fn first_set(&self) -> Option<&'static str> {
@@ -46,6 +70,7 @@ impl Tcp {
             (self.delayed_acks.is_some(), "tcp.delayed_acks"),
             (self.validation.is_some(), "tcp.validation"),
             (self.read_delay.is_some(), "tcp.read_delay"),
+            (self.receive_buffers.is_some(), "tcp.receive_buffers"),
         ];
         keys.into_iter().find_map(|(set, key)| set.then_some(key))
     }
@@ -61,6 +86,17 @@ impl Tcp {
         }
         if self.initial_window == Some(0) {
             return wrong("initial_window", "is 0: nothing would ever be sent");
+        }
+        if let Some(ReceiveBuffers { first, most }) = self.receive_buffers {
+            if first < Self::LEAST_BUFFER {
+                return wrong("receive_buffers", "first is less than two segments: give at least 6000B");
+            }
+            if most < first {
+                return wrong("receive_buffers", "most is less than first: exchange them");
+            }
+            if most > Self::MOST_BUFFER {
+                return wrong("receive_buffers", "most is more than the kernel can give a socket: give at most 1GiB");
+            }
         }
         Ok(())
     }
@@ -86,7 +122,13 @@ mod tests {
 
     #[test]
     fn what_would_never_send_is_refused_by_its_key() {
-        for (text, key) in [("initial_rto = \"0s\"", "tcp.initial_rto"), ("initial_window = 0", "tcp.initial_window"), ("rto = 1", "tcp")] {
+        for (text, key) in [
+            ("initial_rto = \"0s\"", "tcp.initial_rto"),
+            ("initial_window = 0", "tcp.initial_window"),
+            ("receive_buffers = { first = \"1kB\", most = \"1MB\" }", "tcp.receive_buffers"),
+            ("receive_buffers = { first = \"1MB\", most = \"64kB\" }", "tcp.receive_buffers"),
+            ("rto = 1", "tcp"),
+        ] {
             let error = tcp(&format!("[tcp]\n{text}\n")).unwrap_err();
             assert!(error.contains(key), "{error}");
         }

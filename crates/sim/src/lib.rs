@@ -75,6 +75,7 @@ mod link_monitor;
 mod network;
 mod packet;
 mod parallel;
+mod receive_tuning;
 mod receiver;
 mod router;
 mod rtt;

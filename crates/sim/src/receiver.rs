@@ -12,6 +12,7 @@ use crate::{
     feedback::RouterFeedback,
     network::SimNetwork,
     packet::{CE, CWR, DSACK, ECE, FIN, HEADER_BYTES, MAX_SACK_BLOCKS, PacketKind, SimPacket, sack_option_bytes},
+    receive_tuning::ReceiveTuning,
     settings::{Recovery, TcpSettings},
 };
 use std::collections::VecDeque;
@@ -66,6 +67,8 @@ pub(crate) struct TcpReceiver {
     buffer: u64,
     /// The largest window, bytes (window_clamp).
     window_clamp: u64,
+    /// The buffer grows as the application reads: its size, and the largest window, are those.
+    tuning: Option<Box<ReceiveTuning>>,
     /// In `semi` mode: the byte up to which the far end has acknowledged, which is reported to the
     /// sender by delivery receipts.
     delivered: u64,
@@ -119,6 +122,7 @@ impl TcpReceiver {
             released: 0,
             buffer,
             window_clamp,
+            tuning: None,
             delivered: 0,
             right_edge: window_clamp,
             advertised_window: window_clamp,
@@ -137,6 +141,14 @@ impl TcpReceiver {
             acks_sent: 0,
             duplicate_bytes: 0,
         }
+    }
+
+    /// The same with a receive buffer that grows as the application reads.
+    pub(crate) fn with_tuning(mut self, tuning: ReceiveTuning) -> Self {
+        self.right_edge = tuning.window().min(self.window_clamp);
+        self.advertised_window = self.right_edge;
+        self.tuning = Some(Box::new(tuning));
+        self
     }
 
     /// The handshake is complete. `rtt_us` is its RTT, 0 if it was not measured.
@@ -249,6 +261,9 @@ impl TcpReceiver {
             return;
         }
         self.rcv_nxt = end;
+        if let Some(tuning) = &mut self.tuning {
+            tuning.on_segment(end - start);
+        }
         if packet.len_or_window < self.settings.mss {
             // The application has emptied the queue with a short segment, so no more data is
             // expected soon (tcp_cleanup_rbuf).
@@ -422,8 +437,13 @@ impl TcpReceiver {
         if self.is_complete() || !self.established {
             return freed;
         }
+        if self.tuning.is_some() {
+            let ahead = self.out_of_order.back().map_or(0, |last| last.1 - self.rcv_nxt);
+            let (released, srtt_us) = (self.released, self.srtt_us);
+            self.tuning.iter_mut().for_each(|tuning| tuning.on_read(released, ahead, net.now, srtt_us));
+        }
         let known_window = self.right_edge - self.rcv_nxt;
-        if 2 * known_window <= self.window_clamp {
+        if 2 * known_window <= self.largest_window() {
             let window = self.select_window();
             if window > 0 && window >= 2 * known_window {
                 self.send_ack(net);
@@ -435,11 +455,16 @@ impl TcpReceiver {
     /// The window that the buffer allows, bytes (__tcp_select_window): zero while there is hardly
     /// any room (silly window avoidance, RFC 9293 §3.8.6.2.2).
     fn select_window(&self) -> u64 {
-        let free = self.buffer.saturating_sub(self.rcv_nxt - self.released);
-        if free < self.buffer / 2 && (free < self.buffer / 16 || free < self.settings.mss.into()) {
+        let buffer = self.tuning.as_ref().map_or(self.buffer, |tuning| tuning.buffer());
+        let free = buffer.saturating_sub(self.rcv_nxt - self.released);
+        if free < buffer / 2 && (free < buffer / 16 || free < self.settings.mss.into()) {
             return 0;
         }
-        free.min(self.window_clamp)
+        free.min(self.largest_window())
+    }
+
+    fn largest_window(&self) -> u64 {
+        self.tuning.as_ref().map_or(self.window_clamp, |tuning| tuning.window().min(self.window_clamp))
     }
 
     /// Sends an acknowledgement of everything that has arrived.

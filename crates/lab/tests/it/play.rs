@@ -189,6 +189,24 @@ fn a_connection_starts_with_the_configured_initial_window() {
     }
 }
 
+/// A receiver's buffer of 128 KiB admits 82 kB in a round trip.
+#[test]
+fn the_ends_have_the_configured_receive_buffers() {
+    const TEST: &str = "the_ends_have_the_configured_receive_buffers";
+    if common::skip(TEST) {
+        return;
+    }
+    // As in the simulator, whose test has the same numbers.
+    for (most, expected) in [("128KiB", 1.608), ("6MiB", 0.848)] {
+        let text = format!(
+            "name = \"x\"\n[tcp]\nreceive_buffers = {{ first = \"64KiB\", most = \"{most}\" }}\n\
+             [[link]]\nrate = \"50Mbit\"\ndelay = \"50ms\"\n[[flow]]\nopens = \"receiver\"\nbytes = \"1MB\"\n"
+        );
+        let Some(seconds) = play(TEST, &text).and_then(|outcome| outcome.mean_flow_s()) else { return };
+        assert!((seconds / expected - 1.0).abs() < 0.05, "{most}: {seconds}, expected {expected}");
+    }
+}
+
 #[test]
 fn a_chain_of_proxies_carries_a_file() {
     const TEST: &str = "a_chain_of_proxies_carries_a_file";

@@ -14,6 +14,7 @@ use crate::{
     connection::TcpConnection,
     event_queue::{EventKey, ScheduledEventKind},
     network::{SimNetwork, backward, forward},
+    receive_tuning::ReceiveTuning,
     receiver::{EcnEcho, MAX_WINDOW, TcpReceiver},
     sender::{CongestionControl, SenderConfig, TcpSender},
     settings::TcpSettings,
@@ -162,7 +163,12 @@ impl<'a> SeriesSimulation<'a> {
             None => spec.window.map_or(u64::MAX, |window| window.0),
         };
         let echo = if control.is("dctcp") { EcnEcho::EachSegment } else { EcnEcho::UntilCwr };
-        let receiver = TcpReceiver::new(connection, channels[1], [receive_buffer, max_window], echo, settings);
+        let mut receiver = TcpReceiver::new(connection, channels[1], [receive_buffer, max_window], echo, settings);
+        // A window that the scenario sets is one that the application has fixed (SO_RCVBUF).
+        let adapts = split_behind.is_none() && spec.window.is_none();
+        if let Some(buffers) = self.scenario.tcp.receive_buffers.filter(|_| adapts) {
+            receiver = receiver.with_tuning(ReceiveTuning::new(buffers, settings.mss));
+        }
         let sender = TcpSender::new(config, control, settings);
         TcpConnection::new(sender, receiver, (spec.opens, self.scenario.has_fast_open(spec, leg)), channels, settings)
     }

@@ -319,3 +319,22 @@ fn unsupported_controllers_are_refused_by_key() {
     assert_eq!(refused(&format!("[control]\nsender = \"share\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
     assert_eq!(refused(&format!("[control]\nsender = \"nobody\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
 }
+
+#[test]
+fn a_receive_buffer_grows_as_the_application_reads() {
+    // 1.612 and 0.847 s by Linux 6.18 in the lab.
+    let end = |most: &str| {
+        let text = format!(
+            "[tcp]\nreceive_buffers = {{ first = \"64KiB\", most = \"{most}\" }}\n\
+             [[link]]\nrate = \"50Mbit\"\ndelay = \"50ms\"\n[[flow]]\nopens = \"receiver\"\nbytes = \"1MB\"\n"
+        );
+        run(&text).flows[0].end_s.unwrap()
+    };
+    near(end("128KiB"), 1.608, 0.01);
+    near(end("6MiB"), 0.848, 0.01);
+    // Those of the proxy are its own: a short leg behind it costs nothing.
+    let path = "[[link]]\nrate = \"50Mbit\"\ndelay = \"300ms\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"1ms\"\n[[split]]\nafter = 1\n";
+    let buffers = "[tcp]\nreceive_buffers = { first = \"64KiB\", most = \"256KiB\" }\n";
+    let end = |buffers: &str| run(&format!("{buffers}{path}[[flow]]\nbytes = \"5MB\"\n")).flows[0].end_s.unwrap();
+    near(end(buffers), end(""), 0.01);
+}
