@@ -76,6 +76,8 @@ enum { TD_SHARE_STEADY, TD_SHARE_DRAIN, TD_SHARE_SETTLE, TD_SHARE_TEST, TD_SHARE
 /* The largest window that is not spread at the start of an estimate, segments, and its time. */
 #define TD_SHARE_BURST 64
 #define TD_SHARE_BURST_US 10000
+/* A shorter delay is jitter, and no queue, µs. */
+#define TD_SHARE_JITTER_US 4000
 /* Epochs until more than the capacity is tried: at first, and at most. */
 #define TD_SHARE_MORE_WAIT 3
 #define TD_SHARE_MOST_MORE_WAIT 512
@@ -255,6 +257,12 @@ TD_INLINE u32 td_share_ratio(u64 part, u64 whole, u32 least)
 	return td_max64(td_min64(td_div(part << 16, whole), TD_SHARE_ONE), least);
 }
 
+/* The least delay of an epoch that is a queue, µs. */
+TD_INLINE u32 td_share_least_queue(u32 rtt_us)
+{
+	return td_max(rtt_us / 16, TD_SHARE_JITTER_US);
+}
+
 /* The rate that all flows have had in an epoch of this length, wire bytes/s. */
 TD_INLINE u64 td_share_delivery_rate(const struct td_flow *f, const struct td_link *l, u64 span)
 {
@@ -297,11 +305,11 @@ TD_INLINE int td_share_may_exceed(const struct td_flow *f, const struct td_link 
 {
 	u64 told = l->capacity * t->capacity_milli / 1000;
 
-	return t->exceed && !l->local && l->share.weight && delay < target && loss <= t->loss_milli * 10 &&
+	return t->exceed && !l->local && l->share.weight && delay < td_max(target, TD_SHARE_JITTER_US) && loss <= t->loss_milli * 10 &&
 	       !td_fallback_is_less(td_share_delivery_rate(f, l, span) + l->share.cross_rate, told);
 }
 
-/* Tries more for an epoch; the ACKs of that come in the next one. */
+/* Tries more for an epoch. Over a long round trip the ACKs of that come in the next one. */
 TD_INLINE void td_share_start_more(struct td_link *l)
 {
 	l->share.phase = TD_SHARE_MORE;
@@ -310,12 +318,16 @@ TD_INLINE void td_share_start_more(struct td_link *l)
 }
 
 /* More was tried: has it arrived? */
-TD_INLINE void td_share_end_more(const struct td_flow *f, struct td_link *l, u64 now_us, u64 span, u32 delay, u32 target,
+TD_INLINE void td_share_end_more(const struct td_flow *f, struct td_link *l, u64 now_us, u64 span, u32 delay, u32 rtt,
 				 const struct td_share_tunables *t)
 {
-	u64 rate = td_share_delivery_rate(f, l, span);
+	u64 rate = td_share_delivery_rate(f, l, span), told = l->capacity * t->capacity_milli / 1000;
+	/* Whether a packet of each flow falls into this epoch or the next is chance; in a short one jitter adds to that. */
+	u64 chance = (u64)l->share.flows * (f->mss + f->header + l->overhead) * 1000000 / td_max64(span, 1);
 
-	if (delay < target && td_fallback_is_more(rate + l->share.cross_rate, l->capacity * t->capacity_milli / 1000)) {
+	if (rtt < TD_SHARE_MIN_EPOCH_US || chance > told / 32)
+		chance = told / 32;
+	if (delay < td_share_least_queue(rtt) && td_fallback_is_more(rate + chance + l->share.cross_rate, told)) {
 		l->share.more_wait = l->share.next_more_wait = TD_SHARE_MORE_WAIT;
 		td_fallback_begin(l, now_us, rate, td_max(l->share.max_base_rtt_us, 1000), 0);
 		return;
@@ -393,7 +405,7 @@ TD_INLINE void td_share_end_epoch(const struct td_flow *f, struct td_link *l, co
 			l->share.epochs--;
 		switch (l->share.phase) {
 		case TD_SHARE_STEADY:
-			if (delay > td_max(rtt / 16, 4000))
+			if (delay > td_share_least_queue(rtt))
 				td_share_meet_queue(f, l, e->now_us, span, delay, t);
 			else if (td_min(loss, l->share.loss) > t->loss_milli * 10 && settled && !l->share.test_wait && !l->share.step)
 				td_share_start_test(l);
@@ -412,7 +424,7 @@ TD_INLINE void td_share_end_epoch(const struct td_flow *f, struct td_link *l, co
 			l->share.epochs = 1;
 			break;
 		case TD_SHARE_SETTLE:
-			if (delay > td_max(rtt / 16, 4000)) {
+			if (delay > td_share_least_queue(rtt)) {
 				td_share_meet_queue(f, l, e->now_us, span, delay, t);
 			} else {
 				l->share.phase = TD_SHARE_STEADY;
@@ -434,9 +446,11 @@ TD_INLINE void td_share_end_epoch(const struct td_flow *f, struct td_link *l, co
 			}
 			break;
 		case TD_SHARE_MORE:
-			l->share.drain = TD_SHARE_ONE;
+			/* Where an epoch is longer than a round trip, the ACKs of the second one are of what that has sent. */
+			if (!l->share.epochs || rtt >= TD_SHARE_MIN_EPOCH_US)
+				l->share.drain = TD_SHARE_ONE;
 			if (!l->share.epochs)
-				td_share_end_more(f, l, e->now_us, span, delay, target, t);
+				td_share_end_more(f, l, e->now_us, span, delay, rtt, t);
 			break;
 		}
 	}

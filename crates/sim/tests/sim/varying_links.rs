@@ -116,3 +116,20 @@ fn share_estimates_a_constant_rate_as_if_it_were_told() {
         assert!(estimated.links[1].queue_drops < 100, "{delay}: {}", estimated.links[1].queue_drops);
     }
 }
+
+#[test]
+fn a_rate_that_a_cellular_link_does_not_have_is_soon_given_up() {
+    // 3 to 27 Mbit/s with jitter. One download of 20 MB.
+    let steps = include_str!("../../../../scenarios/lte-steps.csv");
+    let link = "rate = \"15Mbit\"\ndelay = \"25ms\"\nqueue = \"200pkt\"\nsteps = \"f\"\nrepeat = \"30s\"\n\
+                jitter = { delay = { law = \"exponential\", mean = \"2ms\" } }";
+    let seconds = |capacity: &str| {
+        let control = format!("capacity = \"{capacity}\"\n[control]\nproxy = \"share\"");
+        let text = split(link, &control).replace("count = 5", "bytes = \"20MB\"\nopens = \"receiver\"");
+        run_with(&text, steps.into()).mean_flow_s().unwrap()
+    };
+    let estimated = seconds("auto");
+    for told in ["4Mbit", "8Mbit", "15Mbit", "30Mbit"] {
+        assert!(estimated / seconds(told) > 0.9, "told {told}: {} s, estimated {estimated} s", seconds(told));
+    }
+}
