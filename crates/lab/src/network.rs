@@ -316,8 +316,10 @@ impl SeriesNetwork {
         ProxyConfig {
             listen: vec![ListenerConfig::transparent((Ipv6Addr::UNSPECIFIED, PROXY_PORT).into())],
             policy: Policy { legs, near: sender.clone(), far: sender, ..Policy::default() },
-            buffer: scenario.buffer_limit(number),
-            auto_buffer: scenario.splits[number].buffer == Buffer::Adaptive,
+            buffer: match (scenario.splits[number].buffer, scenario.buffer_limit(number)) {
+                (Buffer::Adaptive, Some(most)) => proxy::Buffer::Adaptive { most },
+                (_, limit) => limit.into(),
+            },
             ..ProxyConfig::default()
         }
     }

@@ -78,7 +78,7 @@ impl BondHost for ProxyHost {
     }
 
     fn bulk_shares(&self) -> Option<Shares> {
-        self.config.buffer.map(|buffer| Shares::of(buffer.0 as usize))
+        self.config.buffer.most().map(|buffer| Shares::of(buffer.0 as usize))
     }
 
     fn connect_timeout(&self) -> Duration {

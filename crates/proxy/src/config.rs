@@ -19,4 +19,4 @@ pub use check::ProxyConfigError;
 pub use file::{Service, config_schema};
 pub use page::{PageConfig, PageError};
 pub use source::ConfigSource;
-pub use types::{BufferSetting, ListenMode, ListenerConfig, ProxyConfig, ProxyVersion};
+pub use types::{Buffer, BufferSetting, ListenMode, ListenerConfig, ProxyConfig, ProxyVersion};

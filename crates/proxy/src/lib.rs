@@ -50,8 +50,8 @@ mod worker;
 
 pub use brief::{FlowBrief, FlowId};
 pub use config::{
-    Application, BufferSetting, ConfigSource, KeyChange, ListenMode, ListenerConfig, PageConfig, PageError, ProxyConfig, ProxyConfigError,
-    ProxyVersion, ReloadReport, Service, application, config_schema,
+    Application, Buffer, BufferSetting, ConfigSource, KeyChange, ListenMode, ListenerConfig, PageConfig, PageError, ProxyConfig,
+    ProxyConfigError, ProxyVersion, ReloadReport, Service, application, config_schema,
 };
 pub use end::END_TIMEOUT;
 pub use error::{ChangeError, ProxyStartError};

@@ -159,6 +159,7 @@ impl WorkerListener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Buffer;
     use std::collections::BTreeSet;
 
     #[test]
@@ -189,6 +190,6 @@ mod tests {
         assert_eq!(inherited.needs_restart(&other), Some("near.mss"));
         other.listen[0].at = "127.0.0.1:81".parse().unwrap();
         assert_eq!(inherited.needs_restart(&other), None, "another address is opened anew");
-        assert_eq!(inherited.needs_restart(&ProxyConfig { buffer: Some(ProxyConfig::LEAST_BUFFER), ..config }), Some("buffer"));
+        assert_eq!(inherited.needs_restart(&ProxyConfig { buffer: Buffer::Fixed(ProxyConfig::LEAST_BUFFER), ..config }), Some("buffer"));
     }
 }

@@ -108,8 +108,8 @@ struct BondOptions {
     /// Time that a stream survives without any network
     #[arg(long, value_name = "TIME", default_value = "60s")]
     outage: Span,
-    /// Maximum data buffered per direction in the sockets of the plain leg: a size, or "unlimited"
-    /// [default: 4MiB]
+    /// Maximum data buffered per direction in the sockets of the plain leg: a size, "auto" (it
+    /// follows each stream), or "unlimited" [default: auto]
     #[arg(long, value_name = "B")]
     buffer: Option<BufferSetting>,
     /// Maximum concurrent streams [default: derived from the limit of open files]

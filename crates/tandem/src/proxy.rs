@@ -42,7 +42,7 @@ pub(crate) struct ProxyCommand {
     #[arg(long, value_name = "PREFIX")]
     bypass: Vec<Prefix>,
     /// Maximum data buffered per direction of a connection (B): a size, "auto" (it follows each
-    /// flow), or "unlimited" [default: 4MiB]
+    /// flow), or "unlimited" [default: auto]
     #[arg(long, value_name = "B")]
     buffer: Option<BufferSetting>,
     /// The largest B of --buffer auto [default: 16MiB]

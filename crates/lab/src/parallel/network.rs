@@ -17,7 +17,7 @@ use crate::{
 use bond::{BondSettings, PresharedKey};
 use intercept::{Destinations, LegProfile, Policy, Prefix};
 use link::{DirectionSpec, LinkStreams};
-use proxy::{BondConfig, BondNetwork, FlowRecord, FlowStats, ListenerConfig, ProxyConfig};
+use proxy::{BondConfig, BondNetwork, Buffer, FlowRecord, FlowStats, ListenerConfig, ProxyConfig};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
 use scenario::{Link, Opens, Parallel};
@@ -200,7 +200,7 @@ impl ParallelNetworks {
             listen: vec![ListenerConfig::bond((Ipv4Addr::UNSPECIFIED, BOND_PORT).into())],
             policy: Policy { near: profile.clone(), ..Policy::default() },
             bond: Some(bond.clone()),
-            buffer: None,
+            buffer: Buffer::Unlimited,
             ..ProxyConfig::default()
         };
         let network = |index: usize| BondNetwork {
@@ -215,7 +215,7 @@ impl ParallelNetworks {
             listen: vec![ListenerConfig::forward(bond_entrance(), exit_address())],
             networks: (0..parallel.networks.len()).map(network).collect(),
             bond: Some(bond),
-            buffer: None,
+            buffer: Buffer::Unlimited,
             ..ProxyConfig::default()
         };
         // Bonds of both directions are on the same hosts.

@@ -2,7 +2,7 @@
 
 use super::{
     page::PageError,
-    types::{ListenMode, ListenerConfig, ProxyConfig},
+    types::{Buffer, ListenMode, ListenerConfig, ProxyConfig},
 };
 use intercept::{Controllers, InterceptionError, ListenerAccess, Users, UsersError, leg};
 use multipath::{BondConfig, BondError};
@@ -143,7 +143,7 @@ impl ProxyConfig {
         }
         let interception = self.interception();
         interception.check()?;
-        if let Some(asked) = self.buffer.filter(|buffer| *buffer < Self::LEAST_BUFFER) {
+        if let Some(asked) = self.buffer.most().filter(|buffer| *buffer < Self::LEAST_BUFFER) {
             return Err(ProxyConfigError::BufferTooSmall { asked, least: Self::LEAST_BUFFER });
         }
         let most = self.threads.max(1) * self.flows_of_a_worker();
@@ -202,14 +202,18 @@ impl ProxyConfig {
     /// not be added up. Another version may make other ones.
     pub(crate) fn compared_settings(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        format!("{:?}", (self.experiment, &self.policy, self.buffer, self.auto_buffer)).hash(&mut hasher);
+        format!("{:?}", (self.experiment, &self.policy, self.buffer)).hash(&mut hasher);
         hasher.finish()
     }
 
     /// The buffer, if it is so small that listeners set it on their sockets, or if it follows each
     /// flow up to this, for which their window scale must be enough.
     pub(crate) fn listener_buffer(&self) -> Option<Bytes> {
-        self.buffer.filter(|bytes| self.auto_buffer || leg::Shares::of(bytes.0 as usize).pipe == 0)
+        match self.buffer {
+            Buffer::Adaptive { most } => Some(most),
+            Buffer::Fixed(bytes) => Some(bytes).filter(|bytes| leg::Shares::of(bytes.0 as usize).pipe == 0),
+            Buffer::Unlimited => None,
+        }
     }
 }
 
@@ -225,7 +229,10 @@ mod tests {
         let good = ProxyConfig { listen, ..ProxyConfig::default() };
         assert!(good.check().is_ok());
         assert!(matches!(ProxyConfig::default().check(), Err(ProxyConfigError::NoListener)));
-        assert!(matches!(ProxyConfig { buffer: Some(Bytes(100)), ..good.clone() }.check(), Err(ProxyConfigError::BufferTooSmall { .. })));
+        assert!(matches!(
+            ProxyConfig { buffer: Buffer::Fixed(Bytes(100)), ..good.clone() }.check(),
+            Err(ProxyConfigError::BufferTooSmall { .. })
+        ));
         let far = LegProfile { control: Some("cubik".into()), ..LegProfile::default() };
         let policy = Policy { far, ..Policy::default() };
         for zero in [
@@ -247,14 +254,14 @@ mod tests {
             config
         };
         let (auto, fixed) = (of("auto", Some(Bytes(8 << 20))), of("8MiB", None));
-        assert_eq!((auto.buffer, auto.buffer_limits().map(|limits| limits.most)), (Some(Bytes(8 << 20)), Some(8 << 20)));
+        assert_eq!(auto.buffer_limits().map(|limits| limits.most), Some(8 << 20));
         assert_eq!(fixed.buffer_limits(), None);
         assert_eq!(auto.needs_restart(&fixed), Some("buffer"));
         assert_eq!(fixed.needs_restart(&auto), Some("buffer"));
         assert_eq!(auto.needs_restart(&of("auto", Some(Bytes(16 << 20)))), Some("buffer"));
         assert_eq!(auto.needs_restart(&auto.clone()), None);
-        assert!(of("auto", None).buffer <= Some(ProxyConfig::AUTO_BUFFER_MAX));
-        assert!(matches!(ProxyConfig { buffer: Some(Bytes(100)), ..auto }.listener_buffer(), Some(Bytes(100))));
+        assert!(of("auto", None).buffer.most() <= Some(ProxyConfig::AUTO_BUFFER_MAX));
+        assert_eq!(of("auto", Some(Bytes(100))).listener_buffer(), Some(Bytes(100)));
     }
 
     #[test]

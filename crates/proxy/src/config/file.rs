@@ -34,9 +34,9 @@ struct ConfigFile {
     threads: Option<usize>,
     /// B, the payload that is held at most in each direction of a connection: a size; `"auto"`, B
     /// follows each flow; or `"unlimited"`.
-    #[schemars(extend("default" = "4MiB"))]
+    #[schemars(extend("default" = "auto"))]
     buffer: Option<BufferSetting>,
-    /// The largest B of `buffer = "auto"`, which alone may have it. Absent: 16 MiB, or less if the
+    /// The largest B of `buffer = "auto"`, which alone has one. Absent: 16 MiB, or less if the
     /// maximum of `net.ipv4.tcp_rmem` is.
     buffer_max: Option<Bytes>,
     /// Time that a dialled leg may take to connect, unless its profile says otherwise. All addresses
@@ -254,9 +254,7 @@ impl Service {
         config.policy = Policy { rules: file.rule, legs: file.leg, near: file.near, far: file.far };
         config.networks = networks.unwrap_or_default();
         config.bond = bond;
-        if let Some(buffer) = file.buffer {
-            config.set_buffer(buffer, file.buffer_max);
-        }
+        config.set_buffer(file.buffer.unwrap_or(BufferSetting::Auto), file.buffer_max);
         config.threads = file.threads.unwrap_or(config.threads);
         config.connect_timeout = file.connect_timeout.map_or(config.connect_timeout, Span::duration);
         config.idle_timeout = file.idle_timeout.map(Span::duration);
@@ -293,7 +291,7 @@ impl ConfigFile {
     fn check(&self) -> Result<(), Fault> {
         let need = |ok: bool, path: String, message: &str| if ok { Ok(()) } else { Err(Fault::new(path, message)) };
         need(self.threads != Some(0), "threads".into(), "is 0: give at least 1")?;
-        let has_max = self.buffer_max.is_none() || self.buffer == Some(BufferSetting::Auto);
+        let has_max = self.buffer_max.is_none() || matches!(self.buffer, None | Some(BufferSetting::Auto));
         need(has_max, "buffer_max".into(), "applies only to buffer = \"auto\": leave it out, or set that")?;
         let has_address = self.page.as_ref().is_none_or(|page| page.listen.is_some());
         need(has_address, "page".into(), "has no address: add listen = \"127.0.0.1:9155\"")?;
@@ -458,7 +456,7 @@ mod tests {
         assert_eq!(service.web_addresses(), [("serve metrics at", at)]);
         assert_eq!(service.page, Some(PageConfig::new(at, Some("/etc/tandem/page.token".into()))));
         let config = service.config;
-        assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(16 << 20)), Some(9000)));
+        assert_eq!((config.threads, config.buffer.most(), config.max_flows), (2, Some(Bytes(16 << 20)), Some(9000)));
         assert_eq!(config.experiment.map(ExperimentShare::one_in), Some(50));
         assert_eq!(config.listen.len(), 4);
         assert_eq!((config.listen[3].mode, config.networks.len()), (ListenMode::Bond, 2));

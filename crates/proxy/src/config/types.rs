@@ -12,6 +12,38 @@ use serde::Deserialize;
 use std::{net::SocketAddr, time::Duration};
 use units::Bytes;
 
+/// B of each direction of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Buffer {
+    /// This size.
+    Fixed(Bytes),
+    /// It follows the flow. What a bond reads from a plain leg has such a B in any case, unless a
+    /// fixed one is small.
+    Adaptive {
+        /// The largest.
+        most: Bytes,
+    },
+    /// The kernel's buffers are the only limit.
+    Unlimited,
+}
+
+impl Buffer {
+    /// The largest B; none: it is unlimited.
+    pub fn most(self) -> Option<Bytes> {
+        match self {
+            Buffer::Fixed(most) | Buffer::Adaptive { most } => Some(most),
+            Buffer::Unlimited => None,
+        }
+    }
+}
+
+/// A fixed size, or none.
+impl From<Option<Bytes>> for Buffer {
+    fn from(bytes: Option<Bytes>) -> Self {
+        bytes.map_or(Buffer::Unlimited, Buffer::Fixed)
+    }
+}
+
 /// The configuration of a proxy. A program reads it with [`Service::read`](super::Service::read),
 /// or sets fields of the default, and lets [`check`](Self::check) find values that cannot work.
 #[derive(Debug, Clone)]
@@ -24,12 +56,8 @@ pub struct ProxyConfig {
     pub bond: Option<BondConfig>,
     /// The networks of the bond at the end that dials; empty: all far legs are plain connections.
     pub networks: Vec<BondNetwork>,
-    /// B: the most payload that is held in each direction of a connection; none: the kernel's
-    /// buffers are the only limit.
-    pub buffer: Option<Bytes>,
-    /// Whether B of each direction adapts to its flow, up to `buffer`. What a bond reads from a
-    /// plain leg has a B that adapts in any case, unless `buffer` is small.
-    pub auto_buffer: bool,
+    /// B: the most payload that is held in each direction of a connection.
+    pub buffer: Buffer,
     /// Number of worker threads.
     pub threads: usize,
     /// Time limit for connecting a far leg, unless its profile has another.
@@ -63,9 +91,7 @@ impl Default for ProxyConfig {
             policy: Policy::default(),
             bond: None,
             networks: Vec::new(),
-            // More than half of it is the receive window, enough for 30 Mbit/s at 600 ms.
-            buffer: Some(Bytes(4 << 20)),
-            auto_buffer: false,
+            buffer: Buffer::Adaptive { most: Self::auto_buffer_max() },
             threads: 1,
             connect_timeout: Duration::from_secs(30),
             idle_timeout: None,
@@ -98,37 +124,42 @@ impl ProxyConfig {
 
     /// Sets B as the keys `buffer` and `buffer_max` say.
     pub fn set_buffer(&mut self, buffer: BufferSetting, max: Option<Bytes>) {
-        self.auto_buffer = buffer == BufferSetting::Auto;
         self.buffer = match buffer {
-            BufferSetting::Bytes(bytes) => Some(bytes),
-            BufferSetting::Unlimited => None,
-            BufferSetting::Auto => Some(max.unwrap_or_else(Self::auto_buffer_max)),
+            BufferSetting::Bytes(bytes) => Buffer::Fixed(bytes),
+            BufferSetting::Unlimited => Buffer::Unlimited,
+            BufferSetting::Auto => Buffer::Adaptive { most: max.unwrap_or_else(Self::auto_buffer_max) },
         };
     }
 
     /// How B of a connection is divided at first; none: it has no bound. What fills before the
     /// relay sees it must fit into memory for all connections, so that no B starts larger.
     pub(crate) fn shares(&self) -> Option<Shares> {
-        let most = self.buffer?.0 as usize;
+        let most = self.buffer.most()?.0 as usize;
         Some(Shares::of(most.min(START as usize)).growing_to(most))
     }
 
     /// The fixed B that a direction gets once it carries bulk data, bytes; none: it has it from the
     /// start, or its B follows the flow.
     pub(crate) fn raised_buffer(&self) -> Option<usize> {
-        self.buffer.filter(|most| !self.auto_buffer && most.0 > START).map(|most| most.0 as usize)
+        match self.buffer {
+            Buffer::Fixed(bytes) if bytes.0 > START => Some(bytes.0 as usize),
+            _ => None,
+        }
     }
 
     /// Between which values B follows each flow; none: it is fixed.
     pub(crate) fn buffer_limits(&self) -> Option<BufferLimits> {
-        self.buffer.filter(|_| self.auto_buffer).map(|most| BufferLimits::up_to(most.0))
+        match self.buffer {
+            Buffer::Adaptive { most } => Some(BufferLimits::up_to(most.0)),
+            Buffer::Fixed(_) | Buffer::Unlimited => None,
+        }
     }
 
     /// The configuration of connections that begin while memory is short: B follows the flow from
     /// its beginning where it is unlimited otherwise. None: it is the same.
     pub(crate) fn while_short(&self) -> Option<Self> {
-        let limited = || ProxyConfig { buffer: Some(Self::AUTO_BUFFER_MAX), auto_buffer: true, ..self.clone() };
-        self.buffer.is_none().then(limited)
+        let limited = || ProxyConfig { buffer: Buffer::Adaptive { most: Self::AUTO_BUFFER_MAX }, ..self.clone() };
+        (self.buffer == Buffer::Unlimited).then(limited)
     }
 
     /// Replaces `[::]` by 0.0.0.0 in listeners if the kernel has no IPv6 (`ipv6.disable=1`).

@@ -3,7 +3,7 @@
 
 use super::{Worker, WorkerSlot, client_shares::ClientShares};
 use crate::{
-    config::ProxyConfig,
+    config::{Buffer, ProxyConfig},
     connection::Connection,
     memory::{MEMORY_OF_A_FLOW, MemoryLevel, STUCK_FOR, STUCK_FOR_MANY},
 };
@@ -110,7 +110,7 @@ impl Worker {
             self.note_memory();
             self.scratch.budget.measured();
             memory.look();
-            if self.config.auto_buffer {
+            if matches!(self.config.buffer, Buffer::Adaptive { .. }) {
                 let workers = self.config.threads.max(1) as u64;
                 self.scratch.budget.set_limit(memory.budget().map(|bytes| bytes / workers));
             }

@@ -43,7 +43,7 @@ pub(crate) struct ForwardBench {
 
 impl ForwardBench {
     pub(crate) fn new(buffer: Option<Bytes>) -> Self {
-        Self::before(listener(), ProxyConfig { buffer, ..ProxyConfig::default() })
+        Self::before(listener(), ProxyConfig { buffer: buffer.into(), ..ProxyConfig::default() })
     }
 
     /// A proxy with this configuration that forwards to `server`.

@@ -11,7 +11,7 @@ use crate::common::{
     free_port, full_listener, kind, listener, on_own_host, payload, read_out, run, wait_until, write_until_error,
 };
 use intercept::{LegProfile, Policy, sys};
-use proxy::{Ending, FlowStats, ListenerConfig, Proxy, ProxyConfig};
+use proxy::{Buffer, Ending, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use socket2::SockRef;
 use std::{
     fs,
@@ -363,7 +363,7 @@ impl Settling {
         // The send queue holds the bytes that the end does not take.
         let roomy = LegProfile { send_buffer: Some(Bytes(2 << 20)), ..LegProfile::default() };
         let policy = Policy { near: roomy.clone(), far: roomy, ..Policy::default() };
-        let bench = ForwardBench::before(listener(), ProxyConfig { buffer: None, policy, ..ProxyConfig::default() });
+        let bench = ForwardBench::before(listener(), ProxyConfig { buffer: Buffer::Unlimited, policy, ..ProxyConfig::default() });
         let (client, server) = bench.connect();
         let (unread, finished) = if near_is_unread { (client, server) } else { (server, client) };
         unread.shutdown(Shutdown::Write).unwrap();

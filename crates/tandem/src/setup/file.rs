@@ -132,7 +132,7 @@ fn list(prefixes: &[Prefix]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proxy::Service;
+    use proxy::{Buffer, Service};
 
     fn answers() -> Answers {
         Answers {
@@ -152,7 +152,8 @@ mod tests {
     fn the_file_is_valid_and_says_what_was_answered() {
         let config = Service::parse(&answers().text(), "x").unwrap().config;
         let profile = &config.policy.legs[0].profile;
-        assert_eq!((profile.control.as_deref(), profile.send_buffer, config.auto_buffer), (Some("share"), None, true));
+        assert_eq!((profile.control.as_deref(), profile.send_buffer), (Some("share"), None));
+        assert!(matches!(config.buffer, Buffer::Adaptive { .. }));
         assert_eq!((profile.shape, config.policy.rules.len()), (Some(false), 3));
         assert_eq!(profile.capacity.as_ref().map(ToString::to_string).as_deref(), Some("\"50Mbit\""));
         assert!(answers().text().contains("50Mbit from here, 20Mbit to here, 600ms;"));
