@@ -1,5 +1,6 @@
 //! The advice: candidates, what their outcomes show, and the conclusion.
 
+use outcome::Outcome;
 use scenario::LinkCapacity;
 use serde::Serialize;
 
@@ -42,6 +43,32 @@ pub enum Objective {
     MeanFlowS,
     /// Goodput of all flows, bit/s: more is better.
     GoodputBps,
+    /// Mean time until a page is loaded, s.
+    PageLoadS,
+    /// Time until the last flow ends, s.
+    LastFlowS,
+}
+
+impl Objective {
+    /// The number of an outcome; absent: the outcome does not have it.
+    pub fn value(self, outcome: &Outcome) -> Option<f64> {
+        let last = || {
+            let times = outcome.flows.iter().map(|flow| flow.end_s.map(|end| end - flow.start_s));
+            times.collect::<Option<Vec<f64>>>().map(|times| times.into_iter().fold(0.0, f64::max))
+        };
+        let value = match self {
+            Objective::MeanFlowS => outcome.mean_flow_s(),
+            Objective::GoodputBps => Some(outcome.goodput_bps),
+            Objective::PageLoadS => outcome.page_load_s.as_ref().map(|load| load.mean),
+            Objective::LastFlowS => last(),
+        };
+        value.filter(|value| *value > 0.0)
+    }
+
+    /// Whether more is better.
+    pub(crate) fn is_rate(self) -> bool {
+        self == Objective::GoodputBps
+    }
 }
 
 /// A way to carry the flows.

@@ -44,9 +44,7 @@ impl Advisor {
             return Err(AdviceError::OneLink);
         }
         let mut base = Scenario { splits: Vec::new(), ..scenario.clone() };
-        for index in 0..base.links.len() {
-            base.links[index].queue.limit = base.queue_size(index).into();
-        }
+        fix_queues(&mut base);
         let anywhere = || (1..scenario.links.len()).map(Split::at).collect();
         let proxies = if scenario.splits.is_empty() { anywhere() } else { scenario.splits.clone() };
         let mut advisor = Advisor { base, proxies, knows_capacity: true, candidates: BTreeMap::new() };
@@ -177,6 +175,13 @@ impl Advisor {
             Some(BufferResult { buffer_bytes, fraction, half_width })
         };
         cases.into_iter().filter_map(result).collect()
+    }
+}
+
+/// Gives the queues of a path end to end the size that they have there, whatever splits it.
+pub(crate) fn fix_queues(base: &mut Scenario) {
+    for index in 0..base.links.len() {
+        base.links[index].queue.limit = base.queue_size(index).into();
     }
 }
 

@@ -21,22 +21,14 @@ pub(crate) fn objective_of(outcomes: &[Outcome]) -> Objective {
     if all_ended { Objective::MeanFlowS } else { Objective::GoodputBps }
 }
 
-fn value_of(objective: Objective, outcome: &Outcome) -> Option<f64> {
-    match objective {
-        Objective::MeanFlowS => outcome.mean_flow_s(),
-        Objective::GoodputBps => Some(outcome.goodput_bps),
-    }
-    .filter(|value| *value > 0.0)
-}
-
 /// How many times as good `then` is as `baseline`: the ratio of the means over the seeds that both
 /// have, and half the width of its 95 % interval. The interval is that of the mean of what the
 /// ratio leaves of each pair, to first order.
 pub(crate) fn ratio(objective: Objective, baseline: &[&Outcome], then: &[&Outcome]) -> Option<(f64, f64)> {
     let pair = |baseline: &&Outcome| {
         let then = then.iter().find(|then| then.seed == baseline.seed)?;
-        let (now, then) = (value_of(objective, baseline)?, value_of(objective, then)?);
-        Some(if objective == Objective::MeanFlowS { (now, then) } else { (then, now) })
+        let (now, then) = (objective.value(baseline)?, objective.value(then)?);
+        Some(if objective.is_rate() { (then, now) } else { (now, then) })
     };
     let pairs: Vec<(f64, f64)> = baseline.iter().filter_map(pair).collect();
     let over = mean(pairs.iter().map(|(_, over)| *over))?;
@@ -72,7 +64,7 @@ pub(crate) fn assessment(
         candidate: candidate.clone(),
         gain,
         half_width: if case == AS_IS { 0.0 } else { half_width },
-        value: mean_of(&|outcome| value_of(objective, outcome)).ok_or_else(missing)?,
+        value: mean_of(&|outcome| objective.value(outcome)).ok_or_else(missing)?,
         drops: mean_of(&|outcome| Some(outcome.queue_drops() as f64)).unwrap_or(0.0),
         queue_max_bytes: mean_of(&|outcome| Some(outcome.queue_max() as f64)).unwrap_or(0.0),
         jain: mean_of(&|outcome| outcome.jain),

@@ -8,6 +8,9 @@
 //! sizes to try and [`Advisor::buffer_results`] evaluates them; [`buffer_to_configure`] adds the
 //! margin that the real proxy needs.
 //!
+//! [`UsageAdvisor`] does the same for all that users do over a path ([`USAGES`]), with the ways that
+//! an operator would deploy: it advises none that makes a usage slower.
+//!
 //! Queues keep the size that they have end to end: a limit given in BDP would shrink on a shorter
 //! leg, and its effect would be attributed to the proxy. Candidates have one proxy, no chains.
 //!
@@ -17,9 +20,11 @@
 mod advice;
 mod advisor;
 mod compare;
+mod usage;
 
 pub use advice::{
     Advice, AdviceError, AdviceVerdict, Assessment, BufferResult, Candidate, Objective, ProxyLeg, REAL_BUFFER, WINDOW_SHARE,
     buffer_to_configure, sufficient,
 };
 pub use advisor::Advisor;
+pub use usage::{USAGES, Usage, UsageAdvice, UsageAdvisor, UsageResult, WayAssessment};

@@ -16,6 +16,9 @@ use std::{
 const LEAST_FLOWS: usize = 3;
 /// A path over which fewer segments were sent has no meaningful share of losses.
 const LEAST_SEGMENTS: f64 = 500.0;
+/// Segments that a share of losses is of, at least, and how many shares have a median.
+const SEGMENTS_OF_A_SHARE: f64 = 500.0;
+const LEAST_SHARES: usize = 3;
 /// A direction is busy above this rate, bytes a second.
 const BUSY: f64 = 2_000.0;
 
@@ -24,8 +27,12 @@ const BUSY: f64 = 2_000.0;
 pub struct MeasuredLeg {
     /// Median over the connections of the least round trip, seconds.
     pub rtt_s: f64,
-    /// The share of segments that were sent again; absent: the leg sent too few.
+    /// The share of segments that were sent again: the median over times with some hundred segments
+    /// each, so that overflows of a queue, which are rare and lose many at once, do not count.
+    /// Absent: the leg sent too few.
     pub loss: Option<f64>,
+    /// The largest receive window that its peers have offered, bytes.
+    pub window_bytes: u32,
 }
 
 /// What the connections of a path have in common.
@@ -120,6 +127,7 @@ struct Seen {
     control: [String; 2],
     rtt_s: [f64; 2],
     mss: [f64; 2],
+    windows: [u32; 2],
     has_moved: bool,
 }
 
@@ -136,6 +144,11 @@ impl Progress {
     fn of(flow: &FlowView, at: Instant) -> Self {
         Progress { at: Some(at), down: flow.down.bytes, up: flow.up.bytes, retransmits: [flow.near.retransmits, flow.far.retransmits] }
     }
+
+    /// Whether the counters are those of a new connection with the same addresses and ports.
+    fn is_before(&self, other: &Progress) -> bool {
+        self.down < other.down || self.up < other.up
+    }
 }
 
 /// What was seen of a group.
@@ -147,6 +160,41 @@ struct OfGroup {
     samples: usize,
     busy: usize,
     limits: BTreeMap<usize, usize>,
+    /// What the near and the far leg of all flows have lost.
+    losses: [Losses; 2],
+}
+
+/// Segments sent and sent again, over a path.
+#[derive(Debug, Default)]
+struct Losses {
+    /// Since the last share.
+    sent: f64,
+    again: f64,
+    /// The shares so far.
+    shares: Vec<f64>,
+    /// All segments.
+    all: [f64; 2],
+}
+
+impl Losses {
+    fn add(&mut self, sent: f64, again: f64) {
+        self.sent += sent;
+        self.again += again;
+        self.all = [self.all[0] + sent, self.all[1] + again];
+        if self.sent + self.again >= SEGMENTS_OF_A_SHARE {
+            self.shares.push(self.again / (self.sent + self.again));
+            (self.sent, self.again) = (0.0, 0.0);
+        }
+    }
+
+    fn share(&self) -> Option<f64> {
+        let [sent, again] = self.all;
+        if sent + again < LEAST_SEGMENTS {
+            return None;
+        }
+        let all = again / (sent + again);
+        Some(if self.shares.len() < LEAST_SHARES { all } else { median(self.shares.clone()).min(all) })
+    }
 }
 
 /// Observes the flows of a proxy. Call [`take`](Self::take) about every second.
@@ -170,7 +218,12 @@ impl PathObserver {
             let [up, down] = [now.up.saturating_sub(seen.last.up), now.down.saturating_sub(seen.last.down)];
             let bytes = up + down;
             let since = seen.last.at.map_or(0.0, |last| at.duration_since(last).as_secs_f64());
+            let before = if is_new || now.is_before(&seen.last) { Progress::default() } else { seen.last };
             seen.update(flow, now);
+            for (leg, bytes) in [now.down - before.down, now.up - before.up].into_iter().enumerate() {
+                let again = now.retransmits[leg].saturating_sub(before.retransmits[leg]);
+                of.losses[leg].add(bytes as f64 / seen.mss[leg], f64::from(again));
+            }
             if !is_new && since > 0.0 && bytes as f64 / since >= BUSY {
                 let (rate, busy) = rates.entry(group).or_default();
                 *rate += bytes as f64 * 8.0 / since;
@@ -202,18 +255,20 @@ impl Seen {
         let (first, leg) = (Progress::default(), |of: fn(&LegView) -> f64| [of(&flow.near), of(&flow.far)]);
         let control = [flow.near.control.clone(), flow.far.control.clone()];
         let mss = leg(|leg| f64::from(leg.mss_bytes.max(1)));
-        Seen { first, last: now, control, rtt_s: leg(|leg| leg.min_rtt_s), mss, has_moved: now.down + now.up > 0 }
+        let windows = [flow.near.window_bytes, flow.far.window_bytes];
+        Seen { first, last: now, control, rtt_s: leg(|leg| leg.min_rtt_s), mss, windows, has_moved: now.down + now.up > 0 }
     }
 
     fn update(&mut self, flow: &FlowView, now: Progress) {
-        // Other counters: a new connection with the same addresses and ports.
-        if now.down < self.last.down || now.up < self.last.up {
+        if now.is_before(&self.last) {
             *self = Seen::begin(flow, now);
             return;
         }
         self.last = now;
         self.has_moved |= now.down + now.up > 0;
-        for (known, leg) in self.rtt_s.iter_mut().zip([&flow.near, &flow.far]) {
+        for (index, leg) in [&flow.near, &flow.far].into_iter().enumerate() {
+            self.windows[index] = self.windows[index].max(leg.window_bytes);
+            let known = &mut self.rtt_s[index];
             if leg.min_rtt_s > 0.0 && (*known == 0.0 || leg.min_rtt_s < *known) {
                 *known = leg.min_rtt_s;
             }
@@ -234,11 +289,10 @@ impl OfGroup {
             return None;
         }
         // The near leg sends what goes down, the far leg what goes up.
-        let leg = |index: usize| {
-            let segments: f64 = flows.iter().map(|seen| seen.bytes()[index] as f64 / seen.mss[index]).sum();
-            let again: f64 = flows.iter().map(|seen| f64::from(seen.last.retransmits[index] - seen.first.retransmits[index])).sum();
-            let loss = (segments + again >= LEAST_SEGMENTS).then(|| again / (segments + again));
-            MeasuredLeg { rtt_s: median(flows.iter().map(|seen| seen.rtt_s[index]).filter(|rtt| *rtt > 0.0).collect()), loss }
+        let leg = |index: usize| MeasuredLeg {
+            rtt_s: median(flows.iter().map(|seen| seen.rtt_s[index]).filter(|rtt| *rtt > 0.0).collect()),
+            loss: self.losses[index].share(),
+            window_bytes: flows.iter().map(|seen| seen.windows[index]).max().unwrap_or(0),
         };
         let sending = usize::from(up_bytes > down_bytes);
         let busy: usize = self.limits.values().sum();
@@ -305,6 +359,23 @@ mod tests {
         assert_eq!(path.limits, [(Limiter::NearLeg, 1.0)]);
         assert_eq!(path.too_little(), None);
         assert!(small.too_little().unwrap().starts_with("1 connections carried data"));
+    }
+
+    #[test]
+    fn an_overflow_of_a_queue_is_no_loss_of_the_path() {
+        let (mut observer, begun) = (PathObserver::default(), Instant::now());
+        let mut retransmits = 0;
+        for second in 0..10u64 {
+            // One of 691 segments is lost, and 2000 when the queue overflows.
+            retransmits += if second == 5 { 2000 } else { 1 };
+            observer.take(
+                &[flow(1, "192.0.2.9:443", 1_000_000 * (second + 1), retransmits)],
+                by_prefix,
+                begun + Duration::from_secs(second),
+            );
+        }
+        let loss = observer.paths()[0].near.loss.unwrap();
+        assert!((loss - 1.0 / 691.6).abs() < 1e-5, "{loss}");
     }
 
     fn by_prefix(flow: &FlowView) -> Option<PathGroup> {

@@ -78,6 +78,9 @@ pub struct LegView {
     pub drops: u32,
     /// Recent delivery rate, by the peer's acknowledgements, bit/s.
     pub delivery_bps: f64,
+    /// The receive window of the peer, bytes.
+    #[serde(default)]
+    pub window_bytes: u32,
 }
 
 impl LegView {
@@ -97,6 +100,7 @@ impl LegView {
             timeouts: info.timeouts(),
             drops,
             delivery_bps: info.delivery_rate as f64 * 8.0,
+            window_bytes: info.snd_wnd,
         }
     }
 }

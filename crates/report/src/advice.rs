@@ -14,7 +14,7 @@ const INTERFACE: &str = "eth1";
 pub fn advice_text(advice: &Advice, buffers: &[BufferResult], width: Option<usize>) -> String {
     let mut out = wrap(&conclusion(advice, buffers), width) + "\n\n";
     if advice.verdict == AdviceVerdict::Split {
-        out += &instructions(advice, width);
+        out += &instructions(advice.leg, &advice.split.candidate, width);
     }
     out += &candidates_table(advice).text(width);
     if !buffers.is_empty() {
@@ -31,8 +31,9 @@ pub fn advice_text(advice: &Advice, buffers: &[BufferResult], width: Option<usiz
 pub fn advice_json(advice: &Advice, buffers: &[BufferResult]) -> String {
     let simulated = sufficient(buffers).map(|result| result.buffer_bytes);
     let splits = advice.verdict == AdviceVerdict::Split;
-    let command = splits.then(|| command(advice));
-    let config = splits.then(|| config(advice));
+    let candidate = &advice.split.candidate;
+    let command = splits.then(|| command(advice.leg, candidate));
+    let config = splits.then(|| config(candidate));
     format!(
         "{:#}\n",
         json!({
@@ -43,25 +44,25 @@ pub fn advice_json(advice: &Advice, buffers: &[BufferResult]) -> String {
 }
 
 /// What to type for a split, and the same as a configuration file.
-fn instructions(advice: &Advice, width: Option<usize>) -> String {
-    let end = match advice.leg {
+pub(crate) fn instructions(leg: ProxyLeg, candidate: &Candidate, width: Option<usize>) -> String {
+    let end = match leg {
         ProxyLeg::Near => "clients",
         ProxyLeg::Far => "servers",
     };
-    let intro = match advice.split.candidate.capacity {
+    let intro = match candidate.capacity {
         Some(_) => format!("On the proxy's host, with the interface towards the {end} in place of {INTERFACE}:"),
         None => "On the proxy's host:".to_owned(),
     };
     let file = format!("Or in its configuration, with the interface towards the {end} in place of {INTERFACE}:");
     let indented = |text: &str| text.lines().map(|line| format!("    {line}").trim_end().to_owned() + "\n").collect::<String>();
-    let (command, config) = (indented(&command(advice)), indented(&config(advice)));
+    let (command, config) = (indented(&command(leg, candidate)), indented(&config(candidate)));
     format!("{}\n\n{command}\n{}\n\n{config}\n", wrap(&intro, width), wrap(&file, width))
 }
 
 /// The command that starts the proxy.
-fn command(advice: &Advice) -> String {
-    let Candidate { control, capacity, .. } = &advice.split.candidate;
-    let leg = match advice.leg {
+pub(crate) fn command(leg: ProxyLeg, candidate: &Candidate) -> String {
+    let Candidate { control, capacity, .. } = candidate;
+    let leg = match leg {
         ProxyLeg::Near => "--near",
         ProxyLeg::Far => "--far",
     };
@@ -70,8 +71,8 @@ fn command(advice: &Advice) -> String {
 }
 
 /// The proxy's configuration.
-fn config(advice: &Advice) -> String {
-    let Candidate { control, capacity, .. } = &advice.split.candidate;
+pub(crate) fn config(candidate: &Candidate) -> String {
+    let Candidate { control, capacity, .. } = candidate;
     let mut text = format!(
         "buffer = \"auto\"\n\n[[listen]]\ntransparent = \"[::]:5000\"\n\n[[leg]]\ninterface = \"{INTERFACE}\"\ncontrol   = \"{control}\"\n"
     );
@@ -113,7 +114,7 @@ fn conclusion(advice: &Advice, buffers: &[BufferResult]) -> String {
     if let Some(sender) = instead.first() {
         sentences.push(format!(
             "No proxy is needed if you can change the senders: with {} there, {}.",
-            told(sender),
+            told(&sender.candidate),
             compared(advice, sender)
         ));
     }
@@ -121,7 +122,8 @@ fn conclusion(advice: &Advice, buffers: &[BufferResult]) -> String {
     let otherwise = if instead.is_empty() { "" } else { "If you cannot: " };
     match advice.verdict {
         AdviceVerdict::Split => {
-            sentences.push(capitalized(&format!("{otherwise}split the path after link {after}, with {} at the proxy.", told(split))));
+            sentences
+                .push(capitalized(&format!("{otherwise}split the path after link {after}, with {} at the proxy.", told(&split.candidate))));
             sentences.push(format!("Then {}.", compared(advice, split)));
             sentences.extend(buffer_sentence(buffers));
             sentences.push(
@@ -132,23 +134,31 @@ fn conclusion(advice: &Advice, buffers: &[BufferResult]) -> String {
         }
         AdviceVerdict::DoesNotPay => {
             sentences.push("Do not split the path: that does not pay.".into());
-            sentences.push(format!("With the best split, after link {after} with {}, {}.", told(split), compared(advice, split)));
+            sentences.push(format!(
+                "With the best split, after link {after} with {}, {}.",
+                told(&split.candidate),
+                compared(advice, split)
+            ));
         }
         AdviceVerdict::CannotTell => {
             sentences.push("Do not split the path: the gain may be chance.".into());
-            sentences.push(format!("With the best split, after link {after} with {}, {}.", told(split), compared(advice, split)));
+            sentences.push(format!(
+                "With the best split, after link {after} with {}, {}.",
+                told(&split.candidate),
+                compared(advice, split)
+            ));
             sentences.push("More seeds (--seeds) narrow the interval.".into());
         }
     }
     if let Some(sender) = besides.first() {
-        sentences.push(format!("Without a proxy, with {} at the senders, {}.", told(sender), compared(advice, sender)));
+        sentences.push(format!("Without a proxy, with {} at the senders, {}.", told(&sender.candidate), compared(advice, sender)));
     }
     sentences.join(" ")
 }
 
 /// The controller of a candidate, and what it must be told.
-fn told(assessment: &Assessment) -> String {
-    let Candidate { control, capacity, .. } = &assessment.candidate;
+pub(crate) fn told(candidate: &Candidate) -> String {
+    let Candidate { control, capacity, .. } = candidate;
     let capacity = match capacity {
         None => String::new(),
         Some(LinkCapacity::Rate(rate)) => format!(" and the next link's capacity of {rate}"),
@@ -182,6 +192,8 @@ fn compared(advice: &Advice, assessment: &Assessment) -> String {
     let [now, then] = [advice.baseline.value, assessment.value].map(|value| shown(advice.objective, value));
     let (values, better) = match advice.objective {
         Objective::MeanFlowS => (format!("a transfer takes {then} s in the mean instead of {now} s"), "as fast"),
+        Objective::PageLoadS => (format!("a page takes {then} s in the mean instead of {now} s"), "as fast"),
+        Objective::LastFlowS => (format!("the last transfer takes {then} s in the mean instead of {now} s"), "as fast"),
         Objective::GoodputBps => (format!("{then} Mbit/s arrive in the mean instead of {now}"), "as much"),
     };
     let Assessment { gain, half_width, .. } = assessment;
@@ -198,7 +210,7 @@ fn is_random(assessment: &Assessment) -> bool {
     assessment.half_width > 1e-9
 }
 
-fn name(candidate: &Candidate, baseline: &Candidate) -> String {
+pub(crate) fn name(candidate: &Candidate, baseline: &Candidate) -> String {
     match candidate.after {
         Some(after) => format!("split after link {after}, {}", candidate.control),
         None if candidate == baseline => format!("as it is: end to end, {}", candidate.control),
@@ -217,6 +229,8 @@ fn gain(assessment: &Assessment) -> String {
 fn value_head(objective: Objective) -> &'static str {
     match objective {
         Objective::MeanFlowS => "mean flow, s",
+        Objective::PageLoadS => "page, s",
+        Objective::LastFlowS => "last flow, s",
         Objective::GoodputBps => "goodput, Mbit/s",
     }
 }
@@ -224,7 +238,7 @@ fn value_head(objective: Objective) -> &'static str {
 /// A value in its unit, with three significant digits or to the whole unit.
 fn shown(objective: Objective, value: f64) -> String {
     let value = match objective {
-        Objective::MeanFlowS => value,
+        Objective::MeanFlowS | Objective::PageLoadS | Objective::LastFlowS => value,
         Objective::GoodputBps => value / 1e6,
     };
     let decimals = match value {
@@ -286,9 +300,12 @@ mod tests {
         let mut advice = advice();
         advice.leg = ProxyLeg::Far;
         advice.split.candidate = Candidate { after: Some(1), control: "bbr".into(), capacity: None };
-        assert_eq!(command(&advice), "tandem proxy --listen transparent=[::]:5000 --far control=bbr --buffer auto");
+        assert_eq!(
+            command(advice.leg, &advice.split.candidate),
+            "tandem proxy --listen transparent=[::]:5000 --far control=bbr --buffer auto"
+        );
         let file = "buffer = \"auto\"\n\n[[listen]]\ntransparent = \"[::]:5000\"\n\n[[leg]]\ninterface = \"eth1\"\ncontrol   = \"bbr\"\n";
-        assert_eq!(config(&advice), file);
+        assert_eq!(config(&advice.split.candidate), file);
         advice.verdict = AdviceVerdict::DoesNotPay;
         let text = advice_text(&advice, &[], None);
         assert!(

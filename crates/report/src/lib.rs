@@ -35,6 +35,7 @@ mod sweep;
 mod terminal;
 #[cfg(test)]
 mod tests;
+mod usage_advice;
 mod xy_plot;
 
 pub use advice::{advice_json, advice_text};
@@ -55,6 +56,7 @@ pub use plain_table::PlainTable;
 pub use run_files::{run_csv, run_parquet};
 pub use run_reader::read_run_parquet;
 pub use terminal::{Alignment, TextColumn, TextStyle, TextTable, reflow, wrap};
+pub use usage_advice::{usage_advice_json, usage_advice_text};
 
 use outcome::Outcome;
 

@@ -4,6 +4,7 @@ mod apply;
 mod live;
 mod path_advice;
 mod trials;
+mod usages;
 mod verify;
 
 use crate::{
@@ -13,17 +14,19 @@ use crate::{
 use advise::{AdviceVerdict, Advisor};
 use clap::Args;
 use live::LiveFlags;
-use scenario::{Assignment, ScenarioFile, Variant};
+use scenario::{Assignment, ReceiveBuffers, ScenarioFile, Variant};
 use std::{fmt::Write as _, path::PathBuf, str::FromStr};
 use trials::{Trials, by_equations};
 
 /// Advise whether to split a path: where, with which controller and buffer, and the gain
 ///
-/// Simulates the scenario as written, end to end with other controllers, and split at each position
-/// with each controller, all with the same seeds. Where the equations apply, prints the gain that
-/// they predict beside it. The path needs at least two links: a proxy stands between two links. It
-/// is a scenario file, or links on the command line: --link 1Gbit,4ms --link 50Mbit,600ms,0.1%. Or
-/// it is what the running proxy has measured: --live.
+/// The path needs at least two links: a proxy stands between two links. Give them on the command
+/// line: --link 1Gbit,4ms --link 50Mbit,600ms,0.1%. The simulator then plays what users do over
+/// them: downloads of 100 kB to 20 MB, pages, 20 clients at once and an upload, with the receive
+/// buffers that hosts have, and advises nothing that makes any of it slower. Or give a scenario
+/// file: it is simulated as written, end to end with other controllers, and split at each position
+/// with each controller, with the gain by the equations where they apply. Or take what the running
+/// proxy has measured: --live.
 #[derive(Debug, Args)]
 pub(crate) struct AdviseCommand {
     /// Scenario file: the path, and the flows over it
@@ -34,12 +37,16 @@ pub(crate) struct AdviseCommand {
     /// link
     #[arg(long = "link", value_name = "RATE,DELAY[,LOSS]")]
     links: Vec<LinkArgument>,
-    /// With --link: size of each download
-    #[arg(long, value_name = "SIZE", default_value = "20MB")]
-    bytes: String,
-    /// With --link: number of downloads at the same time
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    flows: u32,
+    /// With --link: only downloads of this size, with each controller [default: 20MB with --flows]
+    #[arg(long, value_name = "SIZE")]
+    bytes: Option<String>,
+    /// With --link: only downloads, so many at the same time [default: 1 with --bytes]
+    #[arg(long, value_name = "N")]
+    flows: Option<u32>,
+    /// Receive buffers of clients and servers, at first and at most; both numbers are those of
+    /// net.ipv4.tcp_rmem
+    #[arg(long, value_name = "FIRST,MOST", default_value = "128KiB,6MiB", conflicts_with = "file")]
+    receivers: ReceiversArgument,
     #[command(flatten)]
     live: LiveFlags,
     /// Override a key of the scenario: link.2.loss.per_packet=0.01
@@ -60,6 +67,9 @@ impl AdviseCommand {
         let trials = Trials { seeds: self.seeds, flags: self.flags, json: self.json };
         if self.live.live {
             return live::run(&self.live, &trials);
+        }
+        if self.file.is_none() && self.bytes.is_none() && self.flows.is_none() {
+            return self.run_usages(&trials);
         }
         let (origin, mut variants) = self.path()?;
         if variants.len() > 1 {
@@ -84,13 +94,29 @@ impl AdviseCommand {
         Ok(())
     }
 
+    /// Advises on all that users do over the links of the command line.
+    fn run_usages(&self, trials: &Trials) -> Result<(), CommandError> {
+        let ReceiversArgument(receivers) = self.receivers;
+        let path = self.links.iter().map(LinkArgument::two_way_table).collect::<String>();
+        let advice = usages::advise(&path, receivers, (&self.sets, true), trials)?;
+        if self.json {
+            out!("{}", report::usage_advice_json(&advice, receivers));
+        } else {
+            out!("{}", report::usage_advice_text(&advice, receivers, output::width()));
+        }
+        Ok(())
+    }
+
     /// Returns the path with its variants, and where it is from.
     fn path(&self) -> Result<(String, Vec<Variant>), CommandError> {
         if let Some(file) = &self.file {
             return Ok((file.display().to_string(), runs::read_variants(file, &self.sets, &[])?));
         }
         let origin = "--link";
-        let mut text = format!("name = \"path\"\n[[flow]]\ncount = {}\nbytes = \"{}\"\nopens = \"receiver\"\n", self.flows, self.bytes);
+        let (count, bytes) = (self.flows.unwrap_or(1), self.bytes.as_deref().unwrap_or("20MB"));
+        let ReceiversArgument(receivers) = self.receivers;
+        let buffers = usages::receive_buffers(receivers);
+        let mut text = format!("name = \"path\"\n{buffers}[[flow]]\ncount = {count}\nbytes = \"{bytes}\"\nopens = \"receiver\"\n");
         self.links.iter().for_each(|link| text += &link.table());
         let variants = ScenarioFile::parse(&text, origin)
             .and_then(|file| file.variants(&self.sets))
@@ -129,13 +155,37 @@ impl FromStr for LinkArgument {
 }
 
 impl LinkArgument {
-    /// The link in a scenario file.
+    /// The link in a scenario file, with the same losses in both directions.
+    fn two_way_table(&self) -> String {
+        let mut text = LinkArgument { loss: None, ..self.clone() }.table();
+        if let Some(loss) = &self.loss {
+            let _ = writeln!(text, "loss = {{ per_packet = \"{loss}\", reverse = {{ per_packet = \"{loss}\" }} }}");
+        }
+        text
+    }
+
+    /// The link in a scenario file, with losses in the direction of the data.
     fn table(&self) -> String {
         let mut text = format!("[[link]]\nrate = \"{}\"\ndelay = \"{}\"\n", self.rate, self.delay);
         if let Some(loss) = &self.loss {
             let _ = writeln!(text, "loss = {{ per_packet = \"{loss}\" }}");
         }
         text
+    }
+}
+
+/// Receive buffers on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ReceiversArgument(ReceiveBuffers);
+
+impl FromStr for ReceiversArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = "expected two sizes, the first and the largest, as in 128KiB,6MiB";
+        let (first, most) = text.split_once(',').ok_or(expected)?;
+        let size = |text: &str| text.trim().parse::<units::Bytes>().map_err(|why| format!("{why}; {expected}"));
+        Ok(ReceiversArgument(ReceiveBuffers { first: size(first)?, most: size(most)? }))
     }
 }
 
@@ -148,11 +198,21 @@ mod tests {
         let link: LinkArgument = "50Mbit, 600ms, 0.1%".parse().unwrap();
         assert_eq!(link.table(), "[[link]]\nrate = \"50Mbit\"\ndelay = \"600ms\"\nloss = { per_packet = \"0.1%\" }\n");
         assert_eq!("1Gbit,4ms".parse::<LinkArgument>().unwrap().loss, None);
+        assert!(link.two_way_table().ends_with("loss = { per_packet = \"0.1%\", reverse = { per_packet = \"0.1%\" } }\n"));
         let wrong = |text: &str| text.parse::<LinkArgument>().unwrap_err();
         for (text, what) in
             [("50Mbit", "expected RATE,DELAY"), ("50,4ms", "the rate: "), ("1Gbit,4", "the delay: "), ("1Gbit,4ms,few", "the loss: ")]
         {
             assert!(wrong(text).contains(what), "{text}: {}", wrong(text));
+        }
+    }
+
+    #[test]
+    fn receivers_have_a_first_and_a_largest_buffer() {
+        let ReceiversArgument(buffers) = "128KiB, 6MiB".parse().unwrap();
+        assert_eq!(buffers, ReceiveBuffers::DEBIAN);
+        for text in ["6MiB", "6MiB,much"] {
+            assert!(text.parse::<ReceiversArgument>().unwrap_err().contains("as in 128KiB,6MiB"), "{text}");
         }
     }
 }

@@ -6,15 +6,17 @@
 //! The proxy stands before the long link, as on an operator's gateway: it sends downloads into it,
 //! and receives uploads from it.
 
-use crate::{other_program, resume_file::ResumeFile, scenario_runs::mean_flow};
+use crate::{other_program, resume_file::ResumeFile};
+use advise::{USAGES, Usage};
 use anyhow::{Context as _, Result, ensure};
 use lab::{Host, HostMemory, Lab, OtherProxy, SocketMemory};
 use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable, median};
-use outcome::{Engine as _, Outcome};
+use outcome::Engine as _;
 use rustix::process::{Pid, Signal, kill_process};
 use scenario::{Scenario, ScenarioFile};
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeMap,
     fs,
     io::{self, BufRead},
     path::{Path, PathBuf},
@@ -32,7 +34,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct LongLink {
     name: &'static str,
     links: &'static str,
-    /// Rate and round-trip time as answered.
+    rate: &'static str,
+    /// The same two links as `tandem advise --link` takes them.
+    described: [&'static str; 2],
+    /// The answer to "What are its rate and its round-trip time … If it varies, or nobody knows:
+    /// unknown".
     answer: &'static str,
 }
 
@@ -41,28 +47,38 @@ const LINKS: [LongLink; 5] = [
         name: "GEO",
         links: "[[link]]\nrate = \"1Gbit\"\ndelay = \"5ms\"\n[[link]]\nrate = \"50Mbit\"\ndelay = \"295ms\"\nqueue = \"1BDP\"\n\
                 loss = { per_packet = 0.001, reverse = { per_packet = 0.001 } }\n",
+        rate: "50Mbit",
+        described: ["1Gbit,5ms", "50Mbit,295ms,0.1%"],
         answer: "50Mbit,600ms",
     },
     LongLink {
         name: "LEO",
         links: "[[link]]\nrate = \"1Gbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"120Mbit\"\ndelay = \"22ms\"\nqueue = \"600pkt\"\n\
                 steps = \"starlink-steps.csv\"\nrepeat = \"60s\"\n",
+        rate: "120Mbit",
+        described: ["1Gbit,10ms", "120Mbit,22ms"],
         answer: "120Mbit,60ms",
     },
     LongLink {
         name: "LTE",
         links: "[[link]]\nrate = \"1Gbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"15Mbit\"\ndelay = \"25ms\"\nqueue = \"200pkt\"\n\
                 steps = \"lte-steps.csv\"\nrepeat = \"30s\"\njitter = { delay = { law = \"exponential\", mean = \"2ms\" } }\n",
-        answer: "15Mbit,70ms",
+        rate: "15Mbit",
+        described: ["1Gbit,10ms", "15Mbit,25ms"],
+        answer: "unknown",
     },
     LongLink {
         name: "WAN",
         links: "[[link]]\nrate = \"1Gbit\"\ndelay = \"1ms\"\n[[link]]\nrate = \"200Mbit\"\ndelay = \"39ms\"\nqueue = \"1BDP\"\n",
+        rate: "200Mbit",
+        described: ["1Gbit,1ms", "200Mbit,39ms"],
         answer: "200Mbit,80ms",
     },
     LongLink {
         name: "DSL",
         links: "[[link]]\nrate = \"1Gbit\"\ndelay = \"5ms\"\n[[link]]\nrate = \"16Mbit\"\ndelay = \"15ms\"\nqueue = \"400kB\"\n",
+        rate: "16Mbit",
+        described: ["1Gbit,5ms", "16Mbit,15ms"],
         answer: "16Mbit,40ms",
     },
 ];
@@ -85,42 +101,6 @@ const ENDS: [Ends; 4] = [
     Ends { name: "64 MB, CUBIC", receive: "4096 1048576 67108864", server: "cubic" },
 ];
 
-/// What the clients do.
-#[derive(Debug)]
-struct Use {
-    name: &'static str,
-    tables: &'static str,
-    figure: fn(&Outcome) -> Result<f64>,
-}
-
-/// Sixty objects of a page, 2 MB: the document, then what it names.
-macro_rules! page {
-    ($connections:literal) => {
-        concat!(
-            "[[page]]\nloads = 1\nrequest = \"500B\"\nservice = \"10ms\"\n",
-            $connections,
-            "\n[[page.object]]\nname = \"html\"\nsize = \"60kB\"\n[[page.object]]\nsize = \"33kB\"\ncount = 59\nneeds = [\"html\"]\n"
-        )
-    };
-}
-
-macro_rules! download {
-    ($bytes:literal) => {
-        concat!("[[flow]]\nopens = \"receiver\"\nbytes = \"", $bytes, "\"\n")
-    };
-}
-
-const USES: [Use; 8] = [
-    Use { name: "100 kB", tables: download!("100kB"), figure: mean_flow },
-    Use { name: "1 MB", tables: download!("1MB"), figure: mean_flow },
-    Use { name: "5 MB", tables: download!("5MB"), figure: mean_flow },
-    Use { name: "20 MB", tables: download!("20MB"), figure: mean_flow },
-    Use { name: "page, six connections", tables: page!("connections = 6"), figure: page_load },
-    Use { name: "page, one connection", tables: page!("multiplexed = true"), figure: page_load },
-    Use { name: "20 clients × 5 MB, the last", tables: concat!(download!("5MB"), "count = 20\n"), figure: last_flow },
-    Use { name: "upload of 20 MB", tables: "[[flow]]\ndirection = \"reverse\"\nbytes = \"20MB\"\n", figure: mean_flow },
-];
-
 /// What the proxy host runs.
 #[derive(Debug)]
 enum Deployment {
@@ -128,6 +108,8 @@ enum Deployment {
     NoProxy,
     /// What `tandem setup` writes for the link.
     Setup,
+    /// The configuration that `tandem advise` prints for the two links.
+    Advice,
     /// This file; `{rate}` stands for the link's nominal rate.
     File(&'static str),
 }
@@ -143,15 +125,17 @@ macro_rules! file {
     };
 }
 
-/// Two settings, and the column of the best one, other than no proxy.
+/// Three settings, and the column of the best one, other than no proxy.
 const NO_PROXY: &str = "no proxy";
 const SETUP: &str = "setup";
+const ADVICE: &str = "advise";
 const BEST: &str = "best";
 
 /// In the order of their turns. What stands behind `setup` is what a search may choose from.
-const SETTINGS: [(&str, Deployment); 7] = [
+const SETTINGS: [(&str, Deployment); 8] = [
     (NO_PROXY, Deployment::NoProxy),
     (SETUP, Deployment::Setup),
+    (ADVICE, Deployment::Advice),
     ("share, told, B auto", file!("auto", "control = \"share\"\ncapacity = \"{rate}\"\nshape = false\n")),
     ("share, auto, B auto", file!("auto", "control = \"share\"\ncapacity = \"auto\"\n")),
     ("share, auto, B 4 MiB", file!("4MiB", "control = \"share\"\ncapacity = \"auto\"\n")),
@@ -196,7 +180,7 @@ struct StoredRun {
 struct Cell {
     link: &'static LongLink,
     ends: &'static Ends,
-    usage: &'static Use,
+    usage: &'static Usage,
     setting: &'static (&'static str, Deployment),
     round: u64,
 }
@@ -245,7 +229,7 @@ impl MondaySuite {
         for round in 1..=self.runs {
             for link in self.chosen(&LINKS, |link| link.name) {
                 for ends in self.chosen(&ENDS, |ends| ends.name) {
-                    for usage in self.chosen(&USES, |usage| usage.name) {
+                    for usage in self.chosen(&USAGES, |usage| usage.name) {
                         let settings = self.chosen(&SETTINGS, |setting| setting.0);
                         cells.extend(settings.into_iter().map(|setting| Cell { link, ends, usage, setting, round }));
                     }
@@ -300,8 +284,8 @@ impl Cell {
         let scenario = self.scenario()?;
         let directory = tempfile::tempdir()?;
         let (file, program) = (directory.path().join("proxy.toml"), program.to_owned());
-        let (deployment, answer) = (&self.setting.1, self.link.answer);
-        let other = OtherProxy::new(move |host| start(deployment, answer, &program, &file, host));
+        let (deployment, link) = (&self.setting.1, self.link);
+        let other = OtherProxy::new(move |host| start(deployment, link, &program, &file, host));
         let [receive, send] = DEBIAN;
         let debian = SocketMemory { receive: receive.into(), send: send.into() };
         let receiver = SocketMemory { receive: self.ends.receive.into(), ..debian.clone() };
@@ -310,7 +294,7 @@ impl Cell {
         for _ in 0..3 {
             let outcome = lab.run(&scenario, self.round, &())?;
             if outcome.valid {
-                return (self.usage.figure)(&outcome);
+                return self.usage.objective.value(&outcome).context("not all of it has ended");
             }
             last = outcome.warnings.into_iter().next();
         }
@@ -333,7 +317,8 @@ fn tables(cells: &[Cell], runs: &[StoredRun]) -> Vec<SampleTable> {
             let measured = settings.filter(|setting| cells.iter().any(|cell| cell.setting.0 == *setting));
             let mut columns: Vec<SampleColumn> =
                 measured.chain([BEST]).map(|head| SampleColumn::new(head, "s", 2).with(SampleStatistic::Median)).collect();
-            columns.extend([NO_PROXY, BEST].map(|other| SampleColumn::quotient(&format!("{SETUP} ÷ {other}"), SETUP, other, 2)));
+            let quotients = [(SETUP, NO_PROXY), (SETUP, BEST), (ADVICE, NO_PROXY)];
+            columns.extend(quotients.map(|(of, other)| SampleColumn::quotient(&format!("{of} ÷ {other}"), of, other, 2)));
             tables.push(SampleTable::new(cell.link.name, "", columns));
             tables.len() - 1
         });
@@ -361,17 +346,8 @@ fn add_best(table: &mut SampleTable) {
     }
 }
 
-fn page_load(outcome: &Outcome) -> Result<f64> {
-    Ok(outcome.page_load_s.as_ref().context("the page was not loaded")?.mean)
-}
-
-fn last_flow(outcome: &Outcome) -> Result<f64> {
-    let ends = outcome.flows.iter().map(|flow| flow.end_s.map(|end| end - flow.start_s));
-    ends.collect::<Option<Vec<f64>>>().context("not all flows ended").map(|times| times.into_iter().fold(0.0, f64::max))
-}
-
 /// Starts what a setting has on the proxy host.
-fn start(deployment: &Deployment, answer: &str, program: &Path, file: &Path, host: &Host) -> io::Result<lab::RunningProgram> {
+fn start(deployment: &Deployment, link: &LongLink, program: &Path, file: &Path, host: &Host) -> io::Result<lab::RunningProgram> {
     let program = program.to_string_lossy();
     match deployment {
         Deployment::NoProxy => return Ok(Box::new(())),
@@ -383,7 +359,7 @@ fn start(deployment: &Deployment, answer: &str, program: &Path, file: &Path, hos
                 "--long-link",
                 "link2",
                 "--rate",
-                answer,
+                link.answer,
                 "--side",
                 "behind",
                 "--nat",
@@ -397,7 +373,11 @@ fn start(deployment: &Deployment, answer: &str, program: &Path, file: &Path, hos
                 return Err(io::Error::other(format!("tandem setup failed: {said}")));
             }
         }
-        Deployment::File(text) => fs::write(file, text.replace("{rate}", answer.split(',').next().unwrap_or(answer)))?,
+        Deployment::Advice => match advised(link, &program, host)? {
+            Some(config) => fs::write(file, config)?,
+            None => return Ok(Box::new(())),
+        },
+        Deployment::File(text) => fs::write(file, text.replace("{rate}", link.rate))?,
     }
     let mut command = host.command(&program);
     command.args(["proxy", "-c"]).arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -414,6 +394,26 @@ fn start(deployment: &Deployment, answer: &str, program: &Path, file: &Path, hos
         thread::sleep(Duration::from_millis(20));
     }
     Ok(Box::new(running))
+}
+
+/// The configuration that `tandem advise` prints; none: it advises no proxy.
+fn advised(link: &LongLink, program: &str, host: &Host) -> io::Result<Option<String>> {
+    static KNOWN: Mutex<BTreeMap<&str, Option<String>>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(config) = known.get(link.name) {
+        return Ok(config.clone());
+    }
+    let mut command = host.command(program);
+    command.args(["advise", "--json"]).args(link.described.iter().flat_map(|link| ["--link", link]));
+    let output = command.stdin(Stdio::null()).output()?;
+    let said = || format!("tandem advise failed: {}", String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() {
+        return Err(io::Error::other(said()));
+    }
+    let advice: serde_json::Value = serde_json::from_slice(&output.stdout).map_err(|_| io::Error::other(said()))?;
+    let config = advice["config"].as_str().map(|config| config.replace("eth1", "link2"));
+    known.insert(link.name, config.clone());
+    Ok(config)
 }
 
 /// A proxy that ends when this is dropped, and removes its controllers.
@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn every_cell_has_a_scenario() {
         let cells = suite(&[]).cells();
-        assert_eq!(cells.len(), 2 * LINKS.len() * ENDS.len() * USES.len() * SETTINGS.len());
+        assert_eq!(cells.len(), 2 * LINKS.len() * ENDS.len() * USAGES.len() * SETTINGS.len());
         for cell in cells.iter().filter(|cell| cell.round == 1 && cell.setting.0 == NO_PROXY) {
             let scenario = cell.scenario().unwrap_or_else(|why| panic!("{cell}: {why:#}"));
             assert_eq!((scenario.links.len(), scenario.splits.len()), (2, 1), "{cell}");
@@ -483,6 +483,9 @@ mod tests {
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
         assert_eq!(names, ["GEO", "WAN"]);
         let text = tables[0].markdown();
-        assert!(text.contains("| Debian, CUBIC: 100 kB | 3.00 | 1.50 | 1.25 | 1.25 | 0.50 (0.50 … 0.50) | 1.21 (1.12 … 1.29) |"), "{text}");
+        assert!(
+            text.contains("| Debian, CUBIC: 100 kB | 3.00 | 1.50 | 1.25 | 1.25 | 0.50 (0.50 … 0.50) | 1.21 (1.12 … 1.29) | – |"),
+            "{text}"
+        );
     }
 }

@@ -4,11 +4,12 @@
 use super::{
     apply,
     path_advice::{PathAdvice, Recommendation, SplitSettings, text},
-    trials::{Trials, by_equations},
+    trials::Trials,
+    usages,
     verify::verify,
 };
 use crate::{CommandError, flows::failed};
-use ::advise::{Advice, AdviceVerdict, Advisor, ProxyLeg};
+use ::advise::{AdviceVerdict, Candidate, UsageAdvice, WINDOW_SHARE, WayAssessment};
 use clap::Args;
 use intercept::Routes;
 use monitor::{ExperimentEvidence, MeasuredPath, PathGroup, PathObserver, limiter_name};
@@ -16,7 +17,7 @@ use proxy::{
     ExperimentRow, FlowView, Limiter,
     control::{ProxyStatus, Remote},
 };
-use scenario::ScenarioFile;
+use scenario::ReceiveBuffers;
 use std::{
     collections::HashMap,
     fmt::Write as _,
@@ -24,7 +25,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use units::{Rate, Span};
+use units::{Bytes, Rate, Span};
 
 /// Time from sample to sample.
 const SAMPLE: Duration = Duration::from_secs(1);
@@ -32,6 +33,8 @@ const SAMPLE: Duration = Duration::from_secs(1);
 const PATHS: usize = 5;
 /// A gain that is worth the drawbacks of a split.
 const WORTH: f64 = 1.05;
+/// The receivers' windows are a limit if they are it in this share of the samples.
+const OFTEN: f64 = 0.1;
 /// The part of a packet of 1500 bytes that is payload.
 const PAYLOAD: f64 = 1448.0 / 1500.0;
 /// Rate of a link that is not the limit, at least: bit/s.
@@ -195,23 +198,14 @@ fn recommend(
         );
     };
     why.push(format!("In {:.0} % of the samples the {} was the limit.", share * 100.0, limiter_name(limiter)));
-    let text = scenario_text(path, rate, limiter);
-    let variants = ScenarioFile::parse(&text, "the measured path").and_then(|file| file.variants(&[]));
-    let scenario = variants.map_err(|error| CommandError::Failed(error.to_string()))?.remove(0).scenario;
-    let advisor = Advisor::new(&scenario).map_err(|error| CommandError::Failed(error.to_string()))?;
+    let receivers = receivers(path);
     // A capacity that was not given must not become a setting.
-    let advisor = if known.is_some() { advisor } else { advisor.with_unknown_capacity() };
-    let candidates = advisor.candidates();
-    let outcomes = trials.simulate(&candidates)?;
-    let advice = match advisor.advice(&outcomes, &by_equations(&candidates)) {
+    let advice = match usages::advise(&links_text(path, rate, limiter), receivers, (&[], known.is_some()), trials) {
         Ok(advice) => advice,
-        Err(error) => return none(error.to_string(), why),
+        Err(CommandError::CannotTell(error)) => return none(error, why),
+        Err(error) => return Err(error),
     };
-    let gain = &advice.split;
-    why.push(format!(
-        "Simulated over the measured path, the best split ({}) is {:.2} ± {:.2} times as good as none.",
-        gain.candidate.control, gain.gain, gain.half_width
-    ));
+    why.push(expected(&advice, receivers));
     let is_shown = shown.is_some_and(|gain| gain.low > WORTH);
     match advice.verdict {
         AdviceVerdict::Split => {}
@@ -220,7 +214,7 @@ fn recommend(
         AdviceVerdict::DoesNotPay => return none("the simulated split does not pay, and the experiment does not say so".into(), why),
         AdviceVerdict::CannotTell => return none("the simulated gain may be chance".into(), why),
     }
-    let mut settings = settings(&advice);
+    let mut settings = settings(path, &advice.split.way);
     if settings.capacity.is_some() {
         // The link is that of the leg which sends.
         let [client, server] = path.ends;
@@ -230,21 +224,44 @@ fn recommend(
     Ok((Recommendation::Split(settings), why))
 }
 
-fn settings(advice: &Advice) -> SplitSettings {
-    let candidate = &advice.split.candidate;
+fn settings(path: &MeasuredPath, way: &Candidate) -> SplitSettings {
     SplitSettings {
-        leg: match advice.leg {
-            ProxyLeg::Near => "near",
-            ProxyLeg::Far => "far",
-        },
-        control: candidate.control.clone(),
-        capacity: candidate.capacity.map(|capacity| capacity.to_string()),
+        leg: if path.is_download() { "near" } else { "far" },
+        control: way.control.clone(),
+        capacity: way.capacity.map(|capacity| capacity.to_string()),
         link: None,
     }
 }
 
-/// The measured path as a scenario: the leg that receives, then the one that sends the data.
-fn scenario_text(path: &MeasuredPath, rate: Rate, limiter: Limiter) -> String {
+/// The receivers' buffers. If their windows are a limit, they are as large as they were seen to be;
+/// else they have at least the usual ones.
+fn receivers(path: &MeasuredPath) -> ReceiveBuffers {
+    let ReceiveBuffers { first, most } = ReceiveBuffers::DEBIAN;
+    let seen = Bytes((f64::from(path.sending().window_bytes) / WINDOW_SHARE) as u64);
+    let are_limits = path.limits.iter().any(|(limiter, share)| *limiter == Limiter::Receiver && *share >= OFTEN);
+    ReceiveBuffers { first, most: seen.max(if are_limits { first } else { most }) }
+}
+
+/// What a split is expected to gain.
+fn expected(advice: &UsageAdvice, receivers: ReceiveBuffers) -> String {
+    let WayAssessment { way, gain, half_width, results } = &advice.split;
+    let extreme = |least: bool| {
+        let found = results.iter().min_by(|a, b| if least { a.gain.total_cmp(&b.gain) } else { b.gain.total_cmp(&a.gain) });
+        found.map_or(String::new(), |result| format!("{} {:.2}", result.name, result.gain))
+    };
+    format!(
+        "Simulated over the measured path, with receive buffers of up to {}, the best split ({}) is {gain:.2} ± {half_width:.2} times as fast \
+         as none in the mean of all that users do: from {} to {}.",
+        receivers.most,
+        way.control,
+        extreme(true),
+        extreme(false)
+    )
+}
+
+/// The measured path as links of a scenario: the leg that receives, then the one that sends the
+/// data.
+fn links_text(path: &MeasuredPath, rate: Rate, limiter: Limiter) -> String {
     let (receiving, sending) = if path.is_download() { (&path.far, &path.near) } else { (&path.near, &path.far) };
     let other_leg = if path.is_download() { Limiter::FarLeg } else { Limiter::NearLeg };
     let others = if limiter == other_leg { path.peak_bps / PAYLOAD } else { (rate.0 as f64 * 4.0).max(FAST) };
@@ -252,29 +269,24 @@ fn scenario_text(path: &MeasuredPath, rate: Rate, limiter: Limiter) -> String {
         let mut text =
             format!("[[link]]\nrate = \"{}kbit\"\ndelay = \"{}us\"\n", (rate / 1e3).max(1.0).round(), (rtt_s / 2.0 * 1e6).round());
         if loss > 0.0 {
-            let _ = writeln!(text, "loss = {{ per_packet = {loss:.6} }}");
+            let _ = writeln!(text, "loss = {{ per_packet = {loss:.6}, reverse = {{ per_packet = {loss:.6} }} }}");
         }
         text
     };
-    let count = path.concurrent.round().clamp(1.0, 20.0);
-    let bytes = path.mean_bytes.clamp(50_000, 20_000_000);
-    let opens = if path.is_download() { "receiver" } else { "sender" };
-    format!(
-        "name = \"path\"\n{}{}[[flow]]\ncount = {count}\nbytes = \"{bytes}B\"\nopens = \"{opens}\"\n",
-        link(others, receiving.rtt_s, 0.0),
-        link(rate.0 as f64, sending.rtt_s, sending.loss.unwrap_or(0.0))
-    )
+    link(others, receiving.rtt_s, 0.0) + &link(rate.0 as f64, sending.rtt_s, sending.loss.unwrap_or(0.0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use scenario::ScenarioFile;
 
     #[test]
     fn a_measured_path_becomes_a_scenario() {
         let mut path = super::super::path_advice::example("192.0.2.0/24", Recommendation::Bypass).path;
         let scenario = |path: &MeasuredPath| {
-            let text = scenario_text(path, Rate(20_000_000), path.limits[0].0);
+            let links = links_text(path, Rate(20_000_000), path.limits[0].0);
+            let text = format!("name = \"path\"\n{links}[[flow]]\nbytes = \"1MB\"\n");
             ScenarioFile::parse(&text, "test").unwrap().variants(&[]).unwrap().remove(0).scenario
         };
         let download = scenario(&path);
@@ -286,5 +298,15 @@ mod tests {
         path.far.loss = Some(0.01);
         let upload = scenario(&path);
         assert_eq!((upload.links[0].delay, upload.links[1].delay), ("300ms".parse().unwrap(), "10ms".parse().unwrap()));
+    }
+
+    #[test]
+    fn receivers_have_the_buffers_that_were_seen_if_they_are_a_limit() {
+        let mut path = super::super::path_advice::example("192.0.2.0/24", Recommendation::Bypass).path;
+        assert_eq!(receivers(&path), ReceiveBuffers::DEBIAN);
+        path.limits.push((Limiter::Receiver, 0.2));
+        assert_eq!(receivers(&path).most, Bytes((f64::from(3 << 20) / 0.63) as u64));
+        path.near.window_bytes = 16 << 20;
+        assert!(receivers(&path).most > Bytes(16 << 20));
     }
 }

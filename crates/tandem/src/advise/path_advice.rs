@@ -129,7 +129,7 @@ pub(super) fn example(group: &str, recommendation: Recommendation) -> PathAdvice
     use monitor::MeasuredLeg;
     use proxy::Limiter;
     use std::net::IpAddr;
-    let leg = |rtt_s, loss| MeasuredLeg { rtt_s, loss };
+    let leg = |rtt_s, loss| MeasuredLeg { rtt_s, loss, window_bytes: 3 << 20 };
     let path = MeasuredPath {
         ends: [[10, 0, 0, 1], [192, 0, 2, 9]].map(IpAddr::from),
         group: group.parse().map_or_else(|_| PathGroup::Interface(group.into()), PathGroup::Prefix),

@@ -305,6 +305,35 @@ fn a_path_on_the_command_line_gives_advice_that_can_be_pasted() {
 }
 
 #[test]
+fn advice_for_what_users_do_makes_none_of_it_slower() {
+    let path = ["advise", "--link", "1Gbit,4ms", "--link", "50Mbit,300ms,0.1%", "--seeds", "3"];
+    let advised = |more: &[&str]| -> serde_json::Value {
+        let output = tandem(&[&path[..], &["--json"], more].concat());
+        assert_eq!(status(&output), 0, "{}", said(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let advice = advised(&[]);
+    assert_eq!(advice["advice"]["verdict"], "split");
+    let usages = advice["advice"]["split"]["usages"].as_array().unwrap();
+    assert_eq!(usages.len(), 8);
+    for usage in usages {
+        let [gain, half, now, then] = ["gain", "half", "now_s", "then_s"].map(|key| usage[key].as_f64().unwrap());
+        assert!(gain + half > 0.97 && (gain - now / then).abs() < 1e-9, "{usage}");
+    }
+    // Small windows leave less to gain.
+    let small = advised(&["--receivers", "64KiB,256KiB"]);
+    let gain = |advice: &serde_json::Value| advice["advice"]["split"]["gain"].as_f64().unwrap();
+    assert!(gain(&advice) > 1.2 && gain(&small) < gain(&advice), "{} {}", gain(&small), gain(&advice));
+    let command = advice["command"].as_str().unwrap();
+    let mut arguments: Vec<&str> = command.strip_prefix("tandem ").unwrap().split(' ').collect();
+    arguments.push("--check=config");
+    assert_eq!(status(&tandem(&arguments)), 0, "{command}");
+    assert!(String::from_utf8(tandem(&path).stdout).unwrap().contains(command));
+    let refused = tandem(&["advise", "--link", "1Gbit,4ms", "--link", "50Mbit,300ms", "--receivers", "6MiB"]);
+    assert!(said(&refused).contains("as in 128KiB,6MiB"), "{}", said(&refused));
+}
+
+#[test]
 fn a_wrong_link_is_refused_with_what_is_expected() {
     for (links, what) in [
         (&["--link", "50Mbit"][..], "expected RATE,DELAY or RATE,DELAY,LOSS, as in 50Mbit,600ms,0.1%"),

@@ -219,7 +219,7 @@ fn a_hot_restart_with_other_settings_begins_the_comparison_anew() {
     }
     let routed = Routed::new();
     serve(&routed.server, 80);
-    let _proxy = routed.configured("experiment = \"1 in 2\"");
+    let _proxy = routed.configured("experiment = \"1 in 2\"\nbuffer = \"4MiB\"");
     wait_until("both groups are measured", || {
         download(routed.connect(SERVER[1], 80).unwrap());
         counts(&routed.router).iter().all(|counts| counts.complete > 1)
