@@ -24,8 +24,6 @@ pub struct Advisor {
     base: Scenario,
     /// One proxy for each place: those of the file, else one between any two links.
     proxies: Vec<Split>,
-    /// Whether the capacity of the links is known, as some controllers require.
-    knows_capacity: bool,
     /// The candidates by their case.
     candidates: BTreeMap<String, Candidate>,
 }
@@ -47,17 +45,9 @@ impl Advisor {
         fix_queues(&mut base);
         let anywhere = || (1..scenario.links.len()).map(Split::at).collect();
         let proxies = if scenario.splits.is_empty() { anywhere() } else { scenario.splits.clone() };
-        let mut advisor = Advisor { base, proxies, knows_capacity: true, candidates: BTreeMap::new() };
+        let mut advisor = Advisor { base, proxies, candidates: BTreeMap::new() };
         advisor.name_candidates();
         Ok(advisor)
-    }
-
-    /// The same without controllers that must know the capacity of their link.
-    #[must_use]
-    pub fn with_unknown_capacity(mut self) -> Self {
-        self.knows_capacity = false;
-        self.name_candidates();
-        self
     }
 
     fn name_candidates(&mut self) {
@@ -78,10 +68,7 @@ impl Advisor {
         for proxy in &self.proxies {
             // Where the capacity is to be estimated, it is unknown: a controller that must be told
             // it does not fit.
-            let is_known = |controller: &Controller| match proxy.capacity {
-                Some(LinkCapacity::Auto) => controller.estimates_capacity(),
-                _ => self.knows_capacity,
-            };
+            let is_known = |controller: &Controller| proxy.capacity != Some(LinkCapacity::Auto) || controller.estimates_capacity();
             let possible =
                 |controller: &Controller| self.fits(*controller, proxy.after) && (!controller.needs_capacity() || is_known(controller));
             all.extend(Controller::all().filter(possible).map(|it| self.split(proxy, it)));

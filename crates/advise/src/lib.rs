@@ -8,8 +8,8 @@
 //! sizes to try and [`Advisor::buffer_results`] evaluates them; [`buffer_to_configure`] adds the
 //! margin that the real proxy needs.
 //!
-//! [`UsageAdvisor`] does the same for all that users do over a path ([`USAGES`]), with the ways that
-//! an operator would deploy: it advises none that makes a usage slower.
+//! [`UsageAdvisor`] does the same for several kinds of transfers ([`USAGES`]), with the settings that
+//! an operator would deploy. It advises no setting that makes one of them slower.
 //!
 //! Queues keep the size that they have end to end: a limit given in BDP would shrink on a shorter
 //! leg, and its effect would be attributed to the proxy. Candidates have one proxy, no chains.

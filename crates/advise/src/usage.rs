@@ -17,15 +17,15 @@ const NEARLY: f64 = 0.97;
 /// The controller of the leg that has no profile.
 const SYSTEM_DEFAULT: &str = "cubic";
 
-/// What a user does: the tables of a scenario over any path whose links are listed from the servers
-/// to the clients, and the number that counts.
+/// A kind of transfer, such as a page or an upload: tables of a scenario without its links, which
+/// are listed from the servers to the clients, and the number that is compared.
 #[derive(Debug)]
 pub struct Usage {
     /// Its name.
     pub name: &'static str,
     /// Tables of a scenario.
     pub tables: &'static str,
-    /// The number that counts.
+    /// The number that is compared.
     pub objective: Objective,
 }
 

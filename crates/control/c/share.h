@@ -322,7 +322,10 @@ TD_INLINE void td_share_end_more(const struct td_flow *f, struct td_link *l, u64
 				 const struct td_share_tunables *t)
 {
 	u64 rate = td_share_delivery_rate(f, l, span), told = l->capacity * t->capacity_milli / 1000;
-	/* Whether a packet of each flow falls into this epoch or the next is chance; in a short one jitter adds to that. */
+	/*
+	 * Whether a packet of each flow falls into this epoch or the next is chance. In a short
+	 * epoch, jitter adds to that.
+	 */
 	u64 chance = (u64)l->share.flows * (f->mss + f->header + l->overhead) * 1000000 / td_max64(span, 1);
 
 	if (rtt < TD_SHARE_MIN_EPOCH_US || chance > told / 32)
@@ -446,7 +449,10 @@ TD_INLINE void td_share_end_epoch(const struct td_flow *f, struct td_link *l, co
 			}
 			break;
 		case TD_SHARE_MORE:
-			/* Where an epoch is longer than a round trip, the ACKs of the second one are of what that has sent. */
+			/*
+			 * Where an epoch is longer than a round trip, most ACKs of the second
+			 * epoch are of data sent in it.
+			 */
 			if (!l->share.epochs || rtt >= TD_SHARE_MIN_EPOCH_US)
 				l->share.drain = TD_SHARE_ONE;
 			if (!l->share.epochs)

@@ -54,6 +54,10 @@ impl ReceiveBuffers {
     /// Debian's and most other distributions' defaults, the kernel's own with 4 GB of memory and
     /// more: a first window of 64 kB, and up to about 4 MB.
     pub const DEBIAN: ReceiveBuffers = ReceiveBuffers { first: Bytes(131_072), most: Bytes(6_291_456) };
+
+    /// The least share of a buffer that is payload: single packets of 1500 bytes, with the kernel's
+    /// overhead.
+    pub const PAYLOAD_SHARE: f64 = 0.63;
 }
 
 impl Tcp {

@@ -3,9 +3,8 @@
 
 use scenario::ReceiveBuffers;
 
-/// The share of a buffer that is payload: single packets of 1500 bytes, with the kernel's overhead;
-/// and what the kernel takes it for until packets arrive (TCP_DEFAULT_SCALING_RATIO).
-const PAYLOAD_SHARE: f64 = 0.63;
+/// The share of a buffer that the kernel takes for payload until packets arrive
+/// (TCP_DEFAULT_SCALING_RATIO).
 const FIRST_SHARE: f64 = 0.5;
 /// What an application is expected to read in the first round trip, segments (TCP_INIT_CWND).
 const FIRST_READ: u64 = 10;
@@ -34,8 +33,8 @@ impl ReceiveTuning {
         let threshold = payload(buffers.first.0, FIRST_SHARE);
         let mss = u64::from(mss);
         ReceiveTuning {
-            buffer: payload(buffers.first.0, PAYLOAD_SHARE),
-            most: payload(buffers.most.0, PAYLOAD_SHARE),
+            buffer: payload(buffers.first.0, ReceiveBuffers::PAYLOAD_SHARE),
+            most: payload(buffers.most.0, ReceiveBuffers::PAYLOAD_SHARE),
             threshold,
             mss,
             most_read: (FIRST_READ * mss).min(threshold),

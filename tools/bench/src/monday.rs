@@ -37,8 +37,8 @@ struct LongLink {
     rate: &'static str,
     /// The same two links as `tandem advise --link` takes them.
     described: [&'static str; 2],
-    /// The answer to "What are its rate and its round-trip time … If it varies, or nobody knows:
-    /// unknown".
+    /// What is answered when `tandem setup` asks for rate and round-trip time. Of a link that varies:
+    /// "unknown", as the question says.
     answer: &'static str,
 }
 

@@ -196,7 +196,7 @@ fn the_ends_have_the_configured_receive_buffers() {
     if common::skip(TEST) {
         return;
     }
-    // As in the simulator, whose test has the same numbers.
+    // The simulator's results, which its own test checks (one_leg.rs).
     for (most, expected) in [("128KiB", 1.608), ("6MiB", 0.848)] {
         let text = format!(
             "name = \"x\"\n[tcp]\nreceive_buffers = {{ first = \"64KiB\", most = \"{most}\" }}\n\

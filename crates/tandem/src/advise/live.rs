@@ -9,7 +9,7 @@ use super::{
     verify::verify,
 };
 use crate::{CommandError, flows::failed};
-use ::advise::{AdviceVerdict, Candidate, UsageAdvice, WINDOW_SHARE, WayAssessment};
+use ::advise::{AdviceVerdict, Candidate, UsageAdvice, WayAssessment};
 use clap::Args;
 use intercept::Routes;
 use monitor::{ExperimentEvidence, MeasuredPath, PathGroup, PathObserver, limiter_name};
@@ -237,7 +237,7 @@ fn settings(path: &MeasuredPath, way: &Candidate) -> SplitSettings {
 /// else they have at least the usual ones.
 fn receivers(path: &MeasuredPath) -> ReceiveBuffers {
     let ReceiveBuffers { first, most } = ReceiveBuffers::DEBIAN;
-    let seen = Bytes((f64::from(path.sending().window_bytes) / WINDOW_SHARE) as u64);
+    let seen = Bytes((f64::from(path.sending().window_bytes) / ReceiveBuffers::PAYLOAD_SHARE) as u64);
     let are_limits = path.limits.iter().any(|(limiter, share)| *limiter == Limiter::Receiver && *share >= OFTEN);
     ReceiveBuffers { first, most: seen.max(if are_limits { first } else { most }) }
 }

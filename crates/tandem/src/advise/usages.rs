@@ -5,7 +5,7 @@ use crate::CommandError;
 use advise::{USAGES, UsageAdvice, UsageAdvisor};
 use scenario::{Assignment, ReceiveBuffers, Scenario, ScenarioFile};
 
-/// The table of a scenario whose ends have these receive buffers.
+/// The `[tcp]` table of a scenario that sets these receive buffers.
 pub(super) fn receive_buffers(ReceiveBuffers { first, most }: ReceiveBuffers) -> String {
     format!("[tcp]\nreceive_buffers = {{ first = \"{first}\", most = \"{most}\" }}\n")
 }
