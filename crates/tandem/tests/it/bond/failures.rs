@@ -7,7 +7,10 @@ use crate::{
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::{Shutdown, TcpStream},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -74,11 +77,15 @@ fn an_idle_bond_connection_that_is_reset_is_replaced() {
 
 /// Downloads while `happens` runs; returns the longest time without data.
 fn download_while(bench: &Bench, count: usize, happens: impl FnOnce(&Bench) + Send) -> Duration {
-    bench.server(move |mut stream| stream.write_all(&bytes(count)).unwrap());
+    let data = Arc::new(bytes(count));
+    let served = data.clone();
+    bench.server(move |mut stream| stream.write_all(&served).unwrap());
     let mut client = bench.call();
+    let mut first = vec![0; 1];
+    client.read_exact(&mut first).unwrap();
     thread::scope(|scope| {
         let reading = scope.spawn(move || {
-            let (mut all, mut longest, mut last) = (Vec::new(), Duration::ZERO, Instant::now());
+            let (mut all, mut longest, mut last) = (first, Duration::ZERO, Instant::now());
             let mut part = vec![0; 1 << 16];
             loop {
                 let read = client.read(&mut part).unwrap();
@@ -92,7 +99,7 @@ fn download_while(bench: &Bench, count: usize, happens: impl FnOnce(&Bench) + Se
         });
         happens(bench);
         let (all, longest) = reading.join().unwrap();
-        assert!(all == bytes(count), "{} bytes came", all.len());
+        assert!(all == *data, "{} bytes came", all.len());
         longest
     })
 }
