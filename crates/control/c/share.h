@@ -79,7 +79,7 @@ enum { TD_SHARE_STEADY, TD_SHARE_DRAIN, TD_SHARE_SETTLE, TD_SHARE_TEST, TD_SHARE
 /* A shorter delay is jitter, and no queue, µs. */
 #define TD_SHARE_JITTER_US 4000
 /* Epochs until more than the capacity is tried: at first, and at most. */
-#define TD_SHARE_MORE_WAIT 3
+#define TD_SHARE_MORE_WAIT 2
 #define TD_SHARE_MOST_MORE_WAIT 512
 
 /*
@@ -152,17 +152,31 @@ TD_INLINE void td_share_update_excess(const struct td_flow *f, struct td_link *l
 	l->share.excess_us = td_max64(l->share.excess_us, now_us);
 }
 
-/* The rate of a greedy flow of weight 1. */
-TD_INLINE u64 td_share_level(const struct td_flow *f, struct td_link *l, const struct td_share_tunables *t)
+/* The rate of a greedy flow of weight 1 among flows of this weight, where others have this demand. */
+TD_INLINE u64 td_share_level_of(const struct td_flow *f, const struct td_link *l, u64 demand, u64 weight, const struct td_share_tunables *t)
 {
 	u64 payload = td_share_payload(f, l, t);
 	/* The excess is taken back over two round trips, at most a quarter of the rate. */
 	u64 back = td_min64(l->share.excess * 1000000 / td_max(2 * f->srtt_us, 2 * TD_SHARE_MIN_EPOCH_US), payload / 4);
-	/* The measured demands may exceed the capacity for a while. */
-	u64 rest = td_max64(td_sub_sat(payload - back, l->share.demand), payload / (4 * ((u64)l->share.flows + 1)));
 
-	l->share.level = rest / td_max64(l->share.weight, 1);
-	return l->share.level;
+	/* The measured demands may exceed the capacity for a while. */
+	return td_max64(td_sub_sat(payload - back, demand), payload / (4 * ((u64)l->share.flows + 1))) / td_max64(weight, 1);
+}
+
+/*
+ * The rate of this flow if it were greedy. While it is demand-limited, what it sends is its own: left
+ * out of the rest, it would limit the flow to what it does not send.
+ */
+TD_INLINE u64 td_share_fair(const struct td_flow *f, const struct td_share_state *s, struct td_link *l, const struct td_share_tunables *t)
+{
+	u64 demand = l->share.demand, weight = l->share.weight;
+
+	l->share.level = td_share_level_of(f, l, demand, weight, t);
+	if (s->status == TD_SHARE_DEMAND_LIMITED) {
+		demand = td_sub_sat(demand, s->counted);
+		weight += s->weight;
+	}
+	return td_share_level_of(f, l, demand, weight, t) * td_max(f->weight, 1);
 }
 
 /* Sets the rate that a flow is counted with. */
@@ -217,10 +231,9 @@ TD_INLINE void td_share_start(const struct td_flow *f, struct td_share_state *s,
 }
 
 /* Classifies the flow as greedy or demand-limited: at the end of a measurement interval, or at once when the receiver's window binds. */
-TD_INLINE void td_share_classify(const struct td_flow *f, struct td_share_state *s, struct td_link *l, const struct td_event *e)
+TD_INLINE void td_share_classify(const struct td_flow *f, struct td_share_state *s, struct td_link *l, const struct td_event *e, u64 fair)
 {
 	u64 span = e->now_us - s->since_us, window = td_share_window_rate(f), rate;
-	u64 fair = l->share.level * s->weight;
 
 	s->acks++;
 	s->starved += !f->unsent;
@@ -522,15 +535,14 @@ TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct 
 	}
 	if (!s->status)
 		td_share_start(f, s, l, e);
-	td_share_level(f, l, t);
-	td_share_classify(f, s, l, e);
+	td_share_classify(f, s, l, e, td_share_fair(f, s, l, t));
 }
 
 TD_INLINE void td_share_apply(struct td_flow *f, struct td_share_state *s, struct td_link *l, const struct td_share_tunables *t)
 {
 	u32 mss = td_max(f->mss, 1);
 
-	s->rate = td_max64(td_share_level(f, l, t) * td_max(f->weight, 1), mss);
+	s->rate = td_max64(td_share_fair(f, s, l, t), mss);
 	if (s->status)
 		td_share_set_committed(s, l, s->status == TD_SHARE_DEMAND_LIMITED ? td_min64(s->counted, s->rate) : s->rate);
 	if (td_is_estimated(l)) {
@@ -583,8 +595,7 @@ TD_INLINE void td_share(struct td_flow *f, struct td_share_state *s, struct td_l
 	} else if (e->kind == TD_RESTART) {
 		if (!s->status) {
 			td_share_start(f, s, l, e);
-			td_share_level(f, l, t);
-			if (td_share_window_rate(f) < l->share.level * s->weight)
+			if (td_share_window_rate(f) < td_share_fair(f, s, l, t))
 				td_share_register(f, s, l, TD_SHARE_DEMAND_LIMITED, td_share_window_rate(f), td_share_window_rate(f));
 		}
 	} else if (e->kind == TD_CLOSE) {

@@ -121,6 +121,19 @@ fn other_flows_use_what_an_application_leaves() {
 }
 
 #[test]
+fn a_flow_is_not_limited_to_what_it_does_not_send_itself() {
+    both(|path| {
+        for percent in [30, 60, 90] {
+            // Its window is the limit, below the whole link, which it has to itself.
+            let window = RATE * path.rtt_us / 1_000_000 * percent / 100;
+            let seen = run(&path, &[FlowData { window: window as u32, ..greedy(0) }], 21.0);
+            let used = seen.utilization(5.0, 20.0, RATE) * 100.0;
+            assert!(used > percent as f64 * 0.93, "{percent} %: {used}");
+        }
+    });
+}
+
+#[test]
 fn idle_flows_cost_nothing_and_resume_at_once() {
     both(|path| {
         // The second sends 2 MB every 20 seconds.

@@ -80,17 +80,22 @@ pub(crate) struct FlowData {
     pub(crate) segments: u64,
     /// Application-limited: this many segments per interval (µs).
     pub(crate) chunks: Option<(u64, u64)>,
+    /// The receiver's window after the first acknowledgement, bytes.
+    pub(crate) window: u32,
     pub(crate) weight: u32,
 }
 
+/// The window of a receiver that is no limit, bytes.
+const WIDE: u32 = 6_000_000;
+
 /// An endless flow.
 pub(crate) fn greedy(start_us: u64) -> FlowData {
-    FlowData { start_us, segments: 1 << 40, chunks: None, weight: 1 }
+    FlowData { start_us, segments: 1 << 40, chunks: None, window: WIDE, weight: 1 }
 }
 
 /// A file transfer.
 pub(crate) fn file(start_us: u64, bytes: u64) -> FlowData {
-    FlowData { start_us, segments: bytes.div_ceil(u64::from(MSS)), chunks: None, weight: 1 }
+    FlowData { start_us, segments: bytes.div_ceil(u64::from(MSS)), chunks: None, window: WIDE, weight: 1 }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -482,7 +487,7 @@ impl BottleneckSimulation<'_> {
         sent.done = true;
         let (segment, rtt, ack_delayed) = (sent.segment, (now - sent.sent_us) as u32, sent.ack_delayed);
         sender.in_flight -= 1;
-        sender.flow.snd_wnd = 6_000_000;
+        sender.flow.snd_wnd = sender.job.window;
         let is_new = segment >= sender.una && sender.sacked.insert(segment);
         while sender.sacked.remove(&sender.una) {
             sender.una += 1;
