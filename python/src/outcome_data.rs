@@ -189,5 +189,6 @@ pub(crate) fn page(title: &str, about: &str, outcomes: Vec<Bound<'_, OutcomeData
 #[pyfunction]
 pub(crate) fn table_text(outcomes: Vec<Bound<'_, OutcomeData>>, width: Option<usize>) -> String {
     let outcomes: Vec<Outcome> = outcomes.iter().map(|data| data.get().outcome.clone()).collect();
-    format!("{}\n{}", report::table(&outcomes, width), report::links_table(&outcomes, width))
+    let tables = [report::table(&outcomes, width), report::accounts_table(&outcomes, width), report::links_table(&outcomes, width)];
+    tables.into_iter().filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n")
 }

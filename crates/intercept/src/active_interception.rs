@@ -3,7 +3,7 @@
 
 use crate::{
     controllers::Controllers,
-    egress::Egress,
+    egress::{Egress, LinkUses},
     interception::{Interception, OpenError},
     kernel_setting::{self, ChangedSetting},
     leg::{self, DialOptions, LegProfile, Source},
@@ -37,7 +37,7 @@ impl ActiveInterception {
     pub fn open(mut interception: Interception) -> Result<(Self, Vec<(usize, Listener)>), OpenError> {
         leg::raise_open_files();
         interception.without_absent_families();
-        let kernel = (interception.prepare()?, Egress::of(interception.policy.profiles())?);
+        let kernel = (interception.prepare()?, Egress::of(interception.policy.profiles(), &LinkUses::default())?);
         Controllers::rename(interception.policy.profiles_mut());
         let options = ListenerOptions { mss: interception.policy.near.mss, ..ListenerOptions::default() };
         let mut listeners = Vec::new();

@@ -98,6 +98,31 @@ pub enum EgressError {
     },
 }
 
+/// How a link is used, as it was last read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinkUse {
+    /// The capacity in use, bytes/s of IP.
+    pub capacity: f64,
+    /// What leaves, mean over two seconds, bytes/s of IP.
+    pub egress: f64,
+    /// The part of it that does not belong to flows under `share`, bytes/s of IP.
+    pub other: f64,
+    /// Flows under `share` that have data to send.
+    pub share_flows: u32,
+}
+
+/// How the links of profiles are used, by the name of the profile, for other threads. A profile for
+/// several interfaces has none.
+#[derive(Debug, Clone, Default)]
+pub struct LinkUses(Arc<Mutex<BTreeMap<String, LinkUse>>>);
+
+impl LinkUses {
+    /// How the link of a profile is used; none: it has no capacity, or it is not known yet.
+    pub fn of(&self, profile: &str) -> Option<LinkUse> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(profile).copied()
+    }
+}
+
 /// The links with a capacity: shaped or monitored until it is dropped.
 #[derive(Debug)]
 pub struct Egress {
@@ -172,11 +197,11 @@ impl Egress {
 
     /// Shapes and monitors the links that profiles configure. `None` if no profile has a capacity.
     /// An interface that is created again later, or that appears and matches a pattern, is set up
-    /// then.
+    /// then. `uses` is kept up to date.
     ///
     /// # Errors
     /// The first link that could not be set up. What was set up before is removed.
-    pub fn of<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<Option<Self>, EgressError> {
+    pub fn of<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>, uses: &LinkUses) -> Result<Option<Self>, EgressError> {
         let profiles = LinkProfile::of(profiles)?;
         if profiles.is_empty() {
             return Ok(None);
@@ -187,7 +212,7 @@ impl Egress {
         let mut links = WatchedLinks { monitor, profiles, links: BTreeMap::new(), trouble: None };
         links.set(configured)?;
         let links = Arc::new(Mutex::new(links));
-        Ok(Some(Egress { _follower: Follower::start(links.clone())?, links }))
+        Ok(Some(Egress { _follower: Follower::start(links.clone(), uses.clone())?, links }))
     }
 
     /// Replaces the configuration of the links. It applies to existing flows at once. A link that
@@ -227,15 +252,17 @@ impl Egress {
 }
 
 impl Follower {
-    fn start(links: Arc<Mutex<WatchedLinks>>) -> Result<Self, EgressError> {
+    fn start(links: Arc<Mutex<WatchedLinks>>, uses: LinkUses) -> Result<Self, EgressError> {
         let (stop, stopped) = mpsc::channel();
         // The thread is in the network namespace of this one.
         let work = move || {
             while stopped.recv_timeout(FOLLOW_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
                 follow_interfaces(&links);
                 follow_files(&links);
-                links.lock().unwrap_or_else(PoisonError::into_inner).read_records();
+                let read = links.lock().unwrap_or_else(PoisonError::into_inner).read_records();
+                *uses.0.lock().unwrap_or_else(PoisonError::into_inner) = read;
             }
+            uses.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
         };
         let thread = thread::Builder::new().name("tandem-capacity".into()).spawn(work).map_err(EgressError::Follow)?;
         Ok(Follower { stop: Some(stop), thread: Some(thread) })
@@ -411,14 +438,22 @@ impl WatchedLinks {
     }
 
     /// Keeps what has left by now, and says in the log when a configured capacity is found wrong.
-    fn read_records(&mut self) {
-        let now = Instant::now();
+    /// Returns how the link of each profile is used.
+    fn read_records(&mut self) -> BTreeMap<String, LinkUse> {
+        let (now, mut uses) = (Instant::now(), BTreeMap::new());
         for (link, watched) in &mut self.links {
             if let Ok(Some(record)) = self.monitor.read(watched.id) {
                 watched.keep(now, &record);
                 watched.report_fallback(link, now, &record);
+                uses.insert(link.clone(), watched.use_of(now, &record));
             }
         }
+        let of = |profile: &LinkProfile| {
+            let mut its = self.links.values().map(|watched| &watched.settings.device).filter(|device| profile.is_for(device));
+            let only = its.next().filter(|_| its.next().is_none())?;
+            Some((profile.leg.clone(), *uses.get(&only.name)?))
+        };
+        self.profiles.iter().filter_map(of).collect()
     }
 
     fn views(&mut self) -> Vec<LinkView> {
@@ -449,6 +484,14 @@ impl WatchedLink {
             [(record.egress, first.all), (record.foreign, first.other)].map(|(to, from)| to.saturating_sub(from) as f64 / seconds);
         // What is queued here has been counted as another flow's, but has not left yet.
         [all, other.min(all)]
+    }
+
+    fn use_of(&self, now: Instant, record: &LinkRecord) -> LinkUse {
+        let bytes_of_ip = |wire: f64| self.bits_of_ip(wire) / 8.0;
+        let [egress, other] = self.rates(now, record).map(bytes_of_ip);
+        let is_instead = record.estimate.enabled == CapacityEstimate::FALLBACK;
+        let told = self.rate.filter(|_| !is_instead).map(|rate| rate.bits_per_s() as f64 / 8.0);
+        LinkUse { capacity: told.unwrap_or_else(|| bytes_of_ip(record.capacity as f64)), egress, other, share_flows: record.share.flows }
     }
 
     /// Says in the log that an estimate takes the place of the configured capacity, and that it does

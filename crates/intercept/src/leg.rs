@@ -3,6 +3,7 @@
 
 pub use crate::receive_bound::{bound_receive, bound_receive_at_first};
 use crate::{capacity::CapacitySource, sys};
+use kernel::Controller;
 use rustix::fd::AsFd;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
@@ -168,6 +169,12 @@ pub fn available_controllers() -> Vec<String> {
 pub fn controller_of(socket: &Socket) -> String {
     let name = socket.tcp_congestion().unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end_matches('\0').into()
+}
+
+/// Whether a controller, by its name, sets the window by a model of the path (a rate, a capacity)
+/// and not by losses.
+pub fn sets_window_by_model(name: &str) -> bool {
+    Controller::named(name).map_or(name.starts_with("bbr"), Controller::owns_window)
 }
 
 /// Tries a congestion controller, by its name in the kernel, on a socket that is then closed.

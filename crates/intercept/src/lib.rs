@@ -49,7 +49,7 @@ pub use address_race::{AddressHistory, AddressRace, NextAttempt};
 pub use capacity::{CapacityFileError, CapacitySource};
 pub use controllers::{ControllerError, Controllers};
 pub use destinations::{Destinations, canonical};
-pub use egress::{Egress, EgressError};
+pub use egress::{Egress, EgressError, LinkUse, LinkUses};
 pub use host_counters::{ReceiveCounters, ZeroWindows, tcp_counter};
 pub use interception::{Interception, InterceptionError, OpenError, check_profile};
 pub use last_delivery::LastDelivery;

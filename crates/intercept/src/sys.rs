@@ -2,6 +2,7 @@
 //! here.
 #![allow(unsafe_code)]
 
+use account::SenderWait;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd};
 use std::{io, mem, net::SocketAddr};
 
@@ -75,6 +76,9 @@ pub struct TcpInfo {
     pub filled: u32,
 }
 
+/// `TCP_CA_Recovery`; `TCP_CA_Loss` is above.
+const RECOVERY: u8 = 3;
+
 impl TcpInfo {
     /// Retransmission timeouts so far. `None` if the kernel does not count them (before Linux 6.7).
     pub fn timeouts(&self) -> Option<u16> {
@@ -84,6 +88,42 @@ impl TcpInfo {
     /// Whether the kernel filled the struct up to this offset.
     fn has(&self, end: usize) -> bool {
         self.filled as usize >= end
+    }
+
+    /// What this sender waits for before it sends more. `has_more`: there is more to send than its
+    /// send queue holds. `by_model`: its controller sets the window by a model of the path and not
+    /// by losses.
+    pub fn waits_for(&self, has_more: bool, by_model: bool) -> SenderWait {
+        let is_recovering = self.ca_state >= RECOVERY && self.unacked > 0;
+        // Less than a segment waits for more data (Nagle's algorithm).
+        let has_unsent = self.notsent_bytes >= self.snd_mss.max(1);
+        if self.rtt_us == 0 {
+            SenderWait::Handshake
+        } else if !has_unsent && !has_more {
+            if is_recovering { SenderWait::Recovery } else { SenderWait::Data }
+        } else if self.window_is_full() {
+            SenderWait::Receiver
+        } else if !has_unsent {
+            SenderWait::SendBuffer
+        } else {
+            self.path_wait(by_model)
+        }
+    }
+
+    /// What it waits for if path and congestion control are the limit.
+    pub fn path_wait(&self, by_model: bool) -> SenderWait {
+        if self.snd_cwnd < self.snd_ssthresh && self.ca_state < RECOVERY {
+            SenderWait::SlowStart
+        } else if !by_model && self.total_retrans > 0 {
+            SenderWait::Recovery
+        } else {
+            SenderWait::Control
+        }
+    }
+
+    /// Whether the peer's receive window has no room for another segment.
+    pub fn window_is_full(&self) -> bool {
+        (u64::from(self.unacked) + 1) * u64::from(self.snd_mss) > u64::from(self.snd_wnd)
     }
 
     /// Whether this end holds the peer back: the window last announced to it is less than two of

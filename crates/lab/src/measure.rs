@@ -8,8 +8,9 @@ use crate::{
     emulator::LinkReport,
     network::SeriesNetwork,
     run_context::RunContext,
-    workload::{Flow, FlowResult, flow_of},
+    workload::{Flow, FlowResult, Workload, flow_of},
 };
+use account::SenderWait;
 use intercept::{LinkView, TcpInfo};
 use outcome::{
     FlowSamples, LegSample, LegSamples, LinkOutcome, LinkSample, Outcome, ReverseLinkOutcome, RunSamples, ShaperOutcome, WebSamples,
@@ -35,6 +36,8 @@ pub(crate) struct Recorder {
     seen: RunSamples,
     /// The flows, and then those of TCP cross traffic.
     specs: Vec<FlowSpec>,
+    /// For each leg of each flow: whether its controller sets the window by a model of the path.
+    by_model: Vec<Vec<bool>>,
     /// Number of flows that are not cross traffic.
     flows: usize,
     /// For each flow and proxy: which leg the proxy sends on; none if the flow does not pass it.
@@ -56,6 +59,7 @@ impl Recorder {
         Recorder {
             seen: RunSamples { flows: legs.iter().map(flow).collect(), shaper, ..RunSamples::default() },
             proxy_legs: legs.iter().map(|legs| (0..scenario.splits.len()).map(|proxy| sent_by(legs, proxy)).collect()).collect(),
+            by_model: all.iter().map(|spec| leg_models(scenario, spec)).collect(),
             specs: all,
             flows: specs.len(),
             link: scenario.bottleneck(),
@@ -64,17 +68,18 @@ impl Recorder {
     }
 
     /// Samples all flows, proxies and the bottleneck link once.
-    pub(crate) fn sample(&mut self, context: &RunContext, flows: &[Arc<Flow>], network: &SeriesNetwork) {
+    pub(crate) fn sample(&mut self, context: &RunContext, workload: &Workload, network: &SeriesNetwork) {
+        let flows = &workload.flows;
         let (queued, left) = network.link_gauge(self.link);
         if self.seen.bottleneck.len().is_multiple_of(SAMPLES_PER_MEMORY_CHECK) {
             self.short_of_memory |= is_short_of_memory().unwrap_or(false);
         }
         self.seen.bottleneck.push(LinkSample { t: context.now(), left, queued });
-        for (seen, flow) in self.seen.flows.iter_mut().zip(flows) {
+        for (id, flow) in flows.iter().enumerate() {
             let t = context.now();
-            seen.read.push((t, flow.read.load(Relaxed) as f64));
+            self.seen.flows[id].read.push((t, flow.read.load(Relaxed) as f64));
             if let Some(info) = flow.sending().and_then(|socket| intercept::tcp_info(socket).ok()) {
-                record_sample(&mut seen.legs[0], t, &info, None);
+                self.record_sender_sample(id, t, &info);
             }
         }
         let (mut held, proxies) = (0, network.proxy_flows());
@@ -87,6 +92,9 @@ impl Recorder {
                     _ => stats.up.held().0 + stats.down.held().0,
                 };
             }
+        }
+        for client in &workload.web {
+            client.sample(context.now(), &proxies);
         }
         if !proxies.is_empty() {
             self.seen.held.push((context.now(), held as f64));
@@ -113,30 +121,51 @@ impl Recorder {
             Opens::Receiver => (&stats.down, stats.near, &stats.far),
         };
         let held = direction.held().0;
-        record_sample(&mut self.seen.flows[id].legs[number], t, &leg, Some((direction.moved, held, direction.phase(source))));
+        let waits_for = leg.waits_for(held > u64::from(leg.notsent_bytes), self.by_model[id][number]);
+        let proxy = Some((held, direction.phase(source)));
+        record_sample(&mut self.seen.flows[id].legs[number], t, &leg, waits_for, proxy);
         held
+    }
+
+    /// Records the state of the sender of flow `id`.
+    fn record_sender_sample(&mut self, id: usize, t: f64, info: &TcpInfo) {
+        let spec = &self.specs[id];
+        // An application that writes over time may have nothing.
+        let has_more = spec.offers.is_none() && spec.bytes.is_none_or(|asked| first_sent(info) + u64::from(info.notsent_bytes) < asked.0);
+        let waits_for = info.waits_for(has_more, self.by_model[id][0]);
+        record_sample(&mut self.seen.flows[id].legs[0], t, info, waits_for, None);
     }
 }
 
 /// Records a sample of a connection. `proxy` is present if the connection is a leg of a proxy: the
-/// bytes that the proxy has moved, the bytes that it holds, and its phase.
-fn record_sample(seen: &mut LegSamples, t: f64, info: &TcpInfo, proxy: Option<(u64, u64, Phase)>) {
-    let first_sent = info.bytes_sent.saturating_sub(info.bytes_retrans);
-    let (sent, held, phase) = proxy.unwrap_or((first_sent, 0, Phase::Free));
+/// bytes that the proxy holds, and its phase.
+fn record_sample(seen: &mut LegSamples, t: f64, info: &TcpInfo, waits_for: SenderWait, proxy: Option<(u64, Phase)>) {
+    let (held, phase) = proxy.unwrap_or((0, Phase::Free));
     seen.samples.push(LegSample {
         t,
-        sent,
+        sent: first_sent(info),
         held,
         srtt_us: info.rtt_us,
         cwnd: info.snd_cwnd,
         in_flight: info.unacked.saturating_mul(info.snd_mss),
         retransmits: info.total_retrans,
         busy: info.rtt_us > 0 && (info.unacked > 0 || info.notsent_bytes > 0),
+        waits_for,
         phase,
     });
     seen.min_rtt_us = info.min_rtt_us;
     seen.retransmits = seen.retransmits.max(info.total_retrans.into());
     seen.timeouts = seen.timeouts.max(info.timeouts().map(u64::from));
+}
+
+/// Payload that was sent at least once.
+fn first_sent(info: &TcpInfo) -> u64 {
+    info.bytes_sent.saturating_sub(info.bytes_retrans)
+}
+
+/// For each leg of a flow: whether its controller sets the window by a model of the path.
+fn leg_models(scenario: &Scenario, spec: &FlowSpec) -> Vec<bool> {
+    scenario.flow_leg_settings(spec.path, None).iter().map(|setting| intercept::leg::sets_window_by_model(&setting.name)).collect()
 }
 
 /// Whether TCP uses so much memory that the kernel drops received packets (memory pressure). All
@@ -169,11 +198,12 @@ pub(crate) fn outcome(
             recorder.record_proxy_sample(*proxy, id, t, &record.last);
         }
     }
-    for (seen, flow) in recorder.seen.flows.iter_mut().zip(flows) {
+    for (id, flow) in flows.iter().enumerate() {
         let result: FlowResult = flow.result.lock().map(|result| result.clone()).unwrap_or_default();
         if let Some(info) = result.last {
-            record_sample(&mut seen.legs[0], result.ended.unwrap_or(end_s), &info, None);
+            recorder.record_sender_sample(id, result.ended.unwrap_or(end_s), &info);
         }
+        let seen = &mut recorder.seen.flows[id];
         seen.bytes = flow.read.load(Relaxed);
         seen.start_s = result.started.unwrap_or(flow.spec.start.secs());
         (seen.end_s, seen.error) = (result.ended, result.error);

@@ -230,7 +230,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let duration = scenario.duration.map(units::Span::duration);
     let mut next = Instant::now();
     let cancelled = loop {
-        recorder.sample(&context, &workload.flows, &network);
+        recorder.sample(&context, &workload, &network);
         let elapsed = context.began.elapsed();
         rate_changes.apply(&mut network, scenario, elapsed)?;
         progress.at(progress_of(&workload, elapsed, duration), "running");

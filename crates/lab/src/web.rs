@@ -5,8 +5,10 @@
 //! time in nanoseconds that the server is to take.
 
 use crate::{LabError, network::SeriesNetwork, run_context::RunContext};
-use outcome::WebSamples;
-use scenario::{Opens, WebAction, WebClient, WebRequest, WebTimes};
+use account::{Cause, LegTime, SenderWait, Waits};
+use outcome::{WebProgress, WebSamples};
+use proxy::FlowStats;
+use scenario::{Opens, WebAction, WebClient, WebRequest};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     collections::HashMap,
@@ -14,6 +16,7 @@ use std::{
     net::{Shutdown, SocketAddr},
     sync::{
         Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering::Relaxed},
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread,
@@ -36,9 +39,26 @@ pub(crate) struct WebSession {
     context: Arc<RunContext>,
     /// The controller of both ends.
     control: String,
+    /// The port of the server.
+    port: u16,
     /// The sockets of both ends that are open.
     sockets: Mutex<Vec<Weak<Socket>>>,
+    /// Those of them that the server accepted.
+    accepted: Mutex<Vec<Weak<Socket>>>,
+    /// Requests whose response is not due yet.
+    in_service: AtomicUsize,
+    state: Mutex<ClientState>,
     result: Mutex<WebSamples>,
+}
+
+/// What a client waits for.
+#[derive(Debug, Clone, Copy, Default)]
+struct ClientState {
+    /// Payload of responses that it has read.
+    read: u64,
+    /// Connections that it waits for, and those of them that are not open.
+    awaited: usize,
+    opening: usize,
 }
 
 /// What happened on a client's connection.
@@ -63,8 +83,16 @@ impl WebSession {
     ) -> Result<(Arc<Self>, [thread::JoinHandle<()>; 2]), LabError> {
         let (host, server, address) = network.ends_of(client.path(), Opens::Receiver);
         let to = SocketAddr::new(address, port);
-        let result = Mutex::new(WebSamples { table: client.table(), times: WebTimes::default(), error: None });
-        let session = Arc::new(WebSession { context, control, sockets: Mutex::default(), result });
+        let session = Arc::new(WebSession {
+            context,
+            control,
+            port,
+            sockets: Mutex::default(),
+            accepted: Mutex::default(),
+            in_service: AtomicUsize::new(0),
+            state: Mutex::default(),
+            result: Mutex::new(WebSamples::of(client.table())),
+        });
         let listener = server.enter(|| session.listen(to))?;
         let listener = listener.map_err(|why| LabError::System { what: "open a listener for a web server", why })?;
         let serving = session.clone();
@@ -72,6 +100,32 @@ impl WebSession {
         let playing = session.clone();
         let client = host.spawn("web-client", move || playing.play(client, to))?;
         Ok((session, [server, client]))
+    }
+
+    /// Adds a sample of the client at time `t`. `proxies` has the statistics of all flows of each
+    /// proxy, from the server on.
+    pub(crate) fn sample(&self, t: f64, proxies: &[Vec<FlowStats>]) {
+        let ClientState { read, awaited, opening } = *self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = (awaited > 0).then(|| {
+            let by_model = intercept::leg::sets_window_by_model(&self.control);
+            let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+            let servers = accepted.iter().filter_map(Weak::upgrade).filter_map(|socket| intercept::tcp_info(&*socket).ok());
+            let mut legs = vec![leg_time(servers.map(|info| info.waits_for(false, by_model)))];
+            for flows in proxies {
+                let of_client = flows.iter().filter(|flow| flow.server.port() == self.port);
+                legs.push(leg_time(of_client.map(|flow| {
+                    let has_more = flow.down.held().0 > u64::from(flow.near.notsent_bytes);
+                    flow.near.waits_for(has_more, intercept::leg::sets_window_by_model(&flow.control[0]))
+                })));
+            }
+            let open = match Waits::of(&legs, true) {
+                waits if waits == Waits::all(Cause::Distance) && self.in_service.load(Relaxed) > 0 => Waits::all(Cause::Sender),
+                waits => waits,
+            };
+            let each = std::iter::repeat_n(Waits::all(Cause::Handshake), opening).chain(std::iter::repeat_n(open, awaited - opening));
+            Waits::mean(each).unwrap_or(open)
+        });
+        self.result.lock().unwrap_or_else(PoisonError::into_inner).progress.push(WebProgress { t, read, waits });
     }
 
     /// What was measured so far.
@@ -125,7 +179,11 @@ impl WebSession {
     /// Accepts connections until the listener is closed, and answers the requests on each.
     fn serve(self: &Arc<Self>, listener: &Socket) {
         loop {
-            let accepted = listener.accept().and_then(|(socket, _)| self.adopt(socket));
+            let accepted = listener.accept().and_then(|(socket, _)| self.adopt(socket)).inspect(|socket| {
+                let mut accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+                accepted.retain(|other| other.strong_count() > 0);
+                accepted.push(Arc::downgrade(socket));
+            });
             let spawned = accepted.and_then(|socket| {
                 let session = self.clone();
                 thread::Builder::new().name("web-requests".into()).spawn(move || session.read_requests(&socket))
@@ -161,7 +219,10 @@ impl WebSession {
         };
         loop {
             match read_one(socket) {
-                Ok(Some(request)) => _ = due.send((Instant::now() + request.service.duration(), request.down.0)),
+                Ok(Some(request)) => {
+                    self.in_service.fetch_add(1, Relaxed);
+                    let _ = due.send((Instant::now() + request.service.duration(), request.down.0));
+                }
                 Ok(None) => return,
                 Err(why) => return self.fail(format!("read a request: {why}")),
             }
@@ -174,6 +235,7 @@ impl WebSession {
         let mut sent = 0;
         for (due, mut left) in answers {
             thread::sleep(due.saturating_duration_since(Instant::now()));
+            self.in_service.fetch_sub(1, Relaxed);
             while left > 0 {
                 let at = (sent % payload.len() as u64) as usize;
                 let end = payload.len().min(at + CHUNK).min(at.saturating_add(left as usize));
@@ -212,6 +274,9 @@ impl WebSession {
                 }
             }
             self.result.lock().unwrap_or_else(PoisonError::into_inner).times.clone_from(client.times());
+            let opening = client.awaited_connections().filter(|(_, is_open)| !is_open).count();
+            let state = ClientState { read: client.read_bytes(), awaited: client.awaited_connections().count(), opening };
+            *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
             if client.is_done() {
                 return;
             }
@@ -278,6 +343,12 @@ impl WebSession {
             }
         }
     }
+}
+
+/// What the senders of parallel connections over a leg wait for, over those that have data.
+fn leg_time(waits: impl Iterator<Item = SenderWait>) -> LegTime {
+    let with_data = waits.filter(|wait| !matches!(wait, SenderWait::Data | SenderWait::Handshake));
+    LegTime::of(&with_data.map(|wait| (wait, 1.0)).collect::<Vec<_>>()).unwrap_or(LegTime::all(SenderWait::Data))
 }
 
 /// The bytes of a request.

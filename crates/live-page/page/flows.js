@@ -2,7 +2,7 @@
 
 import { PlotList } from './plot.js';
 import { closeFlow, openFlow, show, state } from './state.js';
-import { age, bytes, count, delay, element, rate, setText, words } from './text.js';
+import { accountText, age, bytes, count, delay, element, rate, setText, words } from './text.js';
 
 const find = id => document.getElementById(id);
 /** What a flow has only after its statistics have been read. */
@@ -171,6 +171,7 @@ const facts = row => {
   return [
     ...always,
     ...directions.map(([name, direction]) => [`${name} is limited by`, words(direction.limited_by)]),
+    ...directions.filter(([, direction]) => direction.account).map(([name, direction]) => [`${name}: used`, accountText(direction.account)]),
     ...directions.map(([name, direction]) => [`${name}: phase`, words(direction.phase)]),
     ...directions.filter(([, direction]) => direction.buffer_bytes != null)
       .map(([name, direction]) => [`${name}: buffer, follows the flow`, bytes(direction.buffer_bytes)]),

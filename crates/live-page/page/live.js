@@ -4,7 +4,7 @@ import { drawExperiment } from './experiment.js';
 import { drawOpen, drawTable, prepare } from './flows.js';
 import { PlotList } from './plot.js';
 import { connect, state, watch } from './state.js';
-import { LIMITERS, bytes, count, element, percent, rate, setText, words } from './text.js';
+import { LIMITERS, accountText, bytes, count, element, percent, rate, setText, words } from './text.js';
 
 const find = id => document.getElementById(id);
 const history = new PlotList(find('history'));
@@ -111,6 +111,12 @@ const capacity = link => {
   return link.capacity_bps ? `${rate(link.capacity_bps)}, estimated` : 'not estimated yet';
 };
 
+/** What all flows of a leg's profile used of its link. */
+const drawAccounts = accounts => {
+  find('accounts-section').hidden = accounts.length === 0;
+  fill(find('accounts'), accounts.map(({ leg, profile, account }) => [leg === profile ? leg : `${leg}, ${profile}`, accountText(account)]));
+};
+
 const drawLinks = links => {
   find('links-section').hidden = links.length === 0;
   fill(find('links'), links.map(link => [
@@ -177,6 +183,7 @@ const draw = () => {
   drawTiles(state.tick);
   drawHistory();
   drawLimiters(state.tick.limiters);
+  drawAccounts(state.tick.totals?.accounts ?? []);
   drawLinks(state.tick.links);
   drawNetworks(state.tick.networks);
   drawExperiment(state.tick.experiment);

@@ -37,6 +37,27 @@ export const age = seconds => {
 
 /** The limiters in the order of a path, as the proxy and as people write them. */
 export const LIMITERS = ['sender', 'near_leg', 'proxy_buffer', 'far_leg', 'receiver'];
+/** The causes of losses, as the proxy and as people write them. */
+const CAUSES = {
+  handshake: 'handshake',
+  distance: 'distance',
+  slow_start: 'slow start',
+  control: 'congestion control',
+  loss: 'loss',
+  receiver_window: "the receiver's window",
+  proxy_buffer: "the proxy's buffer",
+  kernel_buffer: "the kernel's buffer",
+  sender: 'the sender',
+  other_traffic: 'other traffic',
+};
+
+/** How much of what a link allows was used, and what the rest was lost to. */
+export const accountText = ({ used, lost }) => {
+  const parts = lost.filter(({ share }) => share >= 0.005).map(({ to, share }) => `${CAUSES[to] ?? to} ${percent(share)}`).join(', ');
+  if (used == null) return `of its time: ${parts}`;
+  return `${percent(used)} of what the link allows${parts ? `; lost to: ${parts}` : ''}`;
+};
+
 export const words = name => name.replaceAll('_', ' ');
 
 /** An element with a class and a text. */

@@ -58,6 +58,16 @@ mod tests {
     }
 
     #[test]
+    fn the_page_names_every_cause_of_a_loss() {
+        for cause in account::Cause::ALL {
+            let (key, name) = (serde_json::to_value(cause).unwrap(), cause.name());
+            let line =
+                format!("{}: {},", key.as_str().unwrap(), if name.contains('\'') { format!("\"{name}\"") } else { format!("'{name}'") });
+            assert!(content("/text.js").contains(&line), "{line}");
+        }
+    }
+
+    #[test]
     fn headings_sort_by_orders_that_the_server_knows() {
         let orders: Vec<&str> = content("/flows.js").split("sort: '").skip(1).map(|rest| rest.split('\'').next().unwrap()).collect();
         assert!(orders.len() > 10 && orders.iter().all(|order| order.parse::<monitor::FlowOrder>().is_ok()), "{orders:?}");

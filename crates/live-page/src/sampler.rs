@@ -7,7 +7,7 @@ use crate::{
 };
 use intercept::LinkView;
 use monitor::GainVerdict;
-use proxy::{Ending, ExperimentView, FlowId, Proxy, Totals};
+use proxy::{Ending, ExperimentView, FlowId, LegAccount, Proxy, Totals};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -107,6 +107,7 @@ struct TotalsView {
     up: u64,
     down: u64,
     ended: BTreeMap<&'static str, u64>,
+    accounts: Vec<LegAccount>,
 }
 
 #[derive(Serialize)]
@@ -134,7 +135,7 @@ impl<'a> Comparison<'a> {
 impl TotalsView {
     fn of(totals: &Totals) -> Self {
         let ended = Ending::KINDS.into_iter().zip(totals.ended).filter(|(_, count)| *count > 0).collect();
-        TotalsView { flows: totals.flows, up: totals.up, down: totals.down, ended }
+        TotalsView { flows: totals.flows, up: totals.up, down: totals.down, ended, accounts: totals.accounts() }
     }
 }
 

@@ -17,5 +17,6 @@ pub use filter::{FilterError, FlowFilter};
 pub use measured_path::{MeasuredLeg, MeasuredPath, PathGroup, PathObserver};
 pub use order::FlowOrder;
 pub use rates::{NetworkRates, RateTracker, WatchedFlow};
+pub use table::accounts_text;
 pub use table::{flows_text, summary};
 pub use text::limiter_name;

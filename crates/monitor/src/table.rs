@@ -5,8 +5,9 @@ use crate::{
     text::{age, bytes, limiter_name, phase, rate, rate_or_dash},
 };
 use intercept::LinkView;
-use proxy::{DirectionView, LegView, MultipathView, PathView, control::ProxyStatus};
+use proxy::{DirectionView, LegAccount, LegView, MultipathView, PathView, Totals, control::ProxyStatus};
 use report::{Alignment, TextColumn, TextStyle, TextTable};
+use std::collections::BTreeSet;
 
 /// The flows as a table, in the given order, and a summary, for a terminal of `width` characters.
 pub fn flows_text(flows: &[WatchedFlow], status: &ProxyStatus, width: Option<usize>) -> String {
@@ -60,7 +61,19 @@ pub fn summary(flows: &[WatchedFlow], status: &ProxyStatus) -> String {
     for link in &status.links {
         text += &about(link);
     }
-    text
+    text + &accounts_text(totals)
+}
+
+/// A line for each leg's profile: what all flows that it sends used of its link, and what the rest
+/// was lost to; and what would make large losses less.
+pub fn accounts_text(totals: &Totals) -> String {
+    let line = |LegAccount { leg, profile, account }: &LegAccount| match leg == profile {
+        true => format!("towards the {leg} leg: {account}\n"),
+        false => format!("towards the {leg} leg, {profile}: {account}\n"),
+    };
+    let accounts = totals.accounts();
+    let cures: BTreeSet<String> = accounts.iter().flat_map(|of| of.account.cures()).collect();
+    accounts.iter().map(line).chain(cures.into_iter().map(|cure| cure + "\n")).collect()
 }
 
 /// Returns the table, with a row for each direction of a flow that carried data. `joined`: client
@@ -73,6 +86,7 @@ fn flow_table(flows: &[WatchedFlow], joined: bool) -> TextTable {
     columns.extend([
         words("phase").droppable(6),
         words("limited by").droppable(1),
+        words("of the link, most lost to").droppable(7),
         words("near leg").droppable(2),
         words("far leg").droppable(2),
     ]);
@@ -93,6 +107,7 @@ fn flow_table(flows: &[WatchedFlow], joined: bool) -> TextTable {
             let mut row: Vec<String> = ends.iter().cloned().map(only_first).collect();
             row.extend([only_first(age(flow.age_s)), name.into(), rate_or_dash(bps)]);
             row.extend([bytes(direction.bytes), held(direction), phase(direction).into(), limiter_name(direction.limited_by).into()]);
+            row.push(used(direction));
             row.extend(legs.iter().cloned().map(only_first));
             table.push(row);
             first = false;
@@ -100,12 +115,19 @@ fn flow_table(flows: &[WatchedFlow], joined: bool) -> TextTable {
         if first {
             let empty = String::new;
             let mut row = ends;
-            row.extend([age(flow.age_s), empty(), empty(), "0".into(), empty(), empty(), empty()]);
+            row.extend([age(flow.age_s), empty(), empty(), "0".into(), empty(), empty(), empty(), empty()]);
             row.extend(legs);
             table.push(row);
         }
     }
     table
+}
+
+/// Returns what a direction has used of its link, and the largest loss.
+fn used(direction: &DirectionView) -> String {
+    let Some((used, lost)) = direction.account.as_ref().map(|account| (account.used, account.percents())) else { return "–".into() };
+    let most = lost.1.first().map_or(String::new(), |(cause, percent)| format!("{} {percent} %", cause.name()));
+    if used.is_some() { format!("{} %, {most}", lost.0) } else { most }
 }
 
 /// Returns what a direction holds, and B if it follows the flow.

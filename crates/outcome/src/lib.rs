@@ -1,12 +1,14 @@
 //! The answers of engines to scenarios: [`Outcome`], the [`Engine`] interface, and the computation
 //! of an outcome from the measurements of a run, which all engines share.
 
+mod accounts;
 mod counted_jobs;
 mod curve;
 mod engine;
 mod link_outcome;
 mod numbers;
 mod outcome;
+mod run_figures;
 mod run_table;
 mod samples;
 mod sojourns;
@@ -25,4 +27,4 @@ pub use run_table::{RunColumn, RunRow, RunTable};
 pub use samples::{FlowSamples, LegSample, LegSamples, LinkSample, RunSamples};
 pub use sojourns::{Means, Sojourns};
 pub use statistics::{Dist, half_width, jain};
-pub use web::{ExchangeOutcome, PageOutcome, TimePercentiles, WebSamples};
+pub use web::{ExchangeOutcome, PageOutcome, TimePercentiles, WebProgress, WebSamples};

@@ -6,6 +6,7 @@ use crate::{
     statistics::Dist,
     web::{ExchangeOutcome, PageOutcome, TimePercentiles},
 };
+use account::AccountShares;
 use scenario::SetValue;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,11 @@ pub struct Outcome {
     /// IP bytes that left the bottleneck (the slowest link, the first of equals) over what it could
     /// have carried in that time, from 0 to 1. For networks in parallel: of all together.
     pub utilization: f64,
+    /// How much of what the bottleneck allows all flows and web clients used while at least one of
+    /// them was in progress, in the direction of the data, and what the rest was lost to. Absent:
+    /// there was none, or the engine does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<AccountShares>,
     /// The goodput in each interval of the scenario.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub intervals: Vec<IntervalOutcome>,
@@ -158,6 +164,11 @@ pub struct FlowOutcome {
     pub kept_max_bytes: Option<u64>,
     /// Payload read from the flow's start to its end, or to the end of the run.
     pub goodput_bps: f64,
+    /// How much of what the bottleneck allows it used from its start to its end, and what the rest
+    /// was lost to. Absent: it goes against the direction of the data, there are more than 100
+    /// flows, or the engine does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<AccountShares>,
     /// Why the flow failed. Absent: it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

@@ -1,5 +1,6 @@
 //! Results of web pages and request-response.
 
+use account::{Account, AccountShares, Waits};
 use scenario::{Scenario, WebTable, WebTimes};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,10 @@ pub struct PageOutcome {
     pub bytes: u64,
     /// Connections that the browsers opened.
     pub connections: u64,
+    /// While a load lasted: how much of what the bottleneck allows the browsers used, on average,
+    /// and what the rest was lost to. Absent: nothing was loaded, or the engine does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<AccountShares>,
     /// Why a browser failed. Absent: none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -72,9 +77,25 @@ pub struct ExchangeOutcome {
     pub response_s: Option<TimePercentiles>,
     /// Payload of these responses.
     pub bytes: u64,
+    /// While a client waited for a response: how much of what the bottleneck allows it used, on
+    /// average, and what the rest was lost to. Absent: there was no response, or the engine does
+    /// not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<AccountShares>,
     /// Why a client failed. Absent: none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// A sample of a web client.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WebProgress {
+    /// Time in seconds from the start of the run.
+    pub t: f64,
+    /// Payload of responses that it has read.
+    pub read: u64,
+    /// What its responses wait for; none if it waits for no response.
+    pub waits: Option<Waits>,
 }
 
 /// What an engine has measured of a web client.
@@ -84,8 +105,17 @@ pub struct WebSamples {
     pub table: WebTable,
     /// Its times.
     pub times: WebTimes,
+    /// Its samples, in the order of time.
+    pub progress: Vec<WebProgress>,
     /// Why it failed.
     pub error: Option<String>,
+}
+
+impl WebSamples {
+    /// Of a client of this table, before anything was measured.
+    pub fn of(table: WebTable) -> Self {
+        WebSamples { table, times: WebTimes::default(), progress: Vec::new(), error: None }
+    }
 }
 
 /// All results of web traffic.
@@ -100,7 +130,13 @@ pub(crate) struct WebResults {
 }
 
 impl WebResults {
-    pub(crate) fn of(scenario: &Scenario, samples: &[WebSamples]) -> Self {
+    /// `accounts` has one for each client, if they are known.
+    pub(crate) fn of(scenario: &Scenario, samples: &[WebSamples], accounts: &[Account]) -> Self {
+        let account = |table: WebTable| {
+            let mut all = Account::default();
+            samples.iter().zip(accounts).filter(|(client, _)| client.table == table).for_each(|(_, account)| all.join(account));
+            all.shares()
+        };
         let page = |table: usize| {
             let of: Vec<&WebSamples> = samples.iter().filter(|client| client.table == WebTable::Page(table)).collect();
             PageOutcome {
@@ -110,6 +146,7 @@ impl WebResults {
                 response_s: responses(&of),
                 bytes: of.iter().map(|client| client.times.bytes).sum(),
                 connections: of.iter().map(|client| u64::from(client.times.connections)).sum(),
+                account: account(WebTable::Page(table)),
                 error: of.iter().find_map(|client| client.error.clone()),
             }
         };
@@ -121,6 +158,7 @@ impl WebResults {
                 asked_requests: exchange.requests.map(|requests| u64::from(exchange.count) * u64::from(requests)),
                 response_s: responses(&of),
                 bytes: of.iter().map(|client| client.times.bytes).sum(),
+                account: account(WebTable::Exchange(table)),
                 error: of.iter().find_map(|client| client.error.clone()),
             }
         };

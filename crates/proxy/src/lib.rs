@@ -62,7 +62,7 @@ pub use gate::BypassChange;
 pub use liveness::Liveness;
 pub use measure::{Histogram, LegMeasurements, Measurements};
 pub use memory::MemoryView;
-pub use meter::{DirectionView, FlowView, LegView, Limiter, NetworkTotals, Totals};
+pub use meter::{DirectionView, FlowView, LegAccount, LegView, Limiter, NetworkTotals, Totals};
 pub use multipath::{BondConfig, BondError, BondNetwork, FarEnd, NetworkSpec};
 pub use relay::{DirectionStats, Ending, FlowRecord, FlowStats, MultipathView, PathView};
 pub use running::{Proxy, ProxyLimits};

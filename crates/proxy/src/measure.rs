@@ -5,15 +5,18 @@
 //! only labels that the operator chooses, and their number is bounded (`profiles`). A worker adds
 //! to its own measurements without a lock; they are copied when metrics are read.
 
+mod accounts;
 mod histogram;
 mod profiles;
 mod samples;
 
+pub(crate) use accounts::{ProfileUse, ProfileUses};
 pub use histogram::Histogram;
 pub(crate) use histogram::{Exemplar, FlowId};
 pub(crate) use profiles::ProfileNumbers;
 pub(crate) use samples::{FlowSamples, LegProgress};
 
+use account::Account;
 use intercept::sys::TcpInfo;
 use relay::{Ending, FlowRecord, FlowStats, LegSide, ProfileId};
 use serde::{Deserialize, Serialize};
@@ -97,6 +100,9 @@ pub struct LegMeasurements {
     pub phase_s: [f64; PHASES.len()],
     /// What the leg's sender waited for, seconds.
     pub sending_s: [f64; SENDING.len()],
+    /// The account of all data that this leg sent, of flows that were sampled.
+    #[serde(default)]
+    pub account: Account,
     /// Bytes sent, retransmissions included.
     pub sent_bytes: u64,
     /// Bytes retransmitted.
@@ -118,6 +124,7 @@ impl LegMeasurements {
         histograms.zip(others).for_each(|(ours, theirs)| *ours += theirs);
         let times = self.phase_s.iter_mut().chain(&mut self.sending_s);
         times.zip(other.phase_s.iter().chain(&other.sending_s)).for_each(|(ours, theirs)| *ours += theirs);
+        self.account.join(&other.account);
         self.sent_bytes += other.sent_bytes;
         self.retransmitted_bytes += other.retransmitted_bytes;
         self.window_limited += other.window_limited;
@@ -247,8 +254,8 @@ impl WorkerMeasurements {
         flow
     }
 
-    /// Adds a sample of an open flow.
-    pub(crate) fn sample(&mut self, stats: &FlowStats, samples: &mut FlowSamples, now: Instant) {
+    /// Adds a sample of an open flow. `uses` has what is known of its legs' profiles.
+    pub(crate) fn sample(&mut self, stats: &FlowStats, samples: &mut FlowSamples, uses: &ProfileUses, now: Instant) {
         let profiles = stats.measured.profiles;
         let since = samples.since(now);
         let progress = [LegProgress::of(&stats.near, stats.age), LegProgress::of(&stats.far, stats.age)];
@@ -256,7 +263,13 @@ impl WorkerMeasurements {
             let index = usize::from(side == LegSide::Far);
             let (phase, held) = (direction.phase(source), direction.held().0);
             samples.add(towards, phase, since, held);
+            let destination = if side == LegSide::Far { &stats.far } else { &stats.near };
+            let account = samples.accounts[towards].add(direction, [source, destination], uses.of(profiles[index]), since);
             let leg = self.leg(side, profiles[index]);
+            // The other direction has requests or acknowledgements: its sender has little to send.
+            if direction.moved > 0 && direction.moved >= stats.up.moved.max(stats.down.moved) {
+                leg.account.join(&account);
+            }
             leg.held.add(&HELD_BOUNDS, held as f64);
             for (sum, (_, known)) in leg.phase_s.iter_mut().zip(PHASES) {
                 if known == phase {
@@ -386,16 +399,16 @@ mod tests {
     fn samples_count_once_what_the_end_counts_too() {
         let mut worker = measurements();
         let begun = Instant::now();
-        let mut samples = FlowSamples::new(begun);
+        let mut samples = FlowSamples::new(begun, Duration::from_millis(10));
         let mut flow = record(Ending::Finished, 0, Some(10));
         // It has data for the far leg, which is slower.
         flow.last.up = DirectionStats { in_hand: 100_000, ..DirectionStats::default() };
         flow.last.near.rcv_wnd = 100_000;
         flow.last.far.bytes_sent = 15_000;
-        worker.sample(&flow.last, &mut samples, begun + Duration::from_secs(1));
+        worker.sample(&flow.last, &mut samples, &ProfileUses::default(), begun + Duration::from_secs(1));
         flow.last.near.rcv_wnd = 0;
         flow.last.near.rcv_mss = 1000;
-        worker.sample(&flow.last, &mut samples, begun + Duration::from_secs(3));
+        worker.sample(&flow.last, &mut samples, &ProfileUses::default(), begun + Duration::from_secs(3));
         flow.last.far.bytes_sent = 20_000;
         flow.last.measured.phases = samples.phases;
         worker.add(&flow, Some(&samples), begun + Duration::from_secs(3));

@@ -1,6 +1,7 @@
 //! Statistics of flows as they are shown: both legs and both directions of each, and their totals.
 
-use crate::measure::Measurements;
+use crate::measure::{LegMeasurements, Measurements};
+use account::AccountShares;
 use intercept::sys::TcpInfo;
 use relay::{DirectionStats, Ending, FlowRecord, FlowStats, MultipathView, ProfileId};
 use serde::{Deserialize, Serialize};
@@ -33,11 +34,8 @@ impl Limiter {
 /// destination's leg. `to_bond`: the destination's leg is a bond. That reads no more than its
 /// networks take, so that data which it cannot send yet waits in the receive queue of the source.
 fn limiter(direction: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs: [Limiter; 2], to_bond: bool) -> Limiter {
-    let in_flight = u64::from(destination.unacked) * u64::from(destination.snd_mss);
     if direction.unsent > 0 || direction.in_hand > 0 || to_bond && (direction.received > 0 || source.holds_back()) {
-        // The receiver's window has no room for another segment.
-        let window_full = in_flight + u64::from(destination.snd_mss) > u64::from(destination.snd_wnd);
-        return if window_full { Limiter::Receiver } else { legs[1] };
+        return if destination.window_is_full() { Limiter::Receiver } else { legs[1] };
     }
     if source.holds_back() {
         return Limiter::ProxyBuffer;
@@ -106,7 +104,7 @@ impl LegView {
 }
 
 /// A direction, for display.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DirectionView {
     /// Payload written to the destination's socket, bytes.
     pub bytes: u64,
@@ -120,8 +118,12 @@ pub struct DirectionView {
     pub buffer_bytes: Option<u64>,
     /// Its phase.
     pub phase: Phase,
-    /// What limits its throughput.
+    /// What limits its throughput now.
     pub limited_by: Limiter,
+    /// How much of what the link of the destination's leg allows it has used, and what the rest was
+    /// lost to. Absent: it was not sampled, because it is younger than a second or a bond's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<AccountShares>,
 }
 
 impl DirectionView {
@@ -158,14 +160,18 @@ pub struct FlowView {
 impl FlowView {
     /// From the present state of a flow.
     pub fn of(flow: &FlowStats) -> Self {
-        let direction = |stats: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs, to_bond| DirectionView {
-            bytes: stats.moved,
-            acknowledged_bytes: stats.acknowledged(),
-            held_bytes: stats.held().0,
-            buffer_bytes: stats.buffer,
-            phase: stats.phase(source),
-            limited_by: limiter(stats, source, destination, legs, to_bond),
-        };
+        let direction =
+            |stats: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs, to_bond, account: &Option<AccountShares>| {
+                DirectionView {
+                    bytes: stats.moved,
+                    acknowledged_bytes: stats.acknowledged(),
+                    held_bytes: stats.held().0,
+                    buffer_bytes: stats.buffer,
+                    phase: stats.phase(source),
+                    limited_by: limiter(stats, source, destination, legs, to_bond),
+                    account: account.clone(),
+                }
+            };
         let legs = [Limiter::NearLeg, Limiter::FarLeg];
         let are_bonds = flow.measured.profiles.map(|profile| profile == ProfileId::Bond);
         FlowView {
@@ -174,8 +180,8 @@ impl FlowView {
             age_s: flow.age.as_secs_f64(),
             near: LegView::of(&flow.near, &flow.control[0], flow.drops[0]),
             far: LegView::of(&flow.far, &flow.control[1], flow.drops[1]),
-            up: direction(&flow.up, &flow.near, &flow.far, legs, are_bonds[1]),
-            down: direction(&flow.down, &flow.far, &flow.near, [legs[1], legs[0]], are_bonds[0]),
+            up: direction(&flow.up, &flow.near, &flow.far, legs, are_bonds[1], &flow.accounts[0]),
+            down: direction(&flow.down, &flow.far, &flow.near, [legs[1], legs[0]], are_bonds[0], &flow.accounts[1]),
             multipath: flow.multipath.clone(),
         }
     }
@@ -231,6 +237,17 @@ fn is_nothing(bytes: &[u64; 2]) -> bool {
     *bytes == [0; 2]
 }
 
+/// What all flows that a leg's profile sends used of its link, and what the rest was lost to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LegAccount {
+    /// `near` or `far`.
+    pub leg: String,
+    /// Name of the profile.
+    pub profile: String,
+    /// The account.
+    pub account: AccountShares,
+}
+
 /// Totals of a network of a bond.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct NetworkTotals {
@@ -253,6 +270,13 @@ impl Totals {
     /// Number of flows that ended in this way, one of [`Ending::KINDS`].
     pub fn ended_as(&self, kind: &str) -> u64 {
         Ending::KINDS.iter().zip(self.ended).find(|(name, _)| **name == kind).map_or(0, |(_, count)| count)
+    }
+
+    /// What the flows of each leg's profile used of its link.
+    pub fn accounts(&self) -> Vec<LegAccount> {
+        let of =
+            |leg: &LegMeasurements| Some(LegAccount { leg: leg.leg.clone(), profile: leg.profile.clone(), account: leg.account.shares()? });
+        self.measured.legs.iter().filter_map(of).collect()
     }
 
     /// Adds a flow that has ended.

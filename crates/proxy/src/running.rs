@@ -26,7 +26,7 @@ use crate::{
     worker::{self, FlowRequest, Mailbox, OnEnd, Worker, WorkerCommand, WorkerContext, sys},
 };
 use intercept::{
-    AddressHistory, Controllers, Counted, Egress, LinkView, ListenAt, Listener, OpenError, Prefix, Rules,
+    AddressHistory, Controllers, Counted, Egress, LinkUses, LinkView, ListenAt, Listener, OpenError, Prefix, Rules,
     kernel_setting::{self, ChangedSetting},
     leg,
     rules::Installed,
@@ -62,6 +62,7 @@ pub struct Proxy {
     /// Processes from which this one took over, which drain.
     earlier: Arc<Mutex<Generations>>,
     memory: Arc<MemoryWatch>,
+    link_uses: LinkUses,
     /// The thread that follows the limits of memory, and what ends it.
     memory_thread: Option<(mpsc::Sender<()>, thread::JoinHandle<()>)>,
     config: Mutex<Arc<ProxyConfig>>,
@@ -210,6 +211,7 @@ impl PreparedProxy {
         let inherited = inherited.unwrap_or_default();
         let rules = config.rules();
         let controllers = config.prepare().map_err(ProxyStartError::from)?;
+        let link_uses = LinkUses::default();
         let egress = if takes_over {
             if let Some(rules) = &rules {
                 rules.try_out().map_err(OpenError::from)?;
@@ -220,7 +222,7 @@ impl PreparedProxy {
             }
             None
         } else {
-            Egress::of(config.profiles()).map_err(OpenError::from)?
+            Egress::of(config.profiles(), &link_uses).map_err(OpenError::from)?
         };
         config.rename_controllers();
         let config = Arc::new(config);
@@ -239,6 +241,7 @@ impl PreparedProxy {
             listeners: Mutex::default(),
             earlier: Arc::default(),
             memory: memory.clone(),
+            link_uses: link_uses.clone(),
             memory_thread: None,
             config: Mutex::new(config.clone()),
             kernel: Mutex::new((controllers, egress)),
@@ -271,6 +274,7 @@ impl PreparedProxy {
                 on_end: on_end.clone(),
                 gate: rules.is_some().then(|| gate_commands.clone()),
                 memory: memory.clone(),
+                link_uses: link_uses.clone(),
                 log: Some(log.clone()),
                 records: Some(sink.clone()),
                 lookups: lookups.clone(),
@@ -462,7 +466,7 @@ impl Proxy {
         self.change_rules(&config)?;
         let changed = match &mut kernel.1 {
             Some(egress) => egress.change(config.profiles()),
-            none => Egress::of(config.profiles()).map(|egress| *none = egress),
+            none => Egress::of(config.profiles(), &self.link_uses).map(|egress| *none = egress),
         };
         config.rename_controllers();
         if let Err(error) = changed.map_err(ChangeError::from).and_then(|()| self.change_experiment(&present, &config)) {

@@ -40,7 +40,7 @@ use crate::{
 };
 use flow_reports::FlowReport;
 pub(crate) use flow_reports::FlowRequest;
-use intercept::{AddressHistory, Carried, OpenError, Routes, listener::BACKLOG};
+use intercept::{AddressHistory, Carried, LinkUses, OpenError, Routes, listener::BACKLOG};
 pub(crate) use mailbox::{ANSWER_TIMEOUT, Mailbox, WorkerCommand};
 use pending_clients::PendingQueue;
 use relay::{Ending, EventBatch, FlowRecord, Reactor, Scratch, Slab, Token};
@@ -73,6 +73,8 @@ pub(crate) struct WorkerContext {
     /// full.
     pub(crate) gate: Option<mpsc::Sender<GateCommand>>,
     pub(crate) memory: Arc<MemoryWatch>,
+    /// How the links of profiles are used.
+    pub(crate) link_uses: LinkUses,
     pub(crate) log: Option<LogSink>,
     pub(crate) records: Option<RecordSink>,
     /// Channel for name lookups.
@@ -425,6 +427,7 @@ mod tests {
             on_end,
             gate: None,
             memory: Arc::new(MemoryWatch::new(1, None)),
+            link_uses: LinkUses::default(),
             log: None,
             records: None,
             lookups: mpsc::channel().0,

@@ -1,6 +1,7 @@
 //! Statistics of a flow: its two legs, its two directions, and how it ended.
 
 use crate::ending::Ending;
+use account::AccountShares;
 use intercept::sys::TcpInfo;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -33,6 +34,9 @@ pub struct FlowStats {
     pub down: DirectionStats,
     /// Segments that each leg's socket has dropped, near and far.
     pub drops: [u32; 2],
+    /// What each direction, up and down, used of its link, and what the rest was lost to; absent:
+    /// it was not sampled.
+    pub accounts: [Option<AccountShares>; 2],
     /// The paths of a leg that consists of several connections; its [`TcpInfo`] then stands for all
     /// of them together.
     pub multipath: Option<MultipathView>,
@@ -56,6 +60,7 @@ impl FlowStats {
             up,
             down,
             drops: [0; 2],
+            accounts: [None, None],
             multipath: None,
             measured,
         }

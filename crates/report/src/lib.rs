@@ -77,6 +77,15 @@ pub fn links_table(outcomes: &[Outcome], width: Option<usize>) -> String {
     results::links(&group::groups(outcomes)).render(width)
 }
 
+/// How much of what the bottleneck allows was used, and what the rest was lost to, percent, and what
+/// would make large losses less, for a terminal of `width` characters. Ends with a newline; empty if no engine tells.
+pub fn accounts_table(outcomes: &[Outcome], width: Option<usize>) -> String {
+    let groups = group::groups(outcomes);
+    let mut out = results::accounts(&groups).render(width);
+    out.extend(results::cures(&groups).into_iter().map(|line| wrap(&line, width) + "\n"));
+    out
+}
+
 /// Words in columns under `header`, wrapped to a terminal of `width` characters (absent: 118). Ends
 /// with a newline.
 pub fn words_table(header: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String {

@@ -29,7 +29,7 @@ pub fn page(title: &str, about: &str, notes: &[String], outcomes: &[Outcome]) ->
     let over = sweep::draw(&groups);
     // Curves over time of a whole sweep cannot be told apart.
     let in_time = if over.is_empty() || groups.len() <= MOST_OVER_TIME { plots(&groups) } else { String::new() };
-    let body = [over, measured(&groups), in_time, links(&groups), warnings(&groups)].concat();
+    let body = [over, measured(&groups), accounts(&groups), in_time, links(&groups), warnings(&groups)].concat();
     whole(title, about, notes, &body)
 }
 
@@ -136,6 +136,19 @@ pub(crate) fn plots(groups: &[OutcomeGroup<'_>]) -> String {
     }
     let drawn: String = figures.iter().map(|figure| chart::draw(figure, groups, end)).collect();
     format!("<section>\n<h2>Over time</h2>\n<div class=\"plots\">\n{drawn}</div>\n</section>\n")
+}
+
+fn accounts(groups: &[OutcomeGroup<'_>]) -> String {
+    let grid = results::accounts(groups);
+    if grid.rows() == 0 {
+        return String::new();
+    }
+    format!(
+        "<section>\n<h2>What the bottleneck allows</h2>\n{}<p class=\"under\">While a transfer was in progress: the payload that receivers \
+         read, and what the rest of the link's capacity was lost to.{}</p>\n</section>\n",
+        table("Used and lost", &grid, false),
+        results::cures(groups).iter().map(|line| format!(" {}", escape(line))).collect::<String>()
+    )
 }
 
 fn links(groups: &[OutcomeGroup<'_>]) -> String {

@@ -9,6 +9,7 @@ use crate::{
     markup::plain,
     number_format::{NONE, QuantityKind, count, three},
 };
+use account::{AccountShares, Cause};
 use outcome::{LinkOutcome, OVER_CAN, Outcome, Phases, ProxyOutcome, SOJOURNS, TimePercentiles};
 use std::collections::BTreeSet;
 
@@ -74,6 +75,39 @@ pub(crate) fn footnote(groups: &[OutcomeGroup<'_>]) -> Option<String> {
         _ => "seeds".into(),
     };
     Some(format!("Means over {seeds}; ± is half the width of the 95 % interval of the mean."))
+}
+
+/// What would make the large losses of any group less, a sentence for each.
+pub(crate) fn cures(groups: &[OutcomeGroup<'_>]) -> BTreeSet<String> {
+    let accounts = groups.iter().flat_map(|group| &group.outcomes).filter_map(|outcome| outcome.account.as_ref());
+    accounts.flat_map(AccountShares::cures).collect()
+}
+
+/// How much of what the bottleneck allows each group used, and what the rest was lost to, percent;
+/// no rows where no engine tells.
+pub(crate) fn accounts(groups: &[OutcomeGroup<'_>]) -> Grid {
+    let with: Vec<&OutcomeGroup<'_>> =
+        groups.iter().filter(|group| group.outcomes.iter().any(|outcome| outcome.account.is_some())).collect();
+    let mut grid = Grid::default();
+    if with.is_empty() {
+        return grid;
+    }
+    names(&mut grid, groups, &with);
+    let percent = |of: &dyn Fn(&AccountShares) -> f64| -> Vec<f64> {
+        with.iter().map(|group| 100.0 * group.mean(|outcome| outcome.account.as_ref().map(of)).unwrap_or_default()).collect()
+    };
+    let cells = |percents: &[f64]| percents.iter().map(|percent| format!("{percent:.0}")).collect();
+    grid.written("used of the link", "%", cells(&percent(&|account| account.used.unwrap_or_default())));
+    // The largest first, so that a narrow terminal leaves out the least.
+    let mut lost: Vec<(Cause, Vec<f64>)> =
+        Cause::ALL.into_iter().map(|cause| (cause, percent(&|account| account.lost_to(cause)))).collect();
+    let sum = |percents: &[f64]| percents.iter().sum::<f64>();
+    lost.sort_by(|(_, one), (_, other)| sum(other).total_cmp(&sum(one)));
+    let shown = lost.iter().filter(|(_, percents)| percents.iter().any(|percent| *percent >= 0.5));
+    for (rank, (cause, percents)) in (1..).zip(shown) {
+        grid.written(&format!("lost to {}", cause.name()), "%", cells(percents)).droppable(rank);
+    }
+    grid
 }
 
 /// A row for each link of each group. Numbers are means over the seeds, except for lateness and the

@@ -1,6 +1,7 @@
 //! The tables of the terminal as they look.
 
-use crate::{PlainTable, links_table, samples, table};
+use crate::{PlainTable, accounts_table, links_table, samples, table};
+use account::{AccountShares, Cause, Lost};
 use insta::assert_snapshot;
 use outcome::{FlowOutcome, Outcome, PageOutcome, TimePercentiles, add_ci95};
 
@@ -33,6 +34,31 @@ fn links_as_configured_and_as_delivered() {
     ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
     ");
     assert_eq!(links_table(&[], None), "");
+}
+
+#[test]
+fn what_is_lost_is_told_with_what_would_make_it_less() {
+    let mut outcomes = samples::demo();
+    let lost = |parts: &[(Cause, f64)]| parts.iter().map(|(to, share)| Lost { to: *to, share: *share }).collect();
+    outcomes[0].account = Some(AccountShares { used: Some(0.124), lost: lost(&[(Cause::Loss, 0.6), (Cause::Handshake, 0.276)]) });
+    outcomes[1].account = Some(AccountShares { used: Some(0.5), lost: lost(&[(Cause::ReceiverWindow, 0.5)]) });
+    assert_snapshot!(accounts_table(&outcomes[..2], Some(80)), @r"
+    ────────────────────────────────────────────────────────────────────────────────
+     case               used of the link  lost to loss        lost to the    lost to
+                                       %             %  receiver's window  handshake
+                                                                        %          %
+    ────────────────────────────────────────────────────────────────────────────────
+     end-to-end cubic                 12            60                  0         28
+     split cubic/cubic                50             0                 50          0
+    ────────────────────────────────────────────────────────────────────────────────
+    Against handshake: connections that stay open, Fast Open, or a bond, whose
+    connections are open already.
+    Against loss: a controller on the lossy leg that does not take losses for
+    congestion (share, bbr).
+    Against the receiver's window: larger receive buffers of the receiving host
+    (net.ipv4.tcp_rmem), or a proxy beside it; no sender can cure it.
+    ");
+    assert_eq!(accounts_table(&samples::demo(), None), "");
 }
 
 #[test]

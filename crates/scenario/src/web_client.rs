@@ -75,6 +75,8 @@ struct WebConnection {
     is_open: bool,
     /// Payload of all responses that were asked for.
     asked: u64,
+    /// Payload of responses that was read.
+    read: u64,
     /// The requests without a response, each with the end of its response in the stream.
     pending: VecDeque<(u64, Wanted)>,
 }
@@ -119,6 +121,8 @@ pub struct WebClient {
     began: Span,
     actions: Vec<WebAction>,
     times: WebTimes,
+    /// Payload of responses that was read, from all connections.
+    read: u64,
 }
 
 impl WebClient {
@@ -145,6 +149,7 @@ impl WebClient {
             began: Span::ZERO,
             actions: Vec::new(),
             times: WebTimes::default(),
+            read: 0,
         }
     }
 
@@ -190,6 +195,18 @@ impl WebClient {
         &self.times
     }
 
+    /// Payload of responses that it has read, also of those that are not complete.
+    pub fn read_bytes(&self) -> u64 {
+        self.read
+    }
+
+    /// The connections that it waits for: those that are being opened, and those with a request
+    /// whose response is not there. Each with whether it is open.
+    pub fn awaited_connections(&self) -> impl Iterator<Item = (u32, bool)> + '_ {
+        let awaited = self.connections.iter().filter(|(_, connection)| !connection.is_open || !connection.pending.is_empty());
+        awaited.map(|(number, connection)| (*number, connection.is_open))
+    }
+
     /// What is to be done, in this order.
     pub fn take_actions(&mut self) -> Vec<WebAction> {
         mem::take(&mut self.actions)
@@ -219,6 +236,8 @@ impl WebClient {
     /// `total` bytes have been read from a connection so far.
     pub fn received(&mut self, connection: u32, total: u64, now: Span) {
         let Some(from) = self.connections.get_mut(&connection) else { return };
+        self.read += total.saturating_sub(from.read);
+        from.read = from.read.max(total);
         let mut complete = Vec::new();
         while from.pending.front().is_some_and(|(end, _)| *end <= total) {
             let Some((_, wanted)) = from.pending.pop_front() else { break };

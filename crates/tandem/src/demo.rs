@@ -62,7 +62,7 @@ impl DemoCommand {
         } else {
             let width = output::width();
             outln!("{}\n", report::reflow(scenario.about.trim(), width));
-            out!("{}", report::table(&outcomes, width));
+            out!("{}\n{}", report::table(&outcomes, width), report::accounts_table(&outcomes, width));
             outln!();
             for finding in &findings {
                 outln!("{}", report::wrap(&format!("* {finding}"), width));

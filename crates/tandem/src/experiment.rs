@@ -29,7 +29,9 @@ impl ExperimentCommand {
         if self.json {
             outln!("{}", serde_json::to_string(&view).unwrap_or_default());
         } else {
-            out!("{}", monitor::experiment_text(&view, output::width()));
+            let totals = Remote::named(&self.name).status().map_err(failed)?.totals;
+            let accounts = monitor::accounts_text(&totals);
+            out!("{}{}", monitor::experiment_text(&view, output::width()), report::wrap(&accounts, output::width()));
         }
         Ok(())
     }

@@ -99,7 +99,8 @@ impl RunCommand {
             out!("{}", report::json(&outcomes, self.series));
         } else if !outcomes.is_empty() {
             let width = output::width();
-            out!("{}\n{}", report::table(&outcomes, width), report::links_table(&outcomes, width));
+            let tables = [report::table(&outcomes, width), report::accounts_table(&outcomes, width), report::links_table(&outcomes, width)];
+            out!("{}", tables.into_iter().filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n"));
             if let Some(path) = &self.page {
                 outln!("\nplots: {}", path.display());
             }

@@ -73,13 +73,17 @@ impl LinkProfile {
         self.link.is_none() && self.chosen_by.iter().any(|interface| interface.0.ends_with('*'))
     }
 
-    /// Those of these interfaces that it is for.
-    fn devices_of(&self, there: &[Device]) -> Result<Vec<Device>, EgressError> {
-        let is_its = |device: &&Device| match &self.link {
+    /// Whether it is for this interface.
+    pub(super) fn is_for(&self, device: &Device) -> bool {
+        match &self.link {
             Some(link) => device.name == *link,
             None => self.chosen_by.iter().any(|interface| interface.matches(&device.name)),
-        };
-        let devices: Vec<Device> = there.iter().filter(is_its).cloned().collect();
+        }
+    }
+
+    /// Those of these interfaces that it is for.
+    fn devices_of(&self, there: &[Device]) -> Result<Vec<Device>, EgressError> {
+        let devices: Vec<Device> = there.iter().filter(|device| self.is_for(device)).cloned().collect();
         match &self.link {
             _ if !devices.is_empty() => Ok(devices),
             Some(link) => Err(EgressError::NoLink { leg: self.leg.clone(), link: link.clone() }),

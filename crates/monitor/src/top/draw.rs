@@ -241,7 +241,10 @@ fn leg_lines(watched: &WatchedFlow) -> Vec<String> {
     };
     let mut lines = of_leg("near leg", &flow.near);
     lines.extend(of_leg("far leg", &flow.far));
-    lines.extend([direction("up", &flow.up, watched.up_bps), direction("down", &flow.down, watched.down_bps)]);
+    for (name, of, bps) in [("up", &flow.up, watched.up_bps), ("down", &flow.down, watched.down_bps)] {
+        lines.push(direction(name, of, bps));
+        lines.extend(of.account.as_ref().filter(|_| of.bytes > 0).map(|account| format!("{name}: {account}")));
+    }
     lines
 }
 

@@ -114,6 +114,7 @@ impl Bonds {
             up,
             down,
             drops: [0; 2],
+            accounts: [None, None],
             multipath: Some(MultipathView { paths, waiting_bytes: waiting, most_waiting_bytes: most_waiting }),
             measured: FlowMeasurements { profiles, ..FlowMeasurements::default() },
         }

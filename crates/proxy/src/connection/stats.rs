@@ -27,6 +27,7 @@ impl Connection {
             down: direction(&self.down, self.near.as_fd()),
             control: Default::default(),
             drops: [0; 2],
+            accounts: [None, None],
             multipath: None,
             measured: FlowMeasurements {
                 profiles: self.profiles,
@@ -49,15 +50,17 @@ impl Connection {
             return false;
         }
         let stats = self.stats_of_queues(now);
-        let begun = self.dialled_at + self.handshakes[1].unwrap_or_default();
-        add(&stats, self.samples.get_or_insert_with(|| Box::new(FlowSamples::new(begun))));
+        let [near, far] = self.handshakes.map(Option::unwrap_or_default);
+        let begun = self.dialled_at + far;
+        add(&stats, self.samples.get_or_insert_with(|| Box::new(FlowSamples::new(begun, near + far))));
         true
     }
 
     /// Statistics of the flow.
     pub(crate) fn stats(&self, now: Instant) -> FlowStats {
         let control = [&self.near, &self.far].map(|leg| leg::controller_of(leg.socket()));
-        FlowStats { control, ..self.stats_of_queues(now) }
+        let accounts = self.samples.as_ref().map(|samples| [0, 1].map(|at| samples.accounts[at].account.shares())).unwrap_or_default();
+        FlowStats { control, accounts, ..self.stats_of_queues(now) }
     }
 
     /// Statistics of the flow without the names of its controllers.

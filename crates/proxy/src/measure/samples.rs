@@ -1,5 +1,6 @@
 //! What samples of an open flow add up to.
 
+use super::accounts::DirectionAccount;
 use intercept::sys::TcpInfo;
 use relay::PhaseTimes;
 use std::time::{Duration, Instant};
@@ -54,14 +55,17 @@ pub(crate) struct FlowSamples {
     pub(crate) phases: [PhaseTimes; 2],
     /// The most bytes held, up and down.
     pub(crate) most_held: [u64; 2],
+    /// The accounts, up and down.
+    pub(crate) accounts: [DirectionAccount; 2],
     /// What has been added to the measurements of the near and the far leg.
     pub(crate) counted: [LegProgress; 2],
 }
 
 impl FlowSamples {
-    /// For a flow that has been relayed since `begun`.
-    pub(crate) fn new(begun: Instant) -> Self {
-        FlowSamples { last: begun, phases: Default::default(), most_held: [0; 2], counted: Default::default() }
+    /// For a flow that has been relayed since `begun`, after handshakes of this length.
+    pub(crate) fn new(begun: Instant, handshake: Duration) -> Self {
+        let accounts = [(); 2].map(|()| DirectionAccount::begun(handshake));
+        FlowSamples { last: begun, phases: Default::default(), most_held: [0; 2], accounts, counted: Default::default() }
     }
 
     /// The time since the last sample; `now` is the time of the next.

@@ -91,7 +91,7 @@ impl Proxy {
     /// # Errors
     /// A link cannot be set up as its profile says.
     pub(super) fn take_over_links(&self) -> Result<(), OpenError> {
-        let egress = Egress::of(self.config().profiles())?;
+        let egress = Egress::of(self.config().profiles(), &self.link_uses)?;
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner).1 = egress;
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! Samples of a worker's open flows: phases, bytes held, what legs have sent.
 
 use super::{Worker, WorkerSlot};
+use crate::measure::{ProfileUse, ProfileUses};
+use intercept::{NamedProfile, leg};
 use std::time::Duration;
 
 /// Interval of sampling. A younger flow is not sampled, so that short flows cost nothing.
@@ -17,17 +19,29 @@ impl Worker {
             return;
         }
         self.next_samples = now + SAMPLE_INTERVAL;
+        let uses = self.profile_uses();
         let (bound, mut sampled) = (self.flows.bound(), 0);
         for step in 0..bound {
             let slot = (self.next_sampled + step) % bound;
             let Some(connection) = self.flows.get_mut(slot).and_then(WorkerSlot::split_mut) else { continue };
             let measurements = &mut self.measurements;
-            let add = |stats: &_, samples: &mut _| measurements.sample(stats, samples, now);
+            let add = |stats: &_, samples: &mut _| measurements.sample(stats, samples, &uses, now);
             sampled += usize::from(connection.sample(SAMPLE_INTERVAL, now, add));
             if sampled == MOST_AT_ONCE {
                 self.next_sampled = slot + 1;
                 return;
             }
         }
+    }
+
+    /// What is known of the legs with each profile.
+    fn profile_uses(&self) -> ProfileUses {
+        let of = |(index, (name, profile, _)): (usize, NamedProfile<'_>)| {
+            let control = profile.control.as_deref().unwrap_or_default();
+            let by_model = leg::sets_window_by_model(control);
+            let profile_use = ProfileUse { link: self.context.link_uses.of(&name), is_share: control.ends_with("share"), by_model };
+            (self.measurements.profiles.of(index), profile_use)
+        };
+        ProfileUses(self.config.policy.profiles().enumerate().map(of).collect())
     }
 }

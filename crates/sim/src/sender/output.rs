@@ -91,7 +91,7 @@ impl TcpSender {
     }
 
     /// Whether the send buffer has room for `len` bytes more.
-    fn has_buffer_room(&self, len: u32) -> bool {
+    pub(super) fn has_buffer_room(&self, len: u32) -> bool {
         self.snd_nxt + u64::from(len) - self.released_up_to() <= self.config.send_buffer
     }
 

@@ -14,6 +14,7 @@ use crate::{
     rtt::RttEstimator,
     settings::{Recovery, TcpSettings},
 };
+use account::SenderWait;
 use control::{Event, FlowState};
 use std::collections::VecDeque;
 
@@ -345,6 +346,29 @@ impl TcpSender {
     /// Whether it is repairing a loss.
     pub(crate) fn is_retransmitting(&self) -> bool {
         matches!(self.ca_state, CaState::Recovery | CaState::Loss)
+    }
+
+    /// What it waits for before it sends more.
+    pub(crate) fn waits_for(&self) -> SenderWait {
+        if !self.is_established() {
+            return SenderWait::Handshake;
+        }
+        let is_recovering = self.ca_state >= CaState::Recovery;
+        let len = self.unsent().min(self.settings.mss.into()) as u32;
+        if len == 0 {
+            return if is_recovering { SenderWait::Recovery } else { SenderWait::Data };
+        }
+        if self.snd_nxt + u64::from(len) > self.window_end.min(self.fluid_limit.unwrap_or(u64::MAX)) {
+            SenderWait::Receiver
+        } else if !self.has_buffer_room(len) {
+            SenderWait::SendBuffer
+        } else if self.flow.cwnd < self.flow.ssthresh && !is_recovering {
+            SenderWait::SlowStart
+        } else if !self.owns_window && self.counters.retransmits > 0 {
+            SenderWait::Recovery
+        } else {
+            SenderWait::Control
+        }
     }
 
     /// Whether only fluid backpressure keeps it from sending.

@@ -43,7 +43,9 @@ impl RunSampler {
         let interval = INITIAL_INTERVAL * (legs as u64 / 200).max(1);
         let of = |flow: &SeriesFlow| FlowSamples { legs: vec![LegSamples::default(); flow.legs], ..FlowSamples::default() };
         let (flows, cross_flows) = simulation.flows.iter().partition::<Vec<_>, _>(|flow| flow.is_awaited);
+        let clients = simulation.web.iter().flat_map(|web| &web.clients);
         let samples = RunSamples {
+            web: clients.map(|client| WebSamples::of(client.table())).collect(),
             flows: flows.into_iter().map(of).collect(),
             cross_flows: cross_flows.into_iter().map(of).collect(),
             ..RunSamples::default()
@@ -60,6 +62,7 @@ impl RunSampler {
             thin(&mut flow.read);
             flow.legs.iter_mut().for_each(|leg| thin(&mut leg.samples));
         }
+        self.samples.web.iter_mut().for_each(|client| thin(&mut client.progress));
     }
 }
 
@@ -95,6 +98,7 @@ impl RunObserver for RunSampler {
             }
         }
         held += simulation.held_of_web_traffic();
+        simulation.sample_clients(t, &mut samples.web);
         let channel = forward(simulation.scenario.bottleneck());
         let (left, queued) = (simulation.net.departed_bytes(channel), simulation.net.queued(channel));
         self.samples.bottleneck.push(LinkSample { t, left, queued });
@@ -124,6 +128,7 @@ fn leg_sample(simulation: &SeriesSimulation<'_>, connection: usize) -> LegSample
         in_flight: (sender.snd_nxt - sender.snd_una).min(u32::MAX.into()) as u32,
         retransmits: sender.counters.retransmits as u32,
         busy: sender.is_established() && (sender.packets_out() > 0 || sender.unsent() > 0),
+        waits_for: sender.waits_for(),
         phase: Phase::Free,
     };
     if let Some(node) = simulation.proxy_before(connection) {
@@ -170,7 +175,7 @@ pub(crate) fn outcome(simulation: &mut SeriesSimulation<'_>, seed: u64, mut samp
         }
     }
     let clients = simulation.web.iter().flat_map(|web| &web.clients);
-    samples.web = clients.map(|client| WebSamples { table: client.table(), times: client.times().clone(), error: None }).collect();
+    samples.web.iter_mut().zip(clients).for_each(|(samples, client)| samples.times.clone_from(client.times()));
     samples.shaper = shaper_outcome(simulation);
     samples.links = (0..simulation.scenario.links.len()).map(|index| link_outcome(simulation, index)).collect();
     Outcome { agents: agent_outcomes(simulation), ..samples.outcome("sim", simulation.scenario, seed) }

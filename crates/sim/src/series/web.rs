@@ -11,6 +11,8 @@ use crate::{
     connection::ConnectionEnd,
     event_queue::{EventKey, ScheduledEventKind},
 };
+use account::{Cause, LegTime, Waits};
+use outcome::{WebProgress, WebSamples};
 use scenario::{FlowPath, FlowSpec, Opens, WebAction, WebRequest};
 use std::collections::VecDeque;
 use units::Span;
@@ -37,6 +39,37 @@ impl SeriesSimulation<'_> {
         let Some(first) = self.web.as_ref().and_then(|web| web.pairs.first()) else { return 0 };
         let begin = self.flows[first.requests].first_connection;
         (begin..self.connections.len()).filter(|at| !self.places[*at].is_last()).map(|at| self.held_bytes(at)).sum()
+    }
+
+    /// Adds a sample of each client.
+    pub(super) fn sample_clients(&self, t: f64, samples: &mut [WebSamples]) {
+        let Some(web) = &self.web else { return };
+        for (client, samples) in samples.iter_mut().enumerate() {
+            let of = &web.clients[client];
+            // The account of a run is that of the direction of the data.
+            let awaited = of.awaited_connections().filter(|_| !of.path().is_reverse);
+            let waits = Waits::mean(awaited.map(|(number, _)| self.waits_of_pair(&web.pairs[web.connections[client][number as usize]])));
+            samples.progress.push(WebProgress { t, read: of.read_bytes(), waits });
+        }
+    }
+
+    /// What the client of a pair waits for.
+    fn waits_of_pair(&self, pair: &WebPair) -> Waits {
+        let legs = |flow: usize| -> Vec<LegTime> {
+            let SeriesFlow { first_connection, legs, .. } = self.flows[flow];
+            let all = &self.connections[first_connection..first_connection + legs];
+            all.iter().map(|connection| LegTime::all(connection.sender.waits_for())).collect()
+        };
+        let responses = pair.requests + 1;
+        if !self.connections[self.flows[pair.requests].first_connection].sender.is_established() {
+            Waits::all(Cause::Handshake)
+        } else if !pair.on_the_way.is_empty() {
+            Waits::of(&legs(pair.requests), true)
+        } else if !pair.responses.is_empty() {
+            Waits::all(Cause::Sender)
+        } else {
+            Waits::of(&legs(responses), true)
+        }
     }
 
     /// Does what a client wants done.

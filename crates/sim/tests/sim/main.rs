@@ -1,5 +1,6 @@
 //! The simulator, from scenario to outcome.
 
+mod accounts;
 mod agents;
 mod bbr;
 mod common;

@@ -10,6 +10,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod accounts;
 mod advise_live;
 mod bond;
 mod cache;
