@@ -4,10 +4,10 @@
 use crate::{
     link_outcome::LinkOutcome,
     statistics::Dist,
-    web::{ExchangeOutcome, PageOutcome, TimePercentiles},
+    web::{ExchangeOutcome, PageOutcome, TimePercentiles, WebResults, WebSamples},
 };
 use account::AccountShares;
-use scenario::SetValue;
+use scenario::{Scenario, SetValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -302,6 +302,15 @@ pub struct Series {
     pub t: Vec<f64>,
     /// Values.
     pub v: Vec<f64>,
+}
+
+impl Outcome {
+    /// The same with the results of web clients.
+    #[must_use]
+    pub fn with_web(self, scenario: &Scenario, samples: &[WebSamples]) -> Self {
+        let WebResults { pages, exchanges, page_load_s, response_s } = WebResults::of(scenario, samples, &[]);
+        Outcome { pages, exchanges, page_load_s, response_s, ..self }
+    }
 }
 
 impl Series {

@@ -148,9 +148,8 @@ impl Link {
         spells.iter().zip(ends).map(carried).sum::<f64>() / 8.0
     }
 
-    /// The first key that an engine lacks whose links have a constant rate, a delay and losses of
-    /// data.
-    pub fn beyond_rate_and_loss(&self) -> Option<&'static str> {
+    /// The keys that an engine lacks whose links have a constant rate, a delay and losses of data.
+    pub fn beyond_rate_and_loss(&self) -> impl Iterator<Item = &'static str> {
         let keys = [
             ("trace", self.trace.is_some()),
             ("loss.reverse", self.loss.reverse.is_some()),
@@ -161,7 +160,7 @@ impl Link {
             ("duplication", self.duplication.is_some()),
             ("medium", !self.medium.is_full_duplex()),
         ];
-        keys.into_iter().find(|(_, is_set)| *is_set).map(|(key, _)| key)
+        keys.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key)
     }
 
     /// The key of what changes the link in the course of a run; none if nothing does.

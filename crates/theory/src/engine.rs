@@ -87,7 +87,7 @@ fn check_steady_state(scenario: &Scenario) -> Result<(), EngineError> {
     if scenario.links.iter().any(|link| !link.changes.is_empty()) {
         return EngineError::cannot("theory", "link.changes", "a steady state has no changing links");
     }
-    if let Some(key) = scenario.links.iter().find_map(Link::beyond_rate_and_loss) {
+    if let Some(key) = scenario.links.iter().flat_map(Link::beyond_rate_and_loss).next() {
         let why = "its links have a rate, a delay and losses; the simulator has the others: --on sim";
         return EngineError::cannot("theory", format!("link.{key}"), why);
     }

@@ -28,7 +28,7 @@ pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
         }
         // The rate of a shared medium is what transfers get of it, which is all that the model knows.
         let unshared = Link { medium: Medium::FullDuplex, ..network.link.clone() };
-        if let Some(key) = unshared.beyond_rate_and_loss().or_else(|| unshared.varying_key()) {
+        if let Some(key) = unshared.beyond_rate_and_loss().next().or_else(|| unshared.varying_key()) {
             let why = "its networks have a constant rate and no packets: leave it out, or ask the simulator: --on sim";
             return EngineError::cannot("theory", format!("network[{number}].{key}"), why);
         }
