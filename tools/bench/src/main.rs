@@ -17,8 +17,10 @@
 //! proxy's experiment covers the true gain. `simulator`: how fast it is (`simulator_speed`). `ns2`:
 //! the simulator beside ns-2. `large-trace`: how fast the detector reads a trace. `memory`: clients
 //! that never read, on a small machine (`hostile_clients`). `monday`: what users get with the
-//! settings that Tandem writes.
+//! settings that Tandem writes. `account`: what transfers lose their link to, beside packet captures
+//! (`account_captures`).
 
+mod account_captures;
 mod advised_paths;
 mod bbr_versions;
 mod bond_cost;
@@ -75,6 +77,7 @@ struct BenchArguments {
 enum BenchCommand {
     #[command(hide = true)]
     Bare(minimal_relay::MinimalRelay),
+    Account(account_captures::AccountCaptures),
     Advice(advised_paths::AdvisedPaths),
     Bbr(bbr_versions::BbrVersions),
     Bond(bond_cost::BondCost),
@@ -134,6 +137,7 @@ fn main() -> Result<ExitCode> {
         BenchCommand::Bare(bare) => bare.run(),
         BenchCommand::Copy(copying) => copying.run(),
         BenchCommand::Render(pages) => pages.run(),
+        BenchCommand::Account(captures) => measure("account", to, |record| captures.measure(record)),
         BenchCommand::Advice(advice) => measure("advice", to, |record| advice.measure(record)),
         BenchCommand::Bbr(versions) => measure("bbr", to, |record| versions.measure(record)),
         BenchCommand::Bond(bond) => measure("bond", to, |record| bond.measure(record)),
