@@ -117,6 +117,7 @@ impl Account {
         self.allowed += other.allowed;
         self.delivered += other.delivered;
         self.lost.iter_mut().zip(other.lost).for_each(|(ours, theirs)| *ours += theirs);
+        self.ahead += other.ahead;
         self.recent.clear();
     }
 

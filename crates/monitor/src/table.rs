@@ -83,13 +83,10 @@ fn flow_table(flows: &[WatchedFlow], joined: bool) -> TextTable {
     let number = |head: &str| TextColumn::new(head, Alignment::Right);
     let mut columns = if joined { vec![words("client → server")] } else { vec![words("client"), words("server")] };
     columns.extend([number("age").droppable(4), words(""), number("rate"), number("bytes").droppable(5), number("held").droppable(3)]);
-    columns.extend([
-        words("phase").droppable(6),
-        words("limited by").droppable(1),
-        words("of the link, most lost to").droppable(7),
-        words("near leg").droppable(2),
-        words("far leg").droppable(2),
-    ]);
+    columns.extend([words("phase").droppable(6), words("limited by").droppable(1)]);
+    let has_accounts = flows.iter().any(|watched| watched.flow.up.account.is_some() || watched.flow.down.account.is_some());
+    columns.extend(has_accounts.then(|| words("of the link, most lost to").droppable(7)));
+    columns.extend([words("near leg").droppable(2), words("far leg").droppable(2)]);
     let mut table = TextTable::new(TextStyle::Open, columns);
     for watched in flows {
         let flow = &watched.flow;
@@ -107,7 +104,7 @@ fn flow_table(flows: &[WatchedFlow], joined: bool) -> TextTable {
             let mut row: Vec<String> = ends.iter().cloned().map(only_first).collect();
             row.extend([only_first(age(flow.age_s)), name.into(), rate_or_dash(bps)]);
             row.extend([bytes(direction.bytes), held(direction), phase(direction).into(), limiter_name(direction.limited_by).into()]);
-            row.push(used(direction));
+            row.extend(has_accounts.then(|| used(direction)));
             row.extend(legs.iter().cloned().map(only_first));
             table.push(row);
             first = false;
@@ -115,7 +112,8 @@ fn flow_table(flows: &[WatchedFlow], joined: bool) -> TextTable {
         if first {
             let empty = String::new;
             let mut row = ends;
-            row.extend([age(flow.age_s), empty(), empty(), "0".into(), empty(), empty(), empty(), empty()]);
+            row.extend([age(flow.age_s), empty(), empty(), "0".into(), empty(), empty(), empty()]);
+            row.extend(has_accounts.then(empty));
             row.extend(legs);
             table.push(row);
         }

@@ -84,7 +84,7 @@ pub struct RunSamples {
     pub flows: Vec<FlowSamples>,
     /// The connections of TCP cross traffic, in the scenario's order.
     pub cross_flows: Vec<FlowSamples>,
-    /// The web clients, in the order of [`Scenario::web_clients`].
+    /// The web clients, in the order of [`scenario::Scenario::web_clients`].
     pub web: Vec<WebSamples>,
     /// The slowest link.
     pub bottleneck: Vec<LinkSample>,

@@ -264,12 +264,11 @@ impl WorkerMeasurements {
             let (phase, held) = (direction.phase(source), direction.held().0);
             samples.add(towards, phase, since, held);
             let destination = if side == LegSide::Far { &stats.far } else { &stats.near };
-            let account = samples.accounts[towards].add(direction, [source, destination], uses.of(profiles[index]), since);
             let leg = self.leg(side, profiles[index]);
             // The other direction has requests or acknowledgements: its sender has little to send.
-            if direction.moved > 0 && direction.moved >= stats.up.moved.max(stats.down.moved) {
-                leg.account.join(&account);
-            }
+            let is_main = direction.moved > 0 && direction.moved >= stats.up.moved.max(stats.down.moved);
+            let all = is_main.then_some(&mut leg.account);
+            samples.accounts[towards].add(direction, [source, destination], uses.of(profiles[index]), since, all);
             leg.held.add(&HELD_BOUNDS, held as f64);
             for (sum, (_, known)) in leg.phase_s.iter_mut().zip(PHASES) {
                 if known == phase {

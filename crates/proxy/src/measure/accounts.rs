@@ -48,15 +48,16 @@ impl DirectionAccount {
         DirectionAccount { handshake, ..DirectionAccount::default() }
     }
 
-    /// Adds a sample `since` the last one; `of` is the profile of the destination's leg. Returns
-    /// what was added.
+    /// Adds a sample `since` the last one, to the account of the profile of the destination's leg
+    /// too, if it is given. `of` is what is known of that profile.
     pub(super) fn add(
         &mut self,
         direction: &DirectionStats,
         [source, destination]: [&TcpInfo; 2],
         of: ProfileUse,
         since: Duration,
-    ) -> Account {
+        profile: Option<&mut Account>,
+    ) {
         let seconds = since.as_secs_f64();
         let advance = |counted: &mut u64, now: u64| now.saturating_sub(std::mem::replace(counted, now.max(*counted))) as f64;
         let limited = |us: f64| (us / 1e6).min(seconds);
@@ -69,24 +70,23 @@ impl DirectionAccount {
         let times = [(SenderWait::Receiver, receiver), (SenderWait::SendBuffer, buffer), (rest, seconds - receiver - buffer)];
         let sending = LegTime::of(&times).unwrap_or(LegTime::all(rest));
         let waits = Waits::of(&[LegTime::all(waits_of_peer(direction, source)), sending], source.state == CLOSE_WAIT);
-        let mut added = Account::default();
         let handshake = std::mem::take(&mut self.handshake).as_secs_f64();
         let dialling = Waits::all(Cause::Handshake);
-        match of.link.filter(|link| link.capacity > 0.0) {
+        let add = |account: &mut Account| match of.link.filter(|link| link.capacity > 0.0) {
             None => {
-                added.add_time(handshake, dialling);
-                added.add_time(seconds, waits);
+                account.add_time(handshake, dialling);
+                account.add_time(seconds, waits);
             }
             Some(link) => {
                 let others = if of.is_share && link.share_flows <= 1 { link.other } else { link.egress - sent / seconds.max(1e-9) };
                 let of_link = |rate: f64| (rate * seconds * PAYLOAD).max(0.0);
                 let unused = link.capacity * handshake * PAYLOAD;
-                added.add(Interval { allowed: unused, delivered: 0.0, others: 0.0, waits: dialling });
-                added.add(Interval { allowed: of_link(link.capacity), delivered, others: of_link(others), waits });
+                account.add(Interval { allowed: unused, delivered: 0.0, others: 0.0, waits: dialling });
+                account.add(Interval { allowed: of_link(link.capacity), delivered, others: of_link(others), waits });
             }
-        }
-        self.account.join(&added);
-        added
+        };
+        add(&mut self.account);
+        profile.into_iter().for_each(add);
     }
 }
 
@@ -124,12 +124,12 @@ mod tests {
         let mut destination = TcpInfo { rtt_us: 600_000, snd_cwnd: 10, snd_ssthresh: u32::MAX, ..TcpInfo::default() };
         let direction = |moved| DirectionStats { moved, unsent: 5000, unacknowledged: Some(0), ..DirectionStats::default() };
         let mut account = DirectionAccount::default();
-        account.add(&direction(250_000), [&source, &destination], link(), SECOND);
+        account.add(&direction(250_000), [&source, &destination], link(), SECOND, None);
         // In the next second it is the receiver's window for half a second, and then nothing comes.
         destination.rwnd_limited_us = 500_000;
         let quiet = TcpInfo { last_data_recv_ms: 500, ..source };
         let idle = DirectionStats { moved: 500_000, unacknowledged: Some(0), ..DirectionStats::default() };
-        account.add(&idle, [&quiet, &destination], link(), SECOND);
+        account.add(&idle, [&quiet, &destination], link(), SECOND, None);
         let shares = account.account.shares().unwrap();
         assert_eq!(shares.used, Some(0.25));
         assert_eq!(
@@ -142,7 +142,7 @@ mod tests {
     fn without_a_capacity_it_is_an_account_of_time() {
         let source = TcpInfo { rcv_wnd: 1448, rcv_mss: 1448, ..TcpInfo::default() };
         let mut account = DirectionAccount::begun(Duration::from_millis(500));
-        account.add(&DirectionStats::default(), [&source, &TcpInfo::default()], ProfileUse::default(), SECOND);
+        account.add(&DirectionStats::default(), [&source, &TcpInfo::default()], ProfileUse::default(), SECOND, None);
         assert_eq!(account.account.shares().unwrap().to_string(), "of its time: the proxy's buffer 67 %, handshake 33 %");
     }
 
@@ -152,7 +152,7 @@ mod tests {
         let (mut account, source) = (DirectionAccount::default(), TcpInfo { rcv_wnd: 1 << 20, rcv_mss: 1448, ..TcpInfo::default() });
         let destination = TcpInfo { bytes_sent: 500_000, snd_cwnd: 1, ..TcpInfo::default() };
         let direction = DirectionStats { moved: 482_666, unsent: 1, unacknowledged: Some(0), ..DirectionStats::default() };
-        account.add(&direction, [&source, &destination], ProfileUse { link: Some(busy), ..link() }, SECOND);
+        account.add(&direction, [&source, &destination], ProfileUse { link: Some(busy), ..link() }, SECOND, None);
         let shares = account.account.shares().unwrap();
         assert!((shares.lost_to(Cause::OtherTraffic) - 0.4827).abs() < 1e-3, "{shares}");
     }
