@@ -118,7 +118,7 @@ impl Cause {
     /// What would make it less; none if nothing does.
     pub fn cure(self) -> Option<&'static str> {
         match self {
-            Cause::Handshake => Some("connections that stay open, Fast Open, or a bond, whose connections are open already"),
+            Cause::Handshake => Some("persistent connections, TCP Fast Open, or a bond, which opens its connections in advance"),
             Cause::Distance => Some("fewer round trips of the application: nothing shortens the way"),
             Cause::SlowStart => Some("share on the long leg, with the link's capacity or \"auto\""),
             Cause::Loss => Some("a controller on the lossy leg that does not take losses for congestion (share, bbr)"),

@@ -166,7 +166,8 @@ mod tests {
         };
         // The first connection, its request over the path, the server, ten packets, and their way.
         let first = 0.802 + 0.401 + 0.05 + 0.010 + 0.4;
-        // One object of four comes over the first connection, the other three open theirs; then four.
+        // The first connection carries one object of four, the other three are opened; then four
+        // more.
         let next = 0.401 + 0.05 + 0.030 + 0.4;
         assert!((page("") - (first + 0.802 + 2.0 * next)).abs() < 0.03, "{}", page(""));
         // A proxy ends the connections of its side.

@@ -152,7 +152,7 @@ TD_INLINE void td_share_update_excess(const struct td_flow *f, struct td_link *l
 	l->share.excess_us = td_max64(l->share.excess_us, now_us);
 }
 
-/* The rate of a greedy flow of weight 1 among flows of this weight, where others have this demand. */
+/* The rate of a greedy flow of weight 1: greedy flows have this weight, others this demand. */
 TD_INLINE u64 td_share_level_of(const struct td_flow *f, const struct td_link *l, u64 demand, u64 weight, const struct td_share_tunables *t)
 {
 	u64 payload = td_share_payload(f, l, t);
@@ -164,8 +164,8 @@ TD_INLINE u64 td_share_level_of(const struct td_flow *f, const struct td_link *l
 }
 
 /*
- * The rate of this flow if it were greedy. While it is demand-limited, what it sends is its own: left
- * out of the rest, it would limit the flow to what it does not send.
+ * The rate of this flow if it were greedy. While it is demand-limited, its own demand is not
+ * subtracted: otherwise it would get only the capacity that it does not use.
  */
 TD_INLINE u64 td_share_fair(const struct td_flow *f, const struct td_share_state *s, struct td_link *l, const struct td_share_tunables *t)
 {

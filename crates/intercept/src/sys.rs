@@ -121,6 +121,11 @@ impl TcpInfo {
         }
     }
 
+    /// Whether the peer has sent no data for two round trips, at least 50 ms.
+    pub fn peer_is_silent(&self) -> bool {
+        u64::from(self.last_data_recv_ms) > (u64::from(self.rtt_us) / 500).max(50)
+    }
+
     /// Whether the peer's receive window has no room for another segment.
     pub fn window_is_full(&self) -> bool {
         (u64::from(self.unacked) + 1) * u64::from(self.snd_mss) > u64::from(self.snd_wnd)

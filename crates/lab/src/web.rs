@@ -45,7 +45,7 @@ pub(crate) struct WebSession {
     sockets: Mutex<Vec<Weak<Socket>>>,
     /// Those of them that the server accepted.
     accepted: Mutex<Vec<Weak<Socket>>>,
-    /// Requests whose response is not due yet.
+    /// Number of requests that the server has received and has not begun to answer.
     in_service: AtomicUsize,
     state: Mutex<ClientState>,
     result: Mutex<WebSamples>,

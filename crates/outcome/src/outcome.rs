@@ -165,8 +165,8 @@ pub struct FlowOutcome {
     /// Payload read from the flow's start to its end, or to the end of the run.
     pub goodput_bps: f64,
     /// How much of what the bottleneck allows it used from its start to its end, and what the rest
-    /// was lost to. Absent: it goes against the direction of the data, there are more than 100
-    /// flows, or the engine does not tell.
+    /// was lost to. Absent: it is a reverse flow, the run has more than 100 flows and clients, or
+    /// the engine does not compute it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<AccountShares>,
     /// Why the flow failed. Absent: it did not.

@@ -44,9 +44,7 @@ fn limiter(direction: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, 
         // The sender recovers from a loss.
         return legs[0];
     }
-    // The source has been silent for two round trips.
-    let quiet_ms = source.last_data_recv_ms;
-    if u64::from(quiet_ms) > (u64::from(source.rtt_us) / 500).max(50) { Limiter::Sender } else { legs[0] }
+    if source.peer_is_silent() { Limiter::Sender } else { legs[0] }
 }
 
 /// A leg, for display.

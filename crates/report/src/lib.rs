@@ -77,8 +77,9 @@ pub fn links_table(outcomes: &[Outcome], width: Option<usize>) -> String {
     results::links(&group::groups(outcomes)).render(width)
 }
 
-/// How much of what the bottleneck allows was used, and what the rest was lost to, percent, and what
-/// would make large losses less, for a terminal of `width` characters. Ends with a newline; empty if no engine tells.
+/// How much of the bottleneck's capacity was used, and what the rest was lost to, in percent, with
+/// what would reduce large losses, for a terminal of `width` characters. Ends with a newline; empty
+/// if no engine computes it.
 pub fn accounts_table(outcomes: &[Outcome], width: Option<usize>) -> String {
     let groups = group::groups(outcomes);
     let mut out = results::accounts(&groups).render(width);

@@ -51,8 +51,8 @@ fn what_is_lost_is_told_with_what_would_make_it_less() {
      end-to-end cubic                 12            60                  0         28
      split cubic/cubic                50             0                 50          0
     ────────────────────────────────────────────────────────────────────────────────
-    Against handshake: connections that stay open, Fast Open, or a bond, whose
-    connections are open already.
+    Against handshake: persistent connections, TCP Fast Open, or a bond, which opens
+    its connections in advance.
     Against loss: a controller on the lossy leg that does not take losses for
     congestion (share, bbr).
     Against the receiver's window: larger receive buffers of the receiving host

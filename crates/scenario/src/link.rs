@@ -148,7 +148,8 @@ impl Link {
         spells.iter().zip(ends).map(carried).sum::<f64>() / 8.0
     }
 
-    /// The keys that an engine lacks whose links have a constant rate, a delay and losses of data.
+    /// The keys that are set beyond a constant rate, a delay and losses of data: an engine that
+    /// models only these does not support them.
     pub fn beyond_rate_and_loss(&self) -> impl Iterator<Item = &'static str> {
         let keys = [
             ("trace", self.trace.is_some()),

@@ -200,8 +200,8 @@ impl WebClient {
         self.read
     }
 
-    /// The connections that it waits for: those that are being opened, and those with a request
-    /// whose response is not there. Each with whether it is open.
+    /// The numbers of the connections that are being opened (false), and of the open ones with a
+    /// response that is not complete (true).
     pub fn awaited_connections(&self) -> impl Iterator<Item = (u32, bool)> + '_ {
         let awaited = self.connections.iter().filter(|(_, connection)| !connection.is_open || !connection.pending.is_empty());
         awaited.map(|(number, connection)| (*number, connection.is_open))

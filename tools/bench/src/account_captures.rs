@@ -200,7 +200,7 @@ fn account_of_capture(scenario: &Scenario, directory: &Path) -> Result<AccountSh
     let mss = at_sender.iter().map(|packet| packet.payload).filter(|payload| *payload < 1460).max().unwrap_or(1448);
     let control = &scenario.flow_leg_settings(spec.path, None);
     let own = control.get(usize::from(leg.first > 0)).context("the leg has a controller")?;
-    let by_loss = !sets_window_by_model(&own.name);
+    let by_loss = !intercept::leg::sets_window_by_model(&own.name);
 
     let (mut account, mut sender, mut shift) = (Account::default(), Sender::default(), 0);
     let (mut next, mut next_other) = (at_sender.iter().peekable(), at_link.iter().peekable());
@@ -241,8 +241,4 @@ fn account_of_capture(scenario: &Scenario, directory: &Path) -> Result<AccountSh
         t = until;
     }
     account.shares().context("the captures are empty")
-}
-
-fn sets_window_by_model(control: &str) -> bool {
-    control.ends_with("share") || control.contains("bbr")
 }

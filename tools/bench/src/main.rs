@@ -17,7 +17,7 @@
 //! proxy's experiment covers the true gain. `simulator`: how fast it is (`simulator_speed`). `ns2`:
 //! the simulator beside ns-2. `large-trace`: how fast the detector reads a trace. `memory`: clients
 //! that never read, on a small machine (`hostile_clients`). `monday`: what users get with the
-//! settings that Tandem writes. `account`: what transfers lose their link to, beside packet captures
+//! settings that Tandem writes. `account`: what a link is lost to, beside packet captures
 //! (`account_captures`).
 
 mod account_captures;

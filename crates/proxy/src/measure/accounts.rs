@@ -1,5 +1,5 @@
-//! The account of each direction of an open flow: how much of what the link of its destination's leg
-//! allows it uses, and what the rest is lost to.
+//! The account of each direction of an open flow: how much of the capacity of the destination
+//! leg's link it uses, and what the rest is lost to.
 
 use account::{Account, Cause, Interval, LegTime, PAYLOAD, SenderWait, Waits};
 use intercept::{LinkUse, sys::TcpInfo};
@@ -93,13 +93,11 @@ impl DirectionAccount {
 /// What the peer at the other end of the source's leg waits for, as far as it can be told from
 /// here: nothing of its window is known.
 fn waits_of_peer(direction: &DirectionStats, source: &TcpInfo) -> SenderWait {
-    // It has been silent for two round trips.
-    let is_quiet = u64::from(source.last_data_recv_ms) > (u64::from(source.rtt_us) / 500).max(50);
     if source.holds_back() {
         SenderWait::Receiver
     } else if direction.has_hole {
         SenderWait::Recovery
-    } else if is_quiet {
+    } else if source.peer_is_silent() {
         SenderWait::Data
     } else {
         SenderWait::Control
