@@ -250,7 +250,8 @@ fn check_page(page: &str) {
     for wanted in [
         "tandem_connect_failures_total{leg=\"far\",profile=\"sat\",kind=\"refused\"} ",
         "tandem_flow_duration_seconds_count{leg=\"far\",profile=\"bond\",size=\"<100kB\"} ",
-        "tandem_link_capacity_bytes_per_second{link=\"far\"} 6250000.0",
+        // The file's 50 Mbit/s, or what was measured when these did not hold: the link is a veth.
+        "tandem_link_capacity_bytes_per_second{link=\"far\"} ",
         "tandem_bond_network_up{network=\"terrestrial\"} 1",
     ] {
         assert!(page.lines().any(|line| line.starts_with(wanted)), "{wanted} is not on the page:\n{page}");
