@@ -13,6 +13,7 @@
  *   queue     q >= T/4: the link is busy, so mu is its rate. C = mu, and a quarter of a packet
  *             per flow and round trip more, so that senders with estimates of their own converge
  *             to equal rates.
+ *             In slow start it has to stay for a round trip, of at most 300 ms.
  *   no queue  The link may carry any amount more. C grows by an eighth per base RTT, then by a
  *             quarter, and so on until it doubles; at most to 7/4 of what was delivered in the
  *             last round trips. It is at least the mean of mu over 5 s: a fade has probably
@@ -139,6 +140,30 @@ TD_INLINE void td_estimate_take_rate(struct td_estimate *s, u64 now_us, u64 span
 	s->recent_lost += s->lost - (s->recent_lost * decay >> 16);
 }
 
+/*
+ * A queue in slow start: whether this ends, with the rate of the last round trip. Over a short path
+ * the queue has to stay for a round trip, since initial windows that are sent together leave one,
+ * too: all ACKs of that time come at the rate of the link.
+ */
+TD_INLINE int td_estimate_end_slow_start(struct td_estimate *s, u64 now_us)
+{
+	u64 rate = s->last_peak;
+
+	if (s->base_us >= TD_ESTIMATE_SMOOTH_US) {
+		rate = td_max64(s->peak, s->last_peak);
+	} else if (!s->met) {
+		s->met = 1;
+		s->peak = s->last_peak = 0;
+		s->peak_since_us = now_us;
+		return 0;
+	} else if (!s->last_peak) {
+		return 0;
+	}
+	s->rate = s->mean = rate;
+	s->queued = 1;
+	return 1;
+}
+
 /* The capacity, from the queueing delay of an interval that counts as `span`, us. */
 TD_INLINE void td_estimate_set_capacity(const struct td_flow *f, struct td_link *l, u64 now_us, u64 delay, u64 span)
 {
@@ -146,16 +171,16 @@ TD_INLINE void td_estimate_set_capacity(const struct td_flow *f, struct td_link 
 	u64 base = td_max(s->base_us, 1000), packet = f->mss + f->header + l->overhead, peak = td_max64(s->peak, s->last_peak);
 
 	if (delay >= td_max64(s->target_us / 4, td_estimate_empty_us(f, l))) {
-		/* What the last round trip has delivered; over a short one, that varies too much. */
-		if (!s->queued)
-			s->rate = s->mean = base >= TD_ESTIMATE_SMOOTH_US ? peak : td_min64(s->rate, s->delivered * 1000000 / span);
-		s->queued = 1;
+		if (!s->queued && !td_estimate_end_slow_start(s, now_us))
+			return;
 		s->growth = TD_ESTIMATE_GROWTH;
 		l->capacity = s->rate + (u64)l->share.flows * packet * 1000000 / (base + delay) / 4;
 	} else if (s->queued && l->share.weight && now_us >= s->settle_until_us) {
 		l->capacity = td_max64(td_min64(l->capacity + l->capacity * s->growth / 1024 * span / base, peak * 7 / 4), s->mean);
 		s->growth = td_min64(s->growth + s->growth * span / base, TD_ESTIMATE_MOST_GROWTH);
 	}
+	if (!s->queued)
+		s->met = 0;
 	l->capacity = td_max64(l->capacity, packet);
 }
 
@@ -206,18 +231,18 @@ TD_INLINE void td_estimate_check_base(const struct td_flow *f, struct td_link *l
 
 /*
  * Whether a flow has not met an empty queue yet: not for some intervals since its first RTT, when
- * `empties` was `born`.
+ * `empties` was one less than `born`. 0: it has.
  */
 TD_INLINE int td_estimate_is_new(const struct td_estimate *s, u32 born)
 {
-	return s->empties - born < TD_ESTIMATE_NEW_FOR;
+	return born && s->empties + 1 - born < TD_ESTIMATE_NEW_FOR;
 }
 
 /*
  * The base RTT of a flow, with a new sample: its minimum, that of the handshake included. As long
  * as the flow has not met an empty queue, the queueing delay of the other flows is subtracted
- * from its samples. After a drain for new flows, or one that met no empty queue, it is the
- * minimum of the drain.
+ * from its samples, but not in slow start, where initial windows come and go. After a drain for
+ * new flows, or one that met no empty queue, it is the minimum of the drain.
  */
 TD_INLINE void td_estimate_base(const struct td_flow *f, struct td_link *l, u32 rtt_us, u32 *base_us, u32 *drain_us, u32 *period, u32 *born)
 {
@@ -232,13 +257,19 @@ TD_INLINE void td_estimate_base(const struct td_flow *f, struct td_link *l, u32 
 			*base_us = *drain_us;
 		*period = now;
 	}
-	*drain_us = td_min(*drain_us, rtt_us);
 	if (!*base_us) {
-		least = f->min_rtt_us ? td_min(least, f->min_rtt_us) : least;
-		*born = s->empties;
+		*drain_us = least = f->min_rtt_us ? td_min(least, f->min_rtt_us) : least;
+		*born = s->empties + 1;
 	}
-	if (td_estimate_is_new(s, *born))
-		least -= td_min(td_min(s->last_delay_us, s->min_delay_us), least / 2);
+	*drain_us = td_min(*drain_us, rtt_us);
+	if (td_estimate_is_new(s, *born)) {
+		if (s->queued)
+			least -= td_min(td_min(s->last_delay_us, s->min_delay_us), least / 2);
+	} else if (*born) {
+		/* Nothing need be subtracted from a delay that an empty queue may have had. */
+		*base_us = *drain_us;
+		*born = 0;
+	}
 	*base_us = *base_us ? td_min(*base_us, least) : least;
 }
 
@@ -290,7 +321,7 @@ TD_INLINE void td_estimate_begin_at(struct td_link *l, u64 now_us, u64 capacity,
 	s->min_delay_us = s->new_delay_us = s->late_delay_us = TD_ESTIMATE_NO_DELAY;
 	s->growth = TD_ESTIMATE_GROWTH;
 	s->target_us = TD_ESTIMATE_START_TARGET_US + s->base_us / 16;
-	s->queued = s->empty = s->drained_us = s->next_base_us = s->last_delay_us = s->joined = 0;
+	s->queued = s->met = s->empty = s->drained_us = s->next_base_us = s->last_delay_us = s->joined = 0;
 	s->delivered = s->lost = s->recent_delivered = s->recent_lost = s->drain_until_us = s->settle_until_us = 0;
 	/* A drain of an earlier estimate has no result. */
 	s->base_period -= s->base_period & 1;
@@ -313,21 +344,23 @@ TD_INLINE void td_estimate_begin(const struct td_flow *f, struct td_link *l, u64
 
 /*
  * Slow start: before a queue was seen, every ACK without one adds what it acknowledges, at once,
- * since the ACKs of a round trip come together. But not if the flow has used less than half of its
- * window. `peak` and `last_peak` are the rates of this round trip and the last.
+ * since the ACKs of a round trip come together. But not if its window has not limited the flow and
+ * less than half of it is used. `peak` and `last_peak` are the rates of this round trip and the last.
  */
-TD_INLINE void td_estimate_slow_start(const struct td_flow *f, struct td_link *l, u64 now_us, u32 acked, u32 delay_us)
+TD_INLINE void td_estimate_slow_start(const struct td_flow *f, struct td_link *l, const struct td_event *e, u32 delay_us)
 {
 	struct td_estimate *s = td_estimate_of(l);
-	u64 rate = (u64)acked * (f->mss + f->header + l->overhead) * 1000000 / td_max(s->base_us, 1000);
+	u64 rate = (u64)e->acked * (f->mss + f->header + l->overhead) * 1000000 / td_max(s->base_us, 1000);
+	u64 period = td_max(s->base_us, 10000), span = td_sub_sat(e->now_us, s->peak_since_us);
+	int is_limited = e->flags & TD_CWND_LIMITED || 2 * (f->in_flight + e->acked) >= f->cwnd;
 
-	if (td_sub_sat(now_us, s->peak_since_us) >= td_max(s->base_us, 1000)) {
-		s->last_peak = s->peak;
-		s->peak = 0;
-		s->peak_since_us = now_us;
-	}
 	s->peak += rate;
-	if (delay_us < td_max64(s->target_us / 4, td_estimate_empty_us(f, l)) && 2 * (f->in_flight + acked) >= f->cwnd)
+	if (span >= period) {
+		s->last_peak = s->peak * td_max(s->base_us, 1000) / span;
+		s->peak = 0;
+		s->peak_since_us = e->now_us;
+	}
+	if (delay_us < td_max64(s->target_us / 4, td_estimate_empty_us(f, l)) && is_limited)
 		l->capacity += rate;
 }
 
@@ -352,7 +385,7 @@ TD_INLINE void td_estimate_ack(const struct td_flow *f, struct td_link *l, const
 	s->late_delay_us = td_min(s->late_delay_us, late_us);
 	s->next_base_us = td_max(s->next_base_us, base_us);
 	if (!s->queued && !s->drain_until_us && e->now_us >= s->settle_until_us)
-		td_estimate_slow_start(f, l, e->now_us, e->acked, delay_us != TD_ESTIMATE_NO_DELAY ? delay_us : late_us);
+		td_estimate_slow_start(f, l, e, delay_us != TD_ESTIMATE_NO_DELAY ? delay_us : late_us);
 	interval = td_max(td_min(s->base_us / 4, 100000), 10000);
 	if (td_sub_sat(e->now_us, s->since_us) >= interval)
 		td_estimate_end_interval(f, l, e->now_us, interval);

@@ -278,7 +278,7 @@ pub struct CapacityEstimate {
     last_delay_us: u32,
     joined: u32,
     late_delay_us: u32,
-    reserved: u32,
+    met: u32,
     /// The configured capacity while the estimate takes its place, wire bytes/s.
     pub told: u64,
     told_since_us: u64,
