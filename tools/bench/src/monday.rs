@@ -20,8 +20,8 @@ use std::{
     fs,
     io::{self, BufRead},
     path::{Path, PathBuf},
-    process::{Child, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -110,6 +110,8 @@ enum Deployment {
     Setup,
     /// The configuration that `tandem advise` prints for the two links.
     Advice,
+    /// What `tandem advise --live --apply` has made of the file of [`Deployment::Setup`].
+    LiveAdvice,
     /// This file; `{rate}` stands for the link's nominal rate.
     File(&'static str),
 }
@@ -125,17 +127,66 @@ macro_rules! file {
     };
 }
 
-/// Three settings, and the column of the best one, other than no proxy.
+/// What a proxy carries while `tandem advise --live` watches it: everything that is measured, one
+/// after another and beside each other, for ten minutes.
+const MIXED_USE: &str = "\
+duration = \"10min\"
+[[flow]]
+opens = \"receiver\"
+bytes = \"100kB\"
+count = 100
+start = { every = \"6s\" }
+[[flow]]
+opens = \"receiver\"
+bytes = \"1MB\"
+count = 30
+start = { every = \"20s\" }
+[[flow]]
+opens = \"receiver\"
+bytes = \"5MB\"
+count = 10
+start = { every = \"60s\" }
+[[flow]]
+opens = \"receiver\"
+bytes = \"20MB\"
+count = 5
+start = { every = \"2min\" }
+[[flow]]
+direction = \"reverse\"
+bytes = \"20MB\"
+count = 4
+start = { every = \"150s\" }
+[[page]]
+loads = 100
+think = \"10s\"
+connections = 6
+request = \"500B\"
+service = \"10ms\"
+[[page.object]]
+name = \"html\"
+size = \"60kB\"
+[[page.object]]
+size = \"33kB\"
+count = 59
+needs = [\"html\"]
+";
+/// When the advice is asked for, and how long it watches: it has ended before the use does.
+const ADVISED_AFTER: Duration = Duration::from_secs(8 * 60);
+const WATCHED: &str = "1min";
+
+/// Four settings, and the column of the best one, other than no proxy.
 const NO_PROXY: &str = "no proxy";
 const SETUP: &str = "setup";
 const ADVICE: &str = "advise";
+const LIVE: &str = "advise --live";
 const BEST: &str = "best";
 
 /// In the order of their turns. What stands behind `setup` is what a search may choose from.
-const SETTINGS: [(&str, Deployment); 8] = [
+const SETTINGS: [(&str, Deployment); 9] = [
     (NO_PROXY, Deployment::NoProxy),
     (SETUP, Deployment::Setup),
     (ADVICE, Deployment::Advice),
+    (LIVE, Deployment::LiveAdvice),
     ("share, told, B auto", file!("auto", "control = \"share\"\ncapacity = \"{rate}\"\nshape = false\n")),
     ("share, auto, B auto", file!("auto", "control = \"share\"\ncapacity = \"auto\"\n")),
     ("share, auto, B 4 MiB", file!("4MiB", "control = \"share\"\ncapacity = \"auto\"\n")),
@@ -175,6 +226,9 @@ struct StoredRun {
     seconds: f64,
 }
 
+/// The configuration of each link with advice on the running proxy.
+type LiveFiles = BTreeMap<&'static str, String>;
+
 /// What is measured once.
 #[derive(Debug, Clone, Copy)]
 struct Cell {
@@ -192,6 +246,7 @@ impl MondaySuite {
         record.notes.push(format!("{}.", other_program::version(&program, &["--version"])?));
         let done: Vec<StoredRun> = self.resume.runs()?;
         let cells = self.cells();
+        let live = self.live_advice(&cells, &program)?;
         let open: Vec<Cell> = cells.iter().copied().filter(|cell| !done.iter().any(|run| cell.is(run))).collect();
         let queue = Mutex::new(open.into_iter());
         let runs = Mutex::new(done);
@@ -200,7 +255,7 @@ impl MondaySuite {
             loop {
                 let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some(cell) = next else { return Ok(()) };
-                match cell.play(&program) {
+                match cell.play(&program, &live) {
                     Ok(seconds) => {
                         let run = cell.run(seconds);
                         eprintln!("{}, {}, {}, {}, round {}: {seconds:.2} s", run.link, run.ends, run.usage, run.setting, run.round);
@@ -221,6 +276,35 @@ impl MondaySuite {
         record.tables = tables(&cells, &runs);
         ensure!(failed.is_empty(), "{}", failed.join("\n"));
         Ok(())
+    }
+
+    /// For each link of these cells: the configuration that `tandem advise --live --apply` arrives
+    /// at.
+    fn live_advice(&self, cells: &[Cell], program: &Path) -> Result<LiveFiles> {
+        let live = cells.iter().filter(|cell| matches!(cell.setting.1, Deployment::LiveAdvice));
+        let links: BTreeMap<&str, &LongLink> = live.map(|cell| (cell.link.name, cell.link)).collect();
+        let queue = Mutex::new(links.into_values());
+        let files = Mutex::new(LiveFiles::new());
+        let work = || -> Result<()> {
+            loop {
+                let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some(link) = next else { return Ok(()) };
+                let kept = self.resume.beside(&format!("{}.toml", link.name));
+                let text = match kept.as_ref().filter(|file| file.exists()) {
+                    Some(file) => fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?,
+                    None => advised_live(link, program).with_context(|| format!("cannot advise on {}", link.name))?,
+                };
+                if let Some(file) = kept {
+                    fs::write(&file, &text).with_context(|| format!("cannot write {}", file.display()))?;
+                }
+                files.lock().unwrap_or_else(PoisonError::into_inner).insert(link.name, text);
+            }
+        };
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.jobs.max(1)).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("no run panics"))
+        })?;
+        Ok(files.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Everything that is to be measured, round by round.
@@ -262,34 +346,17 @@ impl Cell {
     }
 
     fn scenario(&self) -> Result<Scenario> {
-        let Cell { link, ends, usage, .. } = self;
-        let text = format!(
-            "name = \"monday\"\n{}[[split]]\nafter = 1\n[control]\nsender = \"{}\"\nproxy = \"cubic\"\n{}",
-            link.links, ends.server, usage.tables
-        );
-        let open = |name: &str| -> io::Result<Box<dyn BufRead>> {
-            let steps: &'static [u8] = match name {
-                "lte-steps.csv" => include_bytes!("../../../scenarios/lte-steps.csv"),
-                "starlink-steps.csv" => include_bytes!("../../../scenarios/starlink-steps.csv"),
-                _ => return Err(io::ErrorKind::NotFound.into()),
-            };
-            Ok(Box::new(steps))
-        };
-        let variants = ScenarioFile::parse_with(&text, "monday", Arc::new(open))?.variants(&[])?;
-        Ok(variants.into_iter().next().context("the scenario has a case")?.scenario)
+        scenario(self.link, self.ends, self.usage.tables)
     }
 
     /// Seconds of one run. It is repeated while the machine cannot keep up with it.
-    fn play(&self, program: &Path) -> Result<f64> {
+    fn play(&self, program: &Path, live: &LiveFiles) -> Result<f64> {
         let scenario = self.scenario()?;
         let directory = tempfile::tempdir()?;
         let (file, program) = (directory.path().join("proxy.toml"), program.to_owned());
-        let (deployment, link) = (&self.setting.1, self.link);
-        let other = OtherProxy::new(move |host| start(deployment, link, &program, &file, host));
-        let [receive, send] = DEBIAN;
-        let debian = SocketMemory { receive: receive.into(), send: send.into() };
-        let receiver = SocketMemory { receive: self.ends.receive.into(), ..debian.clone() };
-        let lab = Lab { other_proxy: Some(other), memory: Some(HostMemory { receiver, others: debian }), ..Lab::default() };
+        let (deployment, link, live) = (&self.setting.1, self.link, live.get(self.link.name).cloned());
+        let other = OtherProxy::new(move |host| start((deployment, live.as_deref()), link, &program, &file, host));
+        let lab = lab(self.ends, other);
         let mut last = None;
         for _ in 0..3 {
             let outcome = lab.run(&scenario, self.round, &())?;
@@ -308,6 +375,33 @@ impl std::fmt::Display for Cell {
     }
 }
 
+/// These tables over the link, split at its near end.
+fn scenario(link: &LongLink, ends: &Ends, tables: &str) -> Result<Scenario> {
+    let (settings, tables) = tables.split_at(tables.find("[[").unwrap_or(0));
+    let text = format!(
+        "name = \"monday\"\n{settings}{}[[split]]\nafter = 1\n[control]\nsender = \"{}\"\nproxy = \"cubic\"\n{tables}",
+        link.links, ends.server
+    );
+    let open = |name: &str| -> io::Result<Box<dyn BufRead>> {
+        let steps: &'static [u8] = match name {
+            "lte-steps.csv" => include_bytes!("../../../scenarios/lte-steps.csv"),
+            "starlink-steps.csv" => include_bytes!("../../../scenarios/starlink-steps.csv"),
+            _ => return Err(io::ErrorKind::NotFound.into()),
+        };
+        Ok(Box::new(steps))
+    };
+    let variants = ScenarioFile::parse_with(&text, "monday", Arc::new(open))?.variants(&[])?;
+    Ok(variants.into_iter().next().context("the scenario has a case")?.scenario)
+}
+
+/// The lab with these buffers, and another program on the proxy's host.
+fn lab(ends: &Ends, other: OtherProxy) -> Lab {
+    let [receive, send] = DEBIAN;
+    let debian = SocketMemory { receive: receive.into(), send: send.into() };
+    let receiver = SocketMemory { receive: ends.receive.into(), ..debian.clone() };
+    Lab { other_proxy: Some(other), memory: Some(HostMemory { receiver, others: debian }), ..Lab::default() }
+}
+
 /// A table for each link: a row for each use of each kind of ends, a column for each setting.
 fn tables(cells: &[Cell], runs: &[StoredRun]) -> Vec<SampleTable> {
     let mut tables: Vec<SampleTable> = Vec::new();
@@ -317,7 +411,7 @@ fn tables(cells: &[Cell], runs: &[StoredRun]) -> Vec<SampleTable> {
             let measured = settings.filter(|setting| cells.iter().any(|cell| cell.setting.0 == *setting));
             let mut columns: Vec<SampleColumn> =
                 measured.chain([BEST]).map(|head| SampleColumn::new(head, "s", 2).with(SampleStatistic::Median)).collect();
-            let quotients = [(SETUP, NO_PROXY), (SETUP, BEST), (ADVICE, NO_PROXY)];
+            let quotients = [(SETUP, NO_PROXY), (SETUP, BEST), (ADVICE, NO_PROXY), (LIVE, NO_PROXY)];
             columns.extend(quotients.map(|(of, other)| SampleColumn::quotient(&format!("{of} ÷ {other}"), of, other, 2)));
             tables.push(SampleTable::new(cell.link.name, "", columns));
             tables.len() - 1
@@ -346,8 +440,14 @@ fn add_best(table: &mut SampleTable) {
     }
 }
 
-/// Starts what a setting has on the proxy host.
-fn start(deployment: &Deployment, link: &LongLink, program: &Path, file: &Path, host: &Host) -> io::Result<lab::RunningProgram> {
+/// Starts what a setting has on the proxy host. Advice on a running proxy has been asked for before.
+fn start(
+    (deployment, live): (&Deployment, Option<&str>),
+    link: &LongLink,
+    program: &Path,
+    file: &Path,
+    host: &Host,
+) -> io::Result<lab::RunningProgram> {
     let program = program.to_string_lossy();
     match deployment {
         Deployment::NoProxy => return Ok(Box::new(())),
@@ -377,6 +477,7 @@ fn start(deployment: &Deployment, link: &LongLink, program: &Path, file: &Path, 
             Some(config) => fs::write(file, config)?,
             None => return Ok(Box::new(())),
         },
+        Deployment::LiveAdvice => fs::write(file, live.unwrap_or_default())?,
         Deployment::File(text) => fs::write(file, text.replace("{rate}", link.rate))?,
     }
     let mut command = host.command(&program);
@@ -414,6 +515,54 @@ fn advised(link: &LongLink, program: &str, host: &Host) -> io::Result<Option<Str
     let config = advice["config"].as_str().map(|config| config.replace("eth1", "link2"));
     known.insert(link.name, config.clone());
     Ok(config)
+}
+
+/// The configuration that `tandem advise --live --apply` makes of the file of `tandem setup`, after
+/// mixed use of the link by Debian's clients.
+fn advised_live(link: &'static LongLink, program: &Path) -> Result<String> {
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("proxy.toml");
+    let scenario = scenario(link, &ENDS[0], MIXED_USE)?;
+    let (of_proxy, program) = (file.clone(), program.to_owned());
+    let other = OtherProxy::new(move |host| {
+        let proxy = start((&Deployment::Setup, None), link, &program, &of_proxy, host)?;
+        let mut command = host.command(&program.to_string_lossy());
+        command.args(["advise", "--live", "--by", "interface", "--for", WATCHED, "--apply"]).stdin(Stdio::null());
+        Ok(Box::new((LateCommand::start(ADVISED_AFTER, command, link.name), proxy)))
+    });
+    lab(&ENDS[0], other).run(&scenario, 1, &())?;
+    Ok(fs::read_to_string(file)?)
+}
+
+/// A command that runs after some time, unless this is dropped before.
+#[derive(Debug)]
+struct LateCommand(Option<(mpsc::Sender<()>, thread::JoinHandle<()>)>);
+
+impl LateCommand {
+    fn start(after: Duration, mut command: Command, title: &'static str) -> Self {
+        let (is_dropped, dropped) = mpsc::channel();
+        let run = move || {
+            if dropped.recv_timeout(after) == Err(mpsc::RecvTimeoutError::Timeout) {
+                match command.output() {
+                    Ok(output) => {
+                        let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+                        eprintln!("{title}, advice on the running proxy ({}):\n{said}{errors}", output.status);
+                    }
+                    Err(why) => eprintln!("{title}: cannot ask for advice: {why}"),
+                }
+            }
+        };
+        LateCommand(Some((is_dropped, thread::spawn(run))))
+    }
+}
+
+impl Drop for LateCommand {
+    fn drop(&mut self) {
+        if let Some((is_dropped, running)) = self.0.take() {
+            drop(is_dropped);
+            let _ = running.join();
+        }
+    }
 }
 
 /// A proxy that ends when this is dropped, and removes its controllers.
@@ -460,6 +609,15 @@ mod tests {
     }
 
     #[test]
+    fn mixed_use_is_a_scenario_of_every_link() {
+        for link in &LINKS {
+            let scenario = scenario(link, &ENDS[0], MIXED_USE).unwrap_or_else(|why| panic!("{}: {why:#}", link.name));
+            assert_eq!(scenario.duration, Some("10min".parse().unwrap()));
+            assert!(ADVISED_AFTER + WATCHED.parse::<units::Span>().unwrap().duration() < Duration::from_secs(600));
+        }
+    }
+
+    #[test]
     fn every_file_is_valid() {
         for (name, deployment) in &SETTINGS {
             if let Deployment::File(text) = deployment {
@@ -484,7 +642,7 @@ mod tests {
         assert_eq!(names, ["GEO", "WAN"]);
         let text = tables[0].markdown();
         assert!(
-            text.contains("| Debian, CUBIC: 100 kB | 3.00 | 1.50 | 1.25 | 1.25 | 0.50 (0.50 … 0.50) | 1.21 (1.12 … 1.29) | – |"),
+            text.contains("| Debian, CUBIC: 100 kB | 3.00 | 1.50 | 1.25 | 1.25 | 0.50 (0.50 … 0.50) | 1.21 (1.12 … 1.29) | – | – |"),
             "{text}"
         );
     }

@@ -28,6 +28,13 @@ impl ResumeFile {
         (1..).zip(text.lines()).map(parse).collect()
     }
 
+    /// A file of this name for what else is needed to go on, beside the runs.
+    pub(crate) fn beside(&self, name: &str) -> Option<PathBuf> {
+        let mut path = self.resume.clone()?.into_os_string();
+        path.push(format!(".{name}"));
+        Some(path.into())
+    }
+
     /// Appends runs, in one write: the file has all of them or none if the program is killed, and
     /// several threads may append.
     pub(crate) fn append<T: Serialize>(&self, runs: &[T]) -> Result<()> {

@@ -1,5 +1,6 @@
-//! Flows over recorded links, whose rate changes many times a second: controllers end to end and
-//! split, `share` that is told the mean rate and `share` that estimates it, in the simulator.
+//! Flows over recorded links, whose rate changes many times a second, and over a constant one:
+//! controllers end to end and split, `share` that is told the mean rate, half or twice as much, and
+//! `share` that estimates it, in the simulator.
 
 use crate::resume_file::ResumeFile;
 use anyhow::{Context as _, Result, bail};
@@ -67,8 +68,8 @@ struct VaryingCase {
 enum VaryingPath {
     EndToEnd,
     Split,
-    /// Split, with the trace's mean rate as the capacity.
-    ToldMean,
+    /// Split, with this percentage of the trace's mean rate as the capacity.
+    Told(u64),
     /// Split, with an estimated capacity.
     Estimated,
 }
@@ -78,23 +79,26 @@ const CONTROLLERS: [&str; 4] = ["cubic", "bbr", "bbr3", "vegas"];
 /// The case that sets the goal, and the one that is to reach it.
 const REFERENCE: &str = "bbr";
 const ESTIMATED: &str = "share, capacity estimated";
+/// The cases that are told a capacity, and the percentage of the mean rate.
+const TOLD: [(&str, u64); 3] = [("share, told half the mean", 50), ("share, told the mean", 100), ("share, told twice the mean", 200)];
+/// What a told capacity is to carry at least of what an estimated one does.
+const LEAST_TOLD: f64 = 0.9;
 
 fn cases() -> Vec<VaryingCase> {
     let split = ["cubic, split", "bbr, split", "bbr3, split", "vegas, split"];
     let end_to_end = CONTROLLERS.map(|control| VaryingCase { name: control, control, path: VaryingPath::EndToEnd });
     let split = split.into_iter().zip(CONTROLLERS).map(|(name, control)| VaryingCase { name, control, path: VaryingPath::Split });
-    let shares = [
-        VaryingCase { name: "share, told the mean", control: "share", path: VaryingPath::ToldMean },
-        VaryingCase { name: ESTIMATED, control: "share", path: VaryingPath::Estimated },
-    ];
-    end_to_end.into_iter().chain(split).chain(shares).collect()
+    let told = TOLD.map(|(name, percent)| VaryingCase { name, control: "share", path: VaryingPath::Told(percent) });
+    let estimated = VaryingCase { name: ESTIMATED, control: "share", path: VaryingPath::Estimated };
+    end_to_end.into_iter().chain(split).chain(told).chain([estimated]).collect()
 }
 
-/// A recorded direction of a link.
+/// A recorded direction of a link, or a constant link in the same form.
 #[derive(Debug)]
 struct RecordedLink {
     /// Name and direction.
     name: String,
+    is_constant: bool,
     /// The files of the data's direction and of the ACKs'.
     files: [PathBuf; 2],
     /// Packets of 1500 bytes that may leave in a run.
@@ -143,12 +147,26 @@ impl VaryingLinks {
     pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
         record.rounds = self.seeds;
         let unpacked = tempfile::tempdir().context("cannot make a directory for the traces")?;
-        let links = self.links(unpacked.path())?;
+        let mut links = self.links(unpacked.path())?;
+        links.push(self.constant_link(&unpacked.path().join("constant"))?);
         let settings: Vec<VaryingSetting<'_>> = links.iter().flat_map(settings).collect();
         let results = self.play_all(&settings)?;
         record.notes.push(format!("The simulator, {} s a run.", self.duration.secs()));
-        record.tables = vec![summary(&results), goals(&settings, &results), pages(&settings, &results)];
+        let on_recorded: Vec<VaryingSetting<'_>> = settings.iter().copied().filter(|setting| !setting.link.is_constant).collect();
+        record.tables = vec![
+            summary(&on_recorded, &results),
+            goals(&on_recorded, &results),
+            pages(&on_recorded, &results),
+            told(&settings, &results),
+        ];
         Ok(())
+    }
+
+    /// A link of 12 Mbit/s: a packet each millisecond.
+    fn constant_link(&self, file: &Path) -> Result<RecordedLink> {
+        fs::write(file, "1\n").with_context(|| format!("cannot write {}", file.display()))?;
+        let opportunities = DeliveryTrace::read(BufReader::new(File::open(file)?))?.count_between(Span::ZERO, self.duration);
+        Ok(RecordedLink { name: "constant".into(), is_constant: true, files: [file.into(), file.into()], opportunities })
     }
 
     /// Both directions of every trace in the directory.
@@ -172,7 +190,8 @@ impl VaryingLinks {
             let trace =
                 DeliveryTrace::read(BufReader::new(File::open(path)?)).with_context(|| format!("cannot read {}", path.display()))?;
             let opportunities = trace.count_between(Span::ZERO, self.duration);
-            links.push(RecordedLink { name: format!("{name}, {direction}"), files: [path.clone(), reverse.clone()], opportunities });
+            let name = format!("{name}, {direction}");
+            links.push(RecordedLink { name, is_constant: false, files: [path.clone(), reverse.clone()], opportunities });
         }
         if links.is_empty() {
             bail!("there are no traces in {}: it needs files NAME.down and NAME.up", self.traces.display());
@@ -242,7 +261,7 @@ impl VaryingLinks {
             VaryingPath::EndToEnd => format!("[control]\nsender = \"{}\"\n", case.control),
             path => {
                 let capacity = match path {
-                    VaryingPath::ToldMean => format!("capacity = \"{mean}\"\n"),
+                    VaryingPath::Told(percent) => format!("capacity = \"{}\"\n", Rate(mean.0 * percent / 100)),
                     VaryingPath::Estimated => "capacity = \"auto\"\n".into(),
                     _ => String::new(),
                 };
@@ -317,14 +336,14 @@ const JAIN: &str = "Jain, five flows";
 const PAGE_LOAD: &str = "page load, median";
 
 /// Every case over all settings.
-fn summary(results: &[VaryingResult]) -> SampleTable {
+fn summary(settings: &[VaryingSetting<'_>], results: &[VaryingResult]) -> SampleTable {
     let columns =
         vec![SampleColumn::new(THROUGHPUT, "% of the trace's bytes", 0), SampleColumn::new(DELAY, "ms", 0), SampleColumn::new(JAIN, "", 3)];
     let mut table = SampleTable::new("summary", "", columns);
     for case in cases() {
         let row = table.row(case.name);
-        let of_case = results.iter().filter(|result| result.case == case.name && result.page_p50_s.is_none());
-        for (at, result) in of_case.enumerate() {
+        let names = settings.iter().filter(|setting| !setting.has_pages).map(ToString::to_string);
+        for (at, result) in names.flat_map(|name| of(results, &name, case.name)).enumerate() {
             row.add(THROUGHPUT, at, result.throughput_percent);
             row.add(DELAY, at, result.delay_p95_ms);
             if let Some(jain) = result.jain {
@@ -384,11 +403,11 @@ fn goals(settings: &[VaryingSetting<'_>], results: &[VaryingResult]) -> SampleTa
     table
 }
 
-/// What the goal is about, of a setting.
+/// A case beside the one that it is compared with, in a setting.
 struct GoalRatios {
-    /// Throughput over that of BBR end to end.
+    /// Throughput over that of the reference.
     throughput: f64,
-    /// 95th percentile of the queueing delay over BBR's.
+    /// 95th percentile of the queueing delay over the reference's.
     delay: f64,
     /// Jain's index of five flows.
     jain: Option<f64>,
@@ -396,20 +415,52 @@ struct GoalRatios {
 
 impl GoalRatios {
     /// Of the means over the seeds; none without results.
-    fn of(reference: &[&VaryingResult], estimated: &[&VaryingResult]) -> Option<Self> {
+    fn of(reference: &[&VaryingResult], measured: &[&VaryingResult]) -> Option<Self> {
         let ratio = |of: fn(&VaryingResult) -> f64| {
-            Some(mean(estimated.iter().map(|result| of(result)))? / mean(reference.iter().map(|result| of(result)))?)
+            Some(mean(measured.iter().map(|result| of(result)))? / mean(reference.iter().map(|result| of(result)))?)
         };
         Some(GoalRatios {
             throughput: ratio(|result| result.throughput_percent)?,
             delay: ratio(|result| result.delay_p95_ms)?,
-            jain: mean(estimated.iter().filter_map(|result| result.jain)),
+            jain: mean(measured.iter().filter_map(|result| result.jain)),
         })
     }
 
     fn is_reached(&self) -> bool {
         self.throughput >= LEAST_THROUGHPUT && self.delay <= MOST_DELAY && self.jain.is_none_or(|jain| jain >= LEAST_JAIN)
     }
+}
+
+/// A told capacity beside an estimated one: for recorded and constant links and each RTT, the
+/// settings of links, flows, buffers and losses, and how many of them have less than nine tenths.
+fn told(settings: &[VaryingSetting<'_>], results: &[VaryingResult]) -> SampleTable {
+    const RATE_RATIO: &str = "throughput ÷ that of an estimate";
+    const DELAY_RATIO: &str = "delay ÷ that of an estimate";
+    const BELOW: &str = "below 0.9";
+    let columns = vec![SampleColumn::new(RATE_RATIO, "", 2), SampleColumn::new(DELAY_RATIO, "", 2), SampleColumn::text(BELOW)];
+    let mut table = SampleTable::new("told", "links, RTT", columns);
+    for (is_constant, kind) in [(false, "recorded"), (true, "constant")] {
+        for rtt_ms in [40, 600] {
+            for (case, _) in TOLD {
+                let is_of = |setting: &&VaryingSetting<'_>| {
+                    setting.link.is_constant == is_constant && setting.rtt_ms == rtt_ms && !setting.has_pages
+                };
+                let ratios = settings.iter().filter(is_of).filter_map(|setting| {
+                    let name = setting.to_string();
+                    GoalRatios::of(&of(results, &name, ESTIMATED), &of(results, &name, case))
+                });
+                let ratios: Vec<GoalRatios> = ratios.collect();
+                let row = table.row(&format!("{kind}, {rtt_ms} ms: {}", case.trim_start_matches("share, ")));
+                for (at, ratio) in ratios.iter().enumerate() {
+                    row.add(RATE_RATIO, at, ratio.throughput);
+                    row.add(DELAY_RATIO, at, ratio.delay);
+                }
+                let below = ratios.iter().filter(|ratio| ratio.throughput < LEAST_TOLD).count();
+                row.set(BELOW, format!("{below} of {}", ratios.len()));
+            }
+        }
+    }
+    table
 }
 
 /// Page load times beside a flow.

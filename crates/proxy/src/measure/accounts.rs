@@ -59,17 +59,8 @@ impl DirectionAccount {
         profile: Option<&mut Account>,
     ) {
         let seconds = since.as_secs_f64();
-        let advance = |counted: &mut u64, now: u64| now.saturating_sub(std::mem::replace(counted, now.max(*counted))) as f64;
-        let limited = |us: f64| (us / 1e6).min(seconds);
-        let receiver = limited(advance(&mut self.receiver_us, destination.rwnd_limited_us));
-        let buffer = limited(advance(&mut self.buffer_us, destination.sndbuf_limited_us)).min(seconds - receiver);
-        let delivered = advance(&mut self.delivered, direction.acknowledged().unwrap_or(direction.moved));
-        let sent = advance(&mut self.sent, destination.bytes_sent);
-        let has_data = direction.unsent > 0 || direction.in_hand > 0;
-        let rest = if has_data { destination.path_wait(of.by_model) } else { SenderWait::Data };
-        let times = [(SenderWait::Receiver, receiver), (SenderWait::SendBuffer, buffer), (rest, seconds - receiver - buffer)];
-        let sending = LegTime::of(&times).unwrap_or(LegTime::all(rest));
-        let waits = Waits::of(&[LegTime::all(waits_of_peer(direction, source)), sending], source.state == CLOSE_WAIT);
+        let counts = self.advance(direction, destination, seconds);
+        let waits = waits(direction, [source, destination], of.by_model, &counts);
         let handshake = std::mem::take(&mut self.handshake).as_secs_f64();
         let dialling = Waits::all(Cause::Handshake);
         let add = |account: &mut Account| match of.link.filter(|link| link.capacity > 0.0) {
@@ -78,16 +69,60 @@ impl DirectionAccount {
                 account.add_time(seconds, waits);
             }
             Some(link) => {
-                let others = if of.is_share && link.share_flows <= 1 { link.other } else { link.egress - sent / seconds.max(1e-9) };
                 let of_link = |rate: f64| (rate * seconds * PAYLOAD).max(0.0);
                 let unused = link.capacity * handshake * PAYLOAD;
+                let others = others(link, of.is_share, counts.sent / seconds.max(1e-9));
                 account.add(Interval { allowed: unused, delivered: 0.0, others: 0.0, waits: dialling });
-                account.add(Interval { allowed: of_link(link.capacity), delivered, others: of_link(others), waits });
+                account.add(Interval { allowed: of_link(link.capacity), delivered: counts.delivered, others: of_link(others), waits });
             }
         };
         add(&mut self.account);
         profile.into_iter().for_each(add);
     }
+
+    /// What was counted in these seconds since the last sample.
+    fn advance(&mut self, direction: &DirectionStats, destination: &TcpInfo, seconds: f64) -> Counts {
+        let advance = |counted: &mut u64, now: u64| now.saturating_sub(std::mem::replace(counted, now.max(*counted))) as f64;
+        let limited = |us: f64| (us / 1e6).min(seconds);
+        let receiver = limited(advance(&mut self.receiver_us, destination.rwnd_limited_us));
+        let buffer = limited(advance(&mut self.buffer_us, destination.sndbuf_limited_us)).min(seconds - receiver);
+        Counts {
+            receiver,
+            buffer,
+            rest: seconds - receiver - buffer,
+            delivered: advance(&mut self.delivered, direction.acknowledged().unwrap_or(direction.moved)),
+            sent: advance(&mut self.sent, destination.bytes_sent),
+        }
+    }
+}
+
+/// What an interval between two samples has added to the counts of a direction.
+#[derive(Debug)]
+struct Counts {
+    /// Seconds in which the receiver's window was the limit.
+    receiver: f64,
+    /// Those in which the kernel's send buffer was.
+    buffer: f64,
+    /// All others.
+    rest: f64,
+    /// Payload, bytes.
+    delivered: f64,
+    /// With retransmissions.
+    sent: f64,
+}
+
+/// What the two legs of a direction wait for.
+fn waits(direction: &DirectionStats, [source, destination]: [&TcpInfo; 2], by_model: bool, counts: &Counts) -> Waits {
+    let has_data = direction.unsent > 0 || direction.in_hand > 0;
+    let rest = if has_data { destination.path_wait(by_model) } else { SenderWait::Data };
+    let times = [(SenderWait::Receiver, counts.receiver), (SenderWait::SendBuffer, counts.buffer), (rest, counts.rest)];
+    let sending = LegTime::of(&times).unwrap_or(LegTime::all(rest));
+    Waits::of(&[LegTime::all(waits_of_peer(direction, source)), sending], source.state == CLOSE_WAIT)
+}
+
+/// What others send over the link of a leg that sends `own`, wire bytes/s.
+fn others(link: LinkUse, is_share: bool, own: f64) -> f64 {
+    if is_share && link.share_flows <= 1 { link.other } else { link.egress - own }
 }
 
 /// What the peer at the other end of the source's leg waits for, as far as it can be told from
