@@ -345,7 +345,8 @@ TD_INLINE void td_estimate_begin(const struct td_flow *f, struct td_link *l, u64
 /*
  * Slow start: before a queue was seen, every ACK without one adds what it acknowledges, at once,
  * since the ACKs of a round trip come together. But not if its window has not limited the flow and
- * less than half of it is used. `peak` and `last_peak` are the rates of this round trip and the last.
+ * less than half of it is used. `peak` and `last_peak` are the rates of this round trip and the last;
+ * over a long path one window comes in that time, however late its ACKs.
  */
 TD_INLINE void td_estimate_slow_start(const struct td_flow *f, struct td_link *l, const struct td_event *e, u32 delay_us)
 {
@@ -356,7 +357,7 @@ TD_INLINE void td_estimate_slow_start(const struct td_flow *f, struct td_link *l
 
 	s->peak += rate;
 	if (span >= period) {
-		s->last_peak = s->peak * td_max(s->base_us, 1000) / span;
+		s->last_peak = s->base_us >= TD_ESTIMATE_SMOOTH_US ? s->peak : s->peak * td_max(s->base_us, 1000) / span;
 		s->peak = 0;
 		s->peak_since_us = e->now_us;
 	}

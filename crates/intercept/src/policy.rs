@@ -462,7 +462,7 @@ fn covers<T>(wider: &[T], narrower: &[T], contains: impl Fn(&T, &T) -> bool) -> 
 
 impl Rule {
     /// Whether it matches every connection that another one matches.
-    fn covers(&self, other: &Rule) -> bool {
+    pub fn covers(&self, other: &Rule) -> bool {
         covers(&self.from, &other.from, Prefix::contains_all)
             && covers(&self.to, &other.to, Prefix::contains_all)
             && covers(&self.ports, &other.ports, |of, one| of.first <= one.first && one.last <= of.last)

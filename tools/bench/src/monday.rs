@@ -180,6 +180,8 @@ const SETUP: &str = "setup";
 const ADVICE: &str = "advise";
 const LIVE: &str = "advise --live";
 const BEST: &str = "best";
+/// Which one it is.
+const BEST_IS: &str = "which";
 
 /// In the order of their turns. What stands behind `setup` is what a search may choose from.
 const SETTINGS: [(&str, Deployment); 9] = [
@@ -402,17 +404,20 @@ fn lab(ends: &Ends, other: OtherProxy) -> Lab {
     Lab { other_proxy: Some(other), memory: Some(HostMemory { receiver, others: debian }), ..Lab::default() }
 }
 
-/// A table for each link: a row for each use of each kind of ends, a column for each setting.
+/// What is divided by what, in every table.
+const QUOTIENTS: [(&str, &str); 4] = [(SETUP, NO_PROXY), (SETUP, BEST), (ADVICE, NO_PROXY), (LIVE, NO_PROXY)];
+
+/// A summary, and a table for each link: a row for each use of each kind of ends. The other settings
+/// that were searched are in its rows, too, but not among its columns.
 fn tables(cells: &[Cell], runs: &[StoredRun]) -> Vec<SampleTable> {
     let mut tables: Vec<SampleTable> = Vec::new();
     for cell in cells {
         let at = tables.iter().position(|table| table.name == cell.link.name).unwrap_or_else(|| {
-            let settings = SETTINGS.iter().map(|(setting, _)| *setting);
-            let measured = settings.filter(|setting| cells.iter().any(|cell| cell.setting.0 == *setting));
+            let shown = [NO_PROXY, SETUP, ADVICE, LIVE].into_iter().filter(|shown| cells.iter().any(|cell| cell.setting.0 == *shown));
             let mut columns: Vec<SampleColumn> =
-                measured.chain([BEST]).map(|head| SampleColumn::new(head, "s", 2).with(SampleStatistic::Median)).collect();
-            let quotients = [(SETUP, NO_PROXY), (SETUP, BEST), (ADVICE, NO_PROXY), (LIVE, NO_PROXY)];
-            columns.extend(quotients.map(|(of, other)| SampleColumn::quotient(&format!("{of} ÷ {other}"), of, other, 2)));
+                shown.chain([BEST]).map(|head| SampleColumn::new(head, "s", 2).with(SampleStatistic::Median)).collect();
+            columns.push(SampleColumn::text(BEST_IS));
+            columns.extend(QUOTIENTS.map(|(of, other)| SampleColumn::quotient(&format!("{of} ÷ {other}"), of, other, 2)));
             tables.push(SampleTable::new(cell.link.name, "", columns));
             tables.len() - 1
         });
@@ -421,6 +426,7 @@ fn tables(cells: &[Cell], runs: &[StoredRun]) -> Vec<SampleTable> {
         row.add(cell.setting.0, cell.round as usize - 1, run.seconds);
     }
     tables.iter_mut().for_each(add_best);
+    tables.insert(0, summary(&tables));
     tables
 }
 
@@ -428,16 +434,52 @@ fn tables(cells: &[Cell], runs: &[StoredRun]) -> Vec<SampleTable> {
 fn add_best(table: &mut SampleTable) {
     let rows: Vec<String> = table.rows.iter().map(|row| row.name.clone()).collect();
     for row in rows {
-        let of = |setting: &str| table.samples(&row, setting).to_vec();
-        let median_of = |samples: &[Option<f64>]| median(&samples.iter().copied().flatten().collect::<Vec<f64>>());
-        let settings = SETTINGS.iter().filter(|(setting, _)| *setting != NO_PROXY).map(|(setting, _)| of(setting));
-        let best = settings.filter(|samples| samples.iter().any(Option::is_some)).min_by(|a, b| median_of(a).total_cmp(&median_of(b)));
-        for (round, value) in best.unwrap_or_default().into_iter().enumerate() {
+        let settings = SETTINGS.iter().map(|(setting, _)| *setting).filter(|setting| *setting != NO_PROXY);
+        let measured = settings.filter_map(|setting| Some((setting, median_of(table, &row, setting)?)));
+        let Some((best, _)) = measured.min_by(|a, b| a.1.total_cmp(&b.1)) else { continue };
+        let samples = table.samples(&row, best).to_vec();
+        let row = table.row(&row);
+        row.set(BEST_IS, best);
+        for (round, value) in samples.into_iter().enumerate() {
             if let Some(value) = value {
-                table.row(&row).add(BEST, round, value);
+                row.add(BEST, round, value);
             }
         }
     }
+}
+
+/// The median of what was measured.
+fn median_of(table: &SampleTable, row: &str, column: &str) -> Option<f64> {
+    let samples: Vec<f64> = table.samples(row, column).iter().copied().flatten().collect();
+    (!samples.is_empty()).then(|| median(&samples))
+}
+
+/// For each link the quotients of all its rows, and how many rows are beyond a limit.
+fn summary(tables: &[SampleTable]) -> SampleTable {
+    let head = |(of, other): (&str, &str)| format!("{of} ÷ {other}");
+    let beyond = |quotient: (&str, &str)| if quotient.1 == BEST { "more than 1.10" } else { "more than 1.05" };
+    let columns = QUOTIENTS.iter().flat_map(|quotient| {
+        let head = head(*quotient);
+        [SampleColumn::new(&head, "", 2), SampleColumn::text(&format!("{head}: {}", beyond(*quotient)))]
+    });
+    let mut summary = SampleTable::new("summary", "", columns.collect());
+    for table in tables {
+        for quotient in QUOTIENTS {
+            let of_rows = table.rows.iter().filter_map(|row| {
+                let [of, other] = [quotient.0, quotient.1].map(|column| median_of(table, &row.name, column));
+                Some(of? / other?)
+            });
+            let of_rows: Vec<f64> = of_rows.collect();
+            let limit = if quotient.1 == BEST { 1.10 } else { 1.05 };
+            let count = of_rows.iter().filter(|value| **value > limit).count();
+            let row = summary.row(&table.name);
+            for (at, value) in of_rows.iter().enumerate() {
+                row.add(&head(quotient), at, *value);
+            }
+            row.set(&format!("{}: {}", head(quotient), beyond(quotient)), format!("{count} of {}", of_rows.len()));
+        }
+    }
+    summary
 }
 
 /// Starts what a setting has on the proxy host. Advice on a running proxy has been asked for before.
@@ -639,11 +681,16 @@ mod tests {
         let runs: Vec<StoredRun> = cells.iter().map(|cell| cell.run(seconds(cell))).collect();
         let tables = tables(&cells, &runs);
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
-        assert_eq!(names, ["GEO", "WAN"]);
-        let text = tables[0].markdown();
+        assert_eq!(names, ["summary", "GEO", "WAN"]);
+        let text = tables[1].markdown();
         assert!(
-            text.contains("| Debian, CUBIC: 100 kB | 3.00 | 1.50 | 1.25 | 1.25 | 0.50 (0.50 … 0.50) | 1.21 (1.12 … 1.29) | – | – |"),
+            text.contains(
+                "| Debian, CUBIC: 100 kB | 3.00 | 1.50 | 1.25 | bbr, B auto | 0.50 (0.50 … 0.50) | 1.21 (1.12 … 1.29) | – | – |"
+            ),
             "{text}"
         );
+        assert_eq!(tables[1].samples("Debian, CUBIC: 100 kB", "bbr, B auto").len(), 2);
+        let text = tables[0].markdown();
+        assert!(text.contains("| GEO | 0.50 (0.50 … 0.50) | 0 of 3 | 1.20 (1.20 … 1.20) | 3 of 3 |"), "{text}");
     }
 }

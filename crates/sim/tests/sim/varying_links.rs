@@ -1,6 +1,6 @@
 //! Links that follow a trace or a table of steps.
 
-use crate::common::near;
+use crate::common::{near, run};
 use outcome::{Engine as _, Outcome};
 use scenario::ScenarioFile;
 use sim::Sim;
@@ -131,5 +131,38 @@ fn a_rate_that_a_cellular_link_does_not_have_is_soon_given_up() {
     let estimated = seconds("auto");
     for told in ["4Mbit", "8Mbit", "15Mbit", "30Mbit"] {
         assert!(estimated / seconds(told) > 0.9, "told {told}: {} s, estimated {estimated} s", seconds(told));
+    }
+}
+
+#[test]
+fn an_estimate_makes_no_page_slower() {
+    let page = |connections: &str| {
+        format!(
+            "[[page]]\nloads = 1\nrequest = \"500B\"\nservice = \"10ms\"\n{connections}\n[[page.object]]\nname = \"html\"\n\
+             size = \"60kB\"\n[[page.object]]\nsize = \"33kB\"\ncount = 59\nneeds = [\"html\"]\n"
+        )
+    };
+    let links = [
+        // Six initial windows at once are more than a round trip of it.
+        "rate = \"16Mbit\"\ndelay = \"15ms\"\nqueue = \"400kB\"",
+        // Each connection has another least round trip.
+        "rate = \"15Mbit\"\ndelay = \"25ms\"\nqueue = \"200pkt\"\njitter = { delay = { law = \"exponential\", mean = \"2ms\" } }",
+        "rate = \"200Mbit\"\ndelay = \"39ms\"\nqueue = \"1BDP\"",
+        "rate = \"50Mbit\"\ndelay = \"295ms\"\nqueue = \"1BDP\"",
+    ];
+    for link in links {
+        for connections in ["connections = 6", "multiplexed = true"] {
+            let seconds = |control: &str| {
+                let text = format!(
+                    "[[link]]\nrate = \"1Gbit\"\ndelay = \"5ms\"\n[[link]]\n{link}\n{control}[tcp]\n\
+                     receive_buffers = {{ first = \"128KiB\", most = \"6MiB\" }}\n{}",
+                    page(connections)
+                );
+                run(&text).page_load_s.unwrap().mean
+            };
+            let unsplit = seconds("[control]\nsender = \"cubic\"\n");
+            let estimated = seconds("[[split]]\nafter = 1\ncapacity = \"auto\"\n[control]\nsender = \"cubic\"\nproxy = \"share\"\n");
+            assert!(estimated < 1.04 * unsplit, "{link}, {connections}: {estimated} s, unsplit {unsplit} s");
+        }
     }
 }

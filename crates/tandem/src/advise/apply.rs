@@ -3,6 +3,7 @@
 use super::path_advice::{PathAdvice, Recommendation};
 use crate::{CommandError, service::usage};
 use files::{Distrust, Draft};
+use intercept::Rule;
 use proxy::{
     ReloadReport, Service,
     control::{ControlError, ProxyStatus, Remote},
@@ -95,6 +96,7 @@ pub(super) fn apply(remote: &Remote, file: &Path, all: &[PathAdvice]) -> Result<
     let draft = Draft::beside(file, &new).map_err(|why| cannot("write beside", why))?;
     let service = Service::read(draft.path()).map_err(usage)?;
     service.check().map_err(usage)?;
+    check_order(&service, all)?;
     let missing = || cannot("keep a copy of", io::ErrorKind::NotFound.into());
     let kept = draft.put("bak").map_err(|why| cannot("replace", why))?.ok_or_else(missing)?;
     let refused = match remote.reload() {
@@ -131,8 +133,10 @@ pub(super) fn apply(remote: &Remote, file: &Path, all: &[PathAdvice]) -> Result<
 fn edited(old: &str, all: &[PathAdvice]) -> Result<String, String> {
     let mut document: DocumentMut = old.parse().map_err(|error: toml_edit::TomlError| error.to_string())?;
     let mut position = document.iter().filter_map(|(_, item)| last_position(item)).max().unwrap_or(0);
+    let kept = all.iter().filter(|advice| matches!(advice.recommendation, Recommendation::Keep(_)));
+    let kept: Vec<String> = kept.map(PathAdvice::profile).collect();
     for key in ["leg", "rule"] {
-        tables(&mut document, key)?.retain(|table| !is_ours(table));
+        tables(&mut document, key)?.retain(|table| !is_ours(table) || is_about(table, &kept));
     }
     for advice in all {
         let Some(lines) = &advice.config else { continue };
@@ -176,6 +180,30 @@ fn is_ours(table: &Table) -> bool {
     table.decor().prefix().and_then(|prefix| prefix.as_str()).is_some_and(|prefix| prefix.contains(MARK))
 }
 
+/// Whether a leg is one of these profiles, or a rule names one.
+fn is_about(table: &Table, profiles: &[String]) -> bool {
+    let named = ["name", "near", "far"].iter().filter_map(|key| table.get(key)?.as_str());
+    named.into_iter().any(|name| profiles.iter().any(|profile| profile == name))
+}
+
+/// Fails if an earlier rule of the operator decides about all connections that a rule of this
+/// advice is about.
+fn check_order(service: &Service, all: &[PathAdvice]) -> Result<(), CommandError> {
+    let policy = &service.config.policy;
+    // The rules of the advice are the last ones, but for one that matches everything.
+    let count = all.iter().filter(|advice| advice.config.is_some()).count();
+    let end = policy.rules.len() - usize::from(policy.rules.last().is_some_and(|last| last.covers(&Rule::default())));
+    let ours = end.saturating_sub(count)..end;
+    match policy.shadowed_rules().find(|(later, _)| ours.contains(later)) {
+        None => Ok(()),
+        Some((_, earlier)) => Err(CommandError::Failed(format!(
+            "cannot apply advice: rule[{}] of the file comes first, and decides about all connections that the advice is about: change that \
+             rule as printed, or delete it; nothing was changed",
+            earlier + 1
+        ))),
+    }
+}
+
 /// Removes the last rule, if it matches everything.
 fn take_catch_all(rules: &mut ArrayOfTables) -> Option<Table> {
     let conditions = ["from", "to", "ports", "in", "out"];
@@ -213,7 +241,7 @@ mod tests {
                         action = \"bypass\"\n\n# All others.\n[[rule]]\n\n[near]\nkeepalive = \"10min\"\n";
 
     fn advice() -> [PathAdvice; 2] {
-        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: None, link: None };
+        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: None, link: None, shape: None };
         [example("192.0.2.0/24", Recommendation::Split(settings)), example("198.51.100.0/24", Recommendation::Bypass)]
     }
 
@@ -253,8 +281,22 @@ mod tests {
         let count = |text: &str| text.matches(MARK).count();
         assert_eq!((count(&once), count(&twice)), (3, 3), "{twice}");
         Service::parse(&twice, "twice").unwrap();
+        // Settings that are there, by earlier advice, stay while others go.
+        let [split, bypass] = advice();
+        let Recommendation::Split(settings) = split.recommendation else { panic!("it splits") };
+        let kept = edited(&twice, &[example("192.0.2.0/24", Recommendation::Keep(settings)), bypass]).unwrap();
+        assert_eq!(Service::parse(&kept, "kept").unwrap().config.policy.legs.len(), 1, "{kept}");
         let only = edited(&twice, &advice()[1..]).unwrap();
         assert!(count(&only) == 1 && Service::parse(&only, "only").unwrap().config.policy.legs.is_empty(), "{only}");
+    }
+
+    #[test]
+    fn advice_that_an_earlier_rule_makes_void_is_refused() {
+        let checked = |old: &str| check_order(&Service::parse(&edited(old, &advice()).unwrap(), "new").unwrap(), &advice());
+        checked(FILE).unwrap();
+        let before = FILE.replace("to = \"10.0.0.0/8\"\naction = \"bypass\"", "to = \"192.0.2.0/24\"");
+        let Err(CommandError::Failed(said)) = checked(&before) else { panic!("{before}") };
+        assert!(said.contains("rule[1] of the file comes first"), "{said}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{
 use crate::{CommandError, flows::failed};
 use ::advise::{AdviceVerdict, Candidate, UsageAdvice, WayAssessment};
 use clap::Args;
-use intercept::Routes;
+use intercept::{LinkView, Routes};
 use monitor::{ExperimentEvidence, MeasuredPath, PathGroup, PathObserver, limiter_name};
 use proxy::{
     ExperimentRow, FlowView, Limiter,
@@ -104,10 +104,14 @@ pub(super) fn run(flags: &LiveFlags, trials: &Trials) -> Result<(), CommandError
     } else {
         out!("{}", text(&all, flags.time.duration()));
     }
-    if all.is_empty() || all.iter().all(|advice| advice.config.is_none()) {
-        return if flags.apply { Err(CommandError::CannotTell("there is no advice to apply".into())) } else { Ok(()) };
-    }
     let Some(configuration) = configuration else { return Ok(()) };
+    if all.iter().all(|advice| advice.config.is_none()) {
+        if all.iter().any(|advice| matches!(advice.recommendation, Recommendation::Keep(_))) {
+            outln!("{} has these settings already: nothing was changed.", configuration.display());
+            return Ok(());
+        }
+        return Err(CommandError::CannotTell("there is no advice to apply".into()));
+    }
     let applied = apply::apply(&remote, &configuration, &all)?;
     flags.verify.map_or(Ok(()), |time| verify(&remote, applied, &all, (time, flags.trust_clients)))
 }
@@ -181,10 +185,9 @@ fn recommend(
     }
     let (limiter, share) = path.limits.first().copied().unwrap_or((Limiter::Sender, 0.0));
     let own_leg = if path.is_download() { Limiter::NearLeg } else { Limiter::FarLeg };
-    let known = rate.or_else(|| match &status.links[..] {
-        [link] if link.capacity_bps > 0 => Some(Rate(link.capacity_bps)),
-        _ => None,
-    });
+    let link = SendingLink::of(path, status);
+    let is_told = rate.is_some() || link.configured().is_some();
+    let known = rate.or_else(|| link.rate());
     let is_own_limit = limiter == own_leg || limiter == Limiter::Receiver;
     let Some(rate) = known.or_else(|| (!is_own_limit).then(|| Rate::rounded((path.peak_bps * 4.0).max(FAST)))) else {
         let peak = Rate::rounded(path.peak_bps);
@@ -200,7 +203,7 @@ fn recommend(
     why.push(format!("In {:.0} % of the samples the {} was the limit.", share * 100.0, limiter_name(limiter)));
     let receivers = receivers(path);
     // A capacity that was not given must not become a setting.
-    let advice = match usages::advise(&links_text(path, rate, limiter), receivers, (&[], known.is_some()), trials) {
+    let advice = match usages::advise(&links_text(path, rate, limiter), receivers, (&[], is_told), trials) {
         Ok(advice) => advice,
         Err(CommandError::CannotTell(error)) => return none(error, why),
         Err(error) => return Err(error),
@@ -214,22 +217,57 @@ fn recommend(
         AdviceVerdict::DoesNotPay => return none("the simulated split does not pay, and the experiment does not say so".into(), why),
         AdviceVerdict::CannotTell => return none("the simulated gain may be chance".into(), why),
     }
-    let mut settings = settings(path, &advice.split.way);
-    if settings.capacity.is_some() {
-        // The link is that of the leg which sends.
-        let [client, server] = path.ends;
-        let peer = if path.is_download() { client } else { server };
-        settings.link = routes()?.interface_to(peer);
-    }
-    Ok((Recommendation::Split(settings), why))
+    let settings = settings(path, &advice.split.way, &link);
+    Ok((if link.has(&settings, &path.control) { Recommendation::Keep(settings) } else { Recommendation::Split(settings) }, why))
 }
 
-fn settings(path: &MeasuredPath, way: &Candidate) -> SplitSettings {
+/// The link of the leg that sends the data.
+struct SendingLink<'a> {
+    interface: Option<String>,
+    /// Its state, if it has a capacity.
+    view: Option<&'a LinkView>,
+}
+
+impl<'a> SendingLink<'a> {
+    fn of(path: &MeasuredPath, status: &'a ProxyStatus) -> Self {
+        let [client, server] = path.ends;
+        let peer = if path.is_download() { client } else { server };
+        let interface = Routes::open().ok().and_then(|routes| routes.interface_to(peer));
+        let view = status.links.iter().find(|view| Some(&view.link) == interface.as_ref());
+        SendingLink { interface, view }
+    }
+
+    /// The rate that it has now, as far as it is known.
+    fn rate(&self) -> Option<Rate> {
+        self.view.filter(|view| view.capacity_bps > 0).map(|view| Rate(view.capacity_bps))
+    }
+
+    /// The configured capacity, if there is one and the link has it. An estimate must not become a
+    /// setting.
+    fn configured(&self) -> Option<Rate> {
+        self.view.filter(|view| !view.estimated && view.configured_bps.is_none()).and_then(|_| self.rate())
+    }
+
+    /// Whether the path has these settings already, with this controller.
+    fn has(&self, settings: &SplitSettings, control: &str) -> bool {
+        let is_same = control == settings.control || kernel::resolve(control).is_some_and(|ours| ours.name() == settings.control);
+        is_same && (settings.capacity.is_none() || self.view.is_some())
+    }
+}
+
+/// The settings of the best way. A link has one capacity: if it has one in the file, it is that.
+fn settings(path: &MeasuredPath, way: &Candidate, link: &SendingLink<'_>) -> SplitSettings {
+    let capacity = way.capacity.map(|capacity| match link.view {
+        None => capacity.to_string(),
+        Some(view) if view.estimated => "auto".into(),
+        Some(view) => Rate(view.configured_bps.unwrap_or(view.capacity_bps)).to_string(),
+    });
     SplitSettings {
         leg: if path.is_download() { "near" } else { "far" },
         control: way.control.clone(),
-        capacity: way.capacity.map(|capacity| capacity.to_string()),
-        link: None,
+        link: link.interface.clone().filter(|_| capacity.is_some()),
+        shape: link.view.filter(|view| capacity.is_some() && !view.estimated).map(|view| view.shaped),
+        capacity,
     }
 }
 

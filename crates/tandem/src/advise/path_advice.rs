@@ -14,6 +14,8 @@ use units::Rate;
 pub(super) enum Recommendation {
     /// Split them, with these settings.
     Split(SplitSettings),
+    /// Go on to split them: with these settings, which they have.
+    Keep(SplitSettings),
     /// Let them pass unsplit.
     Bypass,
     /// Change nothing: there is no advice, and why.
@@ -32,6 +34,9 @@ pub(super) struct SplitSettings {
     pub(super) capacity: Option<String>,
     /// The interface that has this capacity.
     pub(super) link: Option<String>,
+    /// Whether the proxy limits itself to it, if that has to be said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) shape: Option<bool>,
 }
 
 /// Advice on a path.
@@ -49,7 +54,7 @@ pub(super) struct PathAdvice {
 
 impl PathAdvice {
     /// The name of the profile in the configuration.
-    fn profile(&self) -> String {
+    pub(super) fn profile(&self) -> String {
         format!("advice-{}", self.path.group.to_string().replace(['/', ':'], "-"))
     }
 
@@ -68,11 +73,12 @@ impl PathAdvice {
                 if let Some(capacity) = &settings.capacity {
                     let _ = writeln!(text, "capacity = \"{capacity}\"");
                     text.extend(settings.link.iter().map(|link| format!("link     = \"{link}\"\n")));
+                    text.extend(settings.shape.iter().map(|shape| format!("shape    = {shape}\n")));
                 }
                 let _ = write!(text, "\n[[rule]]\n{condition}   = \"{group}\"\n{:4} = \"{profile}\"\n", settings.leg);
                 Some(text)
             }
-            Recommendation::None { .. } => None,
+            Recommendation::Keep(_) | Recommendation::None { .. } => None,
         }
     }
 }
@@ -89,11 +95,13 @@ pub(super) fn text(all: &[PathAdvice], time: Duration) -> String {
     for advice in all {
         let MeasuredPath { group, flows, near, far, control, .. } = &advice.path;
         let loss = |loss: Option<f64>| loss.map_or("unknown".into(), |loss| format!("{:.2} %", loss * 100.0));
+        let split = |settings: &SplitSettings| {
+            let capacity = settings.capacity.as_ref().map_or(String::new(), |capacity| format!(", capacity {capacity}"));
+            format!("split, with {} on the {} leg{capacity}", settings.control, settings.leg)
+        };
         let what = match &advice.recommendation {
-            Recommendation::Split(settings) => {
-                let capacity = settings.capacity.as_ref().map_or(String::new(), |capacity| format!(", capacity {capacity}"));
-                format!("split, with {} on the {} leg{capacity}", settings.control, settings.leg)
-            }
+            Recommendation::Split(settings) => split(settings),
+            Recommendation::Keep(settings) => format!("{}, as it is", split(settings)),
             Recommendation::Bypass => "let them pass unsplit".into(),
             Recommendation::None { why } => format!("no advice: {why}"),
         };
@@ -155,7 +163,14 @@ mod tests {
 
     #[test]
     fn advice_has_the_lines_of_the_configuration() {
-        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: Some("20Mbit".into()), link: Some("sat0".into()) };
+        let settings = SplitSettings {
+            leg: "near",
+            control: "bbr".into(),
+            capacity: Some("20Mbit".into()),
+            link: Some("sat0".into()),
+            shape: Some(false),
+        };
+        let kept = example("203.0.113.0/24", Recommendation::Keep(settings.clone()));
         let split = example("2001:db8::/48", Recommendation::Split(settings));
         let bypass = example("192.0.2.0/24", Recommendation::Bypass);
         let of_interface = example("sat0", Recommendation::Bypass);
@@ -166,6 +181,11 @@ mod tests {
         assert_eq!(config.policy.legs[0].profile.control.as_deref(), Some("bbr"));
         assert_eq!(config.policy.rules[1].action, intercept::Action::Bypass);
         assert_eq!(config.policy.rules[2].inward.len(), 1);
+        assert_eq!(config.policy.legs[0].profile.shape, Some(false));
+        assert_eq!(kept.config, None);
+        let said = text(&[kept], Duration::from_secs(10));
+        assert!(said.starts_with("203.0.113.0/24: split, with bbr on the near leg, capacity 20Mbit, as it is."), "{said}");
+        assert!(!said.contains("buffer"), "{said}");
         let all = [split, bypass];
         let shown = text(&all, Duration::from_secs(10));
         assert!(shown.contains("split, with bbr on the near leg, capacity 20Mbit.") && shown.contains("    buffer = \"auto\""), "{shown}");

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn advice_that_makes_connections_slower_is_worse() {
-        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: None, link: None };
+        let settings = SplitSettings { leg: "near", control: "bbr".into(), capacity: None, link: None, shape: None };
         let mut advice = example("192.0.2.0/24", Recommendation::Split(settings));
         let judged = |advice: &PathAdvice, gain, trusts| {
             let rows = [row(Some("192.0.2.0/24"), gain), row(Some("198.51.100.0/24"), [0.1, 0.2, 0.3])];

@@ -131,10 +131,16 @@ fn advice_is_applied_and_the_old_file_is_kept() {
     assert!(!Path::new(&directory.path().join("proxy.toml.new")).exists());
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
 
+    // It need not be applied again.
+    let is_there = |said: &str| said.contains("has these settings already: nothing was changed.");
+    let (output, said) = (0..5).map(|_| ask()).find(|(_, said)| is_there(said)).unwrap_or_else(ask);
+    assert!(output.status.success() && is_there(&said), "{said}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), now);
+
     // The experiment judges it: of so few connections it says nothing, and the advice stays.
     let (output, said) = ask_with(&["--verify", "3s"]);
     assert!(!output.status.success() && said.contains("the proxy runs no experiment; add experiment ="), "{said}");
-    fs::write(&file, format!("experiment = \"1 in 2\"\n{now}")).unwrap();
+    fs::write(&file, format!("experiment = \"1 in 2\"\n{old}")).unwrap();
     assert!(running.remote(|remote| remote.reload().is_ok_and(|report| report.refused.is_none())));
     let verified = || ask_with(&["--verify", "3s"]);
     let (output, said) = (0..5).map(|_| verified()).find(|(output, _)| output.status.success()).unwrap_or_else(verified);
