@@ -411,13 +411,16 @@ const QUOTIENTS: [(&str, &str); 4] = [(SETUP, NO_PROXY), (SETUP, BEST), (ADVICE,
 /// that were searched are in its rows, too, but not among its columns.
 fn tables(cells: &[Cell], runs: &[StoredRun]) -> Vec<SampleTable> {
     let mut tables: Vec<SampleTable> = Vec::new();
+    let is_measured = |column: &str| is_measured(cells, column);
     for cell in cells {
         let at = tables.iter().position(|table| table.name == cell.link.name).unwrap_or_else(|| {
-            let shown = [NO_PROXY, SETUP, ADVICE, LIVE].into_iter().filter(|shown| cells.iter().any(|cell| cell.setting.0 == *shown));
+            let head = |head: &&'static str| SampleColumn::new(head, "s", 2).with(SampleStatistic::Median);
             let mut columns: Vec<SampleColumn> =
-                shown.chain([BEST]).map(|head| SampleColumn::new(head, "s", 2).with(SampleStatistic::Median)).collect();
-            columns.push(SampleColumn::text(BEST_IS));
-            columns.extend(QUOTIENTS.map(|(of, other)| SampleColumn::quotient(&format!("{of} ÷ {other}"), of, other, 2)));
+                [NO_PROXY, SETUP, ADVICE, LIVE, BEST].iter().filter(|head| is_measured(head)).map(head).collect();
+            if is_measured(BEST) {
+                columns.push(SampleColumn::text(BEST_IS));
+            }
+            columns.extend(quotients(cells).map(|(of, other)| SampleColumn::quotient(&format!("{of} ÷ {other}"), of, other, 2)));
             tables.push(SampleTable::new(cell.link.name, "", columns));
             tables.len() - 1
         });
@@ -426,8 +429,19 @@ fn tables(cells: &[Cell], runs: &[StoredRun]) -> Vec<SampleTable> {
         row.add(cell.setting.0, cell.round as usize - 1, run.seconds);
     }
     tables.iter_mut().for_each(add_best);
-    tables.insert(0, summary(&tables));
+    tables.insert(0, summary(cells, &tables));
     tables
+}
+
+/// Whether a column has values; the best is one of several.
+fn is_measured(cells: &[Cell], column: &str) -> bool {
+    let has = |setting: &str| cells.iter().any(|cell| cell.setting.0 == setting);
+    if column == BEST { SETTINGS.iter().filter(|(setting, _)| *setting != NO_PROXY && has(setting)).count() > 1 } else { has(column) }
+}
+
+/// Those of which both parts are measured.
+fn quotients(cells: &[Cell]) -> impl Iterator<Item = (&'static str, &'static str)> {
+    QUOTIENTS.into_iter().filter(|(of, other)| is_measured(cells, of) && is_measured(cells, other))
 }
 
 /// Fills the column of the best with the samples of the setting that has the least median.
@@ -455,16 +469,16 @@ fn median_of(table: &SampleTable, row: &str, column: &str) -> Option<f64> {
 }
 
 /// For each link the quotients of all its rows, and how many rows are beyond a limit.
-fn summary(tables: &[SampleTable]) -> SampleTable {
+fn summary(cells: &[Cell], tables: &[SampleTable]) -> SampleTable {
     let head = |(of, other): (&str, &str)| format!("{of} ÷ {other}");
     let beyond = |quotient: (&str, &str)| if quotient.1 == BEST { "more than 1.10" } else { "more than 1.05" };
-    let columns = QUOTIENTS.iter().flat_map(|quotient| {
-        let head = head(*quotient);
-        [SampleColumn::new(&head, "", 2), SampleColumn::text(&format!("{head}: {}", beyond(*quotient)))]
+    let columns = quotients(cells).flat_map(|quotient| {
+        let head = head(quotient);
+        [SampleColumn::new(&head, "", 2), SampleColumn::text(&format!("{head}: {}", beyond(quotient)))]
     });
     let mut summary = SampleTable::new("summary", "", columns.collect());
     for table in tables {
-        for quotient in QUOTIENTS {
+        for quotient in quotients(cells) {
             let of_rows = table.rows.iter().filter_map(|row| {
                 let [of, other] = [quotient.0, quotient.1].map(|column| median_of(table, &row.name, column));
                 Some(of? / other?)
@@ -684,9 +698,7 @@ mod tests {
         assert_eq!(names, ["summary", "GEO", "WAN"]);
         let text = tables[1].markdown();
         assert!(
-            text.contains(
-                "| Debian, CUBIC: 100 kB | 3.00 | 1.50 | 1.25 | bbr, B auto | 0.50 (0.50 … 0.50) | 1.21 (1.12 … 1.29) | – | – |"
-            ),
+            text.contains("| Debian, CUBIC: 100 kB | 3.00 | 1.50 | 1.25 | bbr, B auto | 0.50 (0.50 … 0.50) | 1.21 (1.12 … 1.29) |"),
             "{text}"
         );
         assert_eq!(tables[1].samples("Debian, CUBIC: 100 kB", "bbr, B auto").len(), 2);

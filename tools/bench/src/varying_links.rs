@@ -153,12 +153,8 @@ impl VaryingLinks {
         let results = self.play_all(&settings)?;
         record.notes.push(format!("The simulator, {} s a run.", self.duration.secs()));
         let on_recorded: Vec<VaryingSetting<'_>> = settings.iter().copied().filter(|setting| !setting.link.is_constant).collect();
-        record.tables = vec![
-            summary(&on_recorded, &results),
-            goals(&on_recorded, &results),
-            pages(&on_recorded, &results),
-            told(&settings, &results),
-        ];
+        record.tables =
+            vec![summary(&on_recorded, &results), goals(&on_recorded, &results), pages(&on_recorded, &results), told(&settings, &results)];
         Ok(())
     }
 
