@@ -39,7 +39,7 @@ pub struct ControllerStatus {
 }
 
 /// How long to retry while another process registers or releases the same controller.
-const RETRY_FOR: Duration = Duration::from_secs(5);
+const RETRY_FOR: Duration = Duration::from_secs(30);
 /// Directory of pinned registrations.
 const PIN_DIRECTORY: &str = "/sys/fs/bpf/tandem";
 

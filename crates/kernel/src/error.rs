@@ -108,6 +108,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it is the kernel that cannot do it. Other errors are of the moment, of this process, or
+    /// of what else is loaded.
+    pub fn is_of_kernel(&self) -> bool {
+        matches!(self, Error::NoBtf | Error::NoStructOps | Error::TooOld { .. } | Error::Kernel { refusal: Some(_), .. })
+    }
+
     pub(crate) fn kernel(attempt: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Error {
         let attempt = attempt.into();
         move |error| match error.kind() {

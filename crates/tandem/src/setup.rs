@@ -15,6 +15,7 @@ use intercept::{Interface, Prefix, parse_address};
 use proxy::Service;
 use questions::Terminal;
 use std::{
+    fs,
     io::{IsTerminal as _, stdin},
     net::SocketAddr,
     path::PathBuf,
@@ -22,11 +23,15 @@ use std::{
 };
 use units::{Rate, Span};
 
+/// The file that the packages install.
+const PACKAGED: &str = include_str!("../../../packaging/proxy.toml");
+
 /// Write a configuration file for this host, by six questions
 ///
 /// Asks for what options do not say; --yes takes the suggestions instead. Then checks this host
-/// against the file, and prints what is in the way and the next command. An existing file stays as
-/// it is, without --force. Exits with 1 if something is in the way.
+/// against the file, and prints what is in the way and the next command. Without --force an existing
+/// file stays as it is, unless it is the package's own, which nobody has changed. Exits with 1 if
+/// something is in the way.
 #[derive(Debug, Args)]
 pub(crate) struct SetupCommand {
     /// File to write
@@ -150,7 +155,7 @@ impl FromStr for Metrics {
 
 impl SetupCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
-        if self.output.exists() && !self.force {
+        if self.output.exists() && !self.force && fs::read(&self.output).ok().is_none_or(|text| text != PACKAGED.as_bytes()) {
             let path = self.output.display();
             return Err(CommandError::Usage(format!("{path} exists: --force replaces it and keeps it beside, -o FILE writes another one")));
         }

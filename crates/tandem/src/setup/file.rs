@@ -16,12 +16,13 @@ pub(super) enum LinkController {
 }
 
 impl LinkController {
-    /// What this kernel can load.
+    /// What this kernel can load. If only this process cannot load `share` now, the checks that
+    /// follow say why.
     pub(super) fn of_host() -> Self {
         match kernel::load("share", &[]) {
-            Ok(_) => LinkController::Share,
-            Err(_) if kernel::has_congestion_control("bbr") => LinkController::Bbr,
-            Err(_) => LinkController::SystemDefault,
+            Err(why) if why.is_of_kernel() && kernel::has_congestion_control("bbr") => LinkController::Bbr,
+            Err(why) if why.is_of_kernel() => LinkController::SystemDefault,
+            Ok(_) | Err(_) => LinkController::Share,
         }
     }
 }

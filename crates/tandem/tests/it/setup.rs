@@ -63,6 +63,15 @@ fn setup_by_options_writes_a_file_that_runs() {
     }
     splits(&routed, file);
 
+    // The package's own file, which nobody has changed, is replaced.
+    let packaged = include_str!("../../../../packaging/proxy.toml");
+    fs::write(&path, packaged).unwrap();
+    let (status, out, error) = setup(&answers);
+    let kept = routed.path("etc/tandem.toml.old");
+    assert!(status == 0 && fs::read_to_string(&kept).unwrap() == packaged, "{out}{error}");
+    assert!(fs::read_to_string(&path).unwrap().contains("control   = \"share\""));
+    fs::remove_file(kept).unwrap();
+
     // An existing file stays, or is kept beside.
     let (status, _, error) = setup(&answers);
     assert!(status == 2 && error.contains("exists: --force replaces it"), "{error}");
