@@ -141,9 +141,9 @@ TD_INLINE void td_estimate_take_rate(struct td_estimate *s, u64 now_us, u64 span
 }
 
 /*
- * A queue in slow start: whether this ends, with the rate of the last round trip. Over a short path
- * the queue has to stay for a round trip, since initial windows that are sent together leave one,
- * too: all ACKs of that time come at the rate of the link.
+ * Called when there is a queue in slow start: whether slow start ends. The rate is then that of the
+ * last round trip. On a path below 300 ms the queue has to stay for a round trip, since a burst of
+ * initial windows causes one, too. All ACKs of that time come at the rate of the link.
  */
 TD_INLINE int td_estimate_end_slow_start(struct td_estimate *s, u64 now_us)
 {
@@ -241,8 +241,8 @@ TD_INLINE int td_estimate_is_new(const struct td_estimate *s, u32 born)
 /*
  * The base RTT of a flow, with a new sample: its minimum, that of the handshake included. As long
  * as the flow has not met an empty queue, the queueing delay of the other flows is subtracted
- * from its samples, but not in slow start, where initial windows come and go. After a drain for
- * new flows, or one that met no empty queue, it is the minimum of the drain.
+ * from its samples, but not in slow start, where a queue of initial windows soon drains. After a
+ * drain for new flows, or one that met no empty queue, it is the minimum of the drain.
  */
 TD_INLINE void td_estimate_base(const struct td_flow *f, struct td_link *l, u32 rtt_us, u32 *base_us, u32 *drain_us, u32 *period, u32 *born)
 {
@@ -266,7 +266,7 @@ TD_INLINE void td_estimate_base(const struct td_flow *f, struct td_link *l, u32 
 		if (s->queued)
 			least -= td_min(td_min(s->last_delay_us, s->min_delay_us), least / 2);
 	} else if (*born) {
-		/* Nothing need be subtracted from a delay that an empty queue may have had. */
+		/* The queue has been empty since: the minimum of the samples needs no correction. */
 		*base_us = *drain_us;
 		*born = 0;
 	}
@@ -345,8 +345,9 @@ TD_INLINE void td_estimate_begin(const struct td_flow *f, struct td_link *l, u64
 /*
  * Slow start: before a queue was seen, every ACK without one adds what it acknowledges, at once,
  * since the ACKs of a round trip come together. But not if its window has not limited the flow and
- * less than half of it is used. `peak` and `last_peak` are the rates of this round trip and the last;
- * over a long path one window comes in that time, however late its ACKs.
+ * less than half of it is used. `peak` and `last_peak` are the rates of this round trip and the
+ * last. On a path of 300 ms or more the ACKs of one window arrive in such a period, even if it
+ * lasts longer than a round trip: then the rate is that window per base RTT.
  */
 TD_INLINE void td_estimate_slow_start(const struct td_flow *f, struct td_link *l, const struct td_event *e, u32 delay_us)
 {

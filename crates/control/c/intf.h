@@ -111,7 +111,8 @@ struct td_estimate {
 	u64 delivered, lost;	/* bytes of all flows in the interval */
 	u64 rate;		/* smoothed delivery rate of all flows, bytes/s */
 	u64 mean;		/* the same over a longer time, bytes/s */
-	u64 peak, last_peak;	/* its maximum in the current period of 1.5 base RTTs, and in the last one; of a base RTT in slow start */
+	/* Its maximum in the current period of 1.5 base RTTs, and in the last one. */
+	u64 peak, last_peak;
 	u64 peak_since_us;	/* start of that period */
 	u64 recent_delivered, recent_lost; /* decaying sums, bytes */
 	u64 base_since_us;	/* start of the current period of the base RTT */
@@ -132,7 +133,7 @@ struct td_estimate {
 	u32 last_delay_us;	/* min_delay_us of the last interval; 0: none */
 	u32 joined;		/* 1: flows have started beside others since the last drain */
 	u32 late_delay_us;	/* the same of ACKs that may be delayed, less the longest wait of one */
-	u32 met;		/* 1: slow start has met a queue, and none has passed without one since */
+	u32 met;		/* 1: in slow start, a queue was measured in every interval since `peak_since_us` */
 	/* A configured capacity that is wrong: see fallback.h. */
 	u64 told;		/* configured capacity that the estimate replaces, bytes/s */
 	/* Since when the link has had about that rate (0: it has not); once it is used again: since when. */

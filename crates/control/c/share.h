@@ -51,7 +51,7 @@ struct td_share_state {
 	u32 credit;	/* of NewReno, while the capacity is unknown */
 	u32 drain_us;	/* minimum RTT since the last drain of an estimated link began */
 	u32 period;	/* of the estimate's base RTT, when an RTT was last measured */
-	u32 born;	/* 1 more than the estimate's count of empty queues when the first RTT was measured; 0: some since */
+	u32 born;	/* `empties` plus 1 at the first RTT; 0: the queue has been empty since */
 };
 #define td_share_WANTS (TD_WANTS_RESTART | TD_WANTS_WEIGHT)
 #define td_share_TUNABLES(T)                                                                    \

@@ -108,8 +108,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether it is the kernel that cannot do it. Other errors are of the moment, of this process, or
-    /// of what else is loaded.
+    /// Whether the kernel lacks what is needed. Other errors are temporary, or depend on this
+    /// process or on other loaded programs.
     pub fn is_of_kernel(&self) -> bool {
         matches!(self, Error::NoBtf | Error::NoStructOps | Error::TooOld { .. } | Error::Kernel { refusal: Some(_), .. })
     }

@@ -29,8 +29,8 @@ const PACKAGED: &str = include_str!("../../../packaging/proxy.toml");
 /// Write a configuration file for this host, by six questions
 ///
 /// Asks for what options do not say; --yes takes the suggestions instead. Then checks this host
-/// against the file, and prints what is in the way and the next command. Without --force an existing
-/// file stays as it is, unless it is the package's own, which nobody has changed. Exits with 1 if
+/// against the file, and prints what is in the way and the next command. Without --force an
+/// existing file is not replaced, unless it is the unmodified file of the package. Exits with 1 if
 /// something is in the way.
 #[derive(Debug, Args)]
 pub(crate) struct SetupCommand {

@@ -127,8 +127,8 @@ macro_rules! file {
     };
 }
 
-/// What a proxy carries while `tandem advise --live` watches it: everything that is measured, one
-/// after another and beside each other, for ten minutes.
+/// The traffic that `tandem advise --live` measures: all kinds of transfers, partly at the same
+/// time, for ten minutes.
 const MIXED_USE: &str = "\
 duration = \"10min\"
 [[flow]]
@@ -407,8 +407,8 @@ fn lab(ends: &Ends, other: OtherProxy) -> Lab {
 /// What is divided by what, in every table.
 const QUOTIENTS: [(&str, &str); 4] = [(SETUP, NO_PROXY), (SETUP, BEST), (ADVICE, NO_PROXY), (LIVE, NO_PROXY)];
 
-/// A summary, and a table for each link: a row for each use of each kind of ends. The other settings
-/// that were searched are in its rows, too, but not among its columns.
+/// A summary, and a table for each link: a row for each use of each kind of ends. Its rows have the
+/// other settings, too, but no columns show them.
 fn tables(cells: &[Cell], runs: &[StoredRun]) -> Vec<SampleTable> {
     let mut tables: Vec<SampleTable> = Vec::new();
     let is_measured = |column: &str| is_measured(cells, column);
@@ -496,7 +496,7 @@ fn summary(cells: &[Cell], tables: &[SampleTable]) -> SampleTable {
     summary
 }
 
-/// Starts what a setting has on the proxy host. Advice on a running proxy has been asked for before.
+/// Starts what a setting has on the proxy host. `live` is the file of [`Deployment::LiveAdvice`].
 fn start(
     (deployment, live): (&Deployment, Option<&str>),
     link: &LongLink,

@@ -1,6 +1,6 @@
-//! Flows over recorded links, whose rate changes many times a second, and over a constant one:
-//! controllers end to end and split, `share` that is told the mean rate, half or twice as much, and
-//! `share` that estimates it, in the simulator.
+//! Flows over links with recorded rates, which change many times a second, and over a link with a
+//! constant rate, in the simulator: controllers end to end and split, `share` with the mean rate,
+//! half or twice as much as its capacity, and `share` with an estimated capacity.
 
 use crate::resume_file::ResumeFile;
 use anyhow::{Context as _, Result, bail};

@@ -63,7 +63,7 @@ fn setup_by_options_writes_a_file_that_runs() {
     }
     splits(&routed, file);
 
-    // The package's own file, which nobody has changed, is replaced.
+    // The unmodified file of the package is replaced without --force.
     let packaged = include_str!("../../../../packaging/proxy.toml");
     fs::write(&path, packaged).unwrap();
     let (status, out, error) = setup(&answers);
