@@ -35,6 +35,7 @@
 #ifndef TD_SHARE_H
 #define TD_SHARE_H
 #include "fallback.h"
+#include "return_path.h"
 
 struct td_share_state {
 	u64 rate;	/* payload bytes/s */
@@ -52,6 +53,7 @@ struct td_share_state {
 	u32 drain_us;	/* minimum RTT since the last drain of an estimated link began */
 	u32 period;	/* of the estimate's base RTT, when an RTT was last measured */
 	u32 born;	/* `empties` plus 1 at the first RTT; 0: the queue has been empty since */
+	struct td_return_path back;
 };
 #define td_share_WANTS (TD_WANTS_RESTART | TD_WANTS_WEIGHT)
 #define td_share_TUNABLES(T)                                                                    \
@@ -498,13 +500,13 @@ TD_INLINE void td_share_measure_cross_traffic(struct td_link *l, const struct td
 TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct td_link *l, const struct td_event *e,
 			    const struct td_share_tunables *t)
 {
-	u32 delay = TD_SHARE_NO_DELAY, late = TD_SHARE_NO_DELAY;
+	u32 delay = TD_SHARE_NO_DELAY, late = TD_SHARE_NO_DELAY, back = td_return_longer(f, &s->back, e), rtt = td_max(td_sub_sat(e->rtt_us, back), 1);
 
 	if (e->rtt_us) {
 		if (td_is_estimated(l))
-			td_estimate_base(f, l, e->rtt_us, &s->base_us, &s->drain_us, &s->period, &s->born);
+			td_estimate_base(f, l, rtt, &s->base_us, &s->drain_us, &s->period, &s->born);
 		else
-			s->base_us = s->base_us ? td_min(s->base_us, e->rtt_us) : e->rtt_us;
+			s->base_us = s->base_us ? td_min(s->base_us, rtt) : rtt;
 		/*
 		 * At a low rate every ACK is delayed. Taken for queueing delay, that would lower the rate for ever. If
 		 * segments are less than 20 ms apart, the next one arrives before the receiver's timer expires.
@@ -512,15 +514,15 @@ TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct 
 		 * if it has no other.
 		 */
 		if (!(e->flags & TD_DELAYED_ACK) || (u64)f->in_flight * 20000 > f->srtt_us)
-			delay = td_sub_sat(e->rtt_us, s->base_us);
+			delay = td_sub_sat(rtt, s->base_us);
 		else
-			late = td_sub_sat(e->rtt_us, s->base_us + TD_SHARE_ACK_DELAY_US);
+			late = td_sub_sat(rtt, s->base_us + TD_SHARE_ACK_DELAY_US);
 		l->share.min_delay_us = td_min(l->share.min_delay_us, delay);
-		l->share.max_base_rtt_us = td_max(l->share.max_base_rtt_us, s->base_us);
+		l->share.max_base_rtt_us = td_max(l->share.max_base_rtt_us, s->base_us + back);
 	}
 	td_share_measure_cross_traffic(l, e);
 	if (td_is_estimated(l)) {
-		td_estimate_ack(f, l, e, s->base_us, delay, late, s->born);
+		td_estimate_ack(f, l, e, s->base_us + back, delay, late, s->born);
 		td_fallback_check(l, e->now_us, l->estimate.told * t->capacity_milli / 1000);
 	} else {
 		l->share.delivered += (u64)e->acked * f->mss;
@@ -546,7 +548,7 @@ TD_INLINE void td_share_apply(struct td_flow *f, struct td_share_state *s, struc
 	if (s->status)
 		td_share_set_committed(s, l, s->status == TD_SHARE_DEMAND_LIMITED ? td_min64(s->counted, s->rate) : s->rate);
 	if (td_is_estimated(l)) {
-		f->cwnd = td_min64(td_estimate_window(f, l, s->rate, s->base_us ? s->base_us : f->srtt_us), TD_INFINITE);
+		f->cwnd = td_min64(td_estimate_window(f, l, s->rate, s->base_us ? s->base_us + s->back.longer_us : f->srtt_us), TD_INFINITE);
 		f->ssthresh = f->cwnd;
 		/*
 		 * The window limits the flow. Pacing only spreads what ACKs that come together would
@@ -571,6 +573,7 @@ TD_INLINE void td_share(struct td_flow *f, struct td_share_state *s, struct td_l
 		s->status = s->starved = s->acks = s->base_us = s->weight = s->credit = s->drain_us = 0;
 		s->period = l ? td_estimate_of(l)->base_period : 0;
 		s->born = 0;
+		s->back = (struct td_return_path){ 0 };
 	}
 	if (l && td_is_estimated(l)) {
 		if (td_estimate_is_due(f, l, e->now_us)) {

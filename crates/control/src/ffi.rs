@@ -94,7 +94,7 @@ pub struct Event {
     /// Its kind.
     pub kind: EventKind,
     /// [`crate::CWND_LIMITED`], [`crate::ECN_ECHO`], [`crate::NO_MORE_DATA`],
-    /// [`crate::DELAYED_ACK`], [`crate::APP_LIMITED`], [`crate::LONE_RUNT`].
+    /// [`crate::DELAYED_ACK`], [`crate::APP_LIMITED`], [`crate::LONE_RUNT`], [`crate::TIMESTAMP`].
     pub flags: u32,
     /// Segments newly acknowledged or SACKed.
     pub acked: u32,
@@ -114,8 +114,9 @@ pub struct Event {
     pub prior_in_flight: u32,
     /// A random number, new at each event.
     pub random: u32,
-    /// Padding.
-    pub reserved: u32,
+    /// With [`crate::TIMESTAMP`]: when the ACK arrived, less the receiver's clock when it was sent
+    /// (TSval, RFC 7323), ms modulo 2^32.
+    pub return_ms: u32,
 }
 
 /// The record of one egress link, shared by its flows (`struct td_link`): its configuration, the

@@ -132,7 +132,7 @@ impl RandomConnection {
             prior_delivered: flow.delivered.wrapping_sub(sampled),
             prior_in_flight: flow.in_flight.wrapping_add(acked),
             random: random.random(),
-            reserved: 0,
+            return_ms: self.random.random(),
         }
     }
 }

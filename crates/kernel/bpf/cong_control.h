@@ -131,6 +131,10 @@ int td_cong_control(u64 *arguments)
 		.lost = rs->losses > 0 ? rs->losses : 0,
 	};
 
+	if (td_tcp(sk)->rx_opt.rcv_tsval) {
+		e.flags |= TD_TIMESTAMP;
+		e.return_ms = (u32)(td_tcp(sk)->tcp_mstamp / 1000) - td_tcp(sk)->rx_opt.rcv_tsval;
+	}
 	td_dispatch(sk, &e);
 	return 0;
 }

@@ -88,8 +88,13 @@ struct minmax {
 	struct minmax_sample s[3];
 } KERNEL;
 
+struct tcp_options_received {
+	__u32 rcv_tsval; /* 0: no timestamps */
+} KERNEL;
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	struct tcp_options_received rx_opt;
 	__u16 tcp_header_len;
 	__u32 rcv_nxt, snd_una, snd_nxt, write_seq, snd_wnd;
 	__u8 ecn_flags;

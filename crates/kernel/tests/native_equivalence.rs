@@ -50,7 +50,8 @@ fn step(random: &mut Pcg64Mcg, flow: &mut FlowState, link: &mut LinkRecord, now:
     let flags = if random.random_bool(0.8) { control::CWND_LIMITED } else { 0 }
         | if random.random_bool(0.3) { control::DELAYED_ACK } else { 0 }
         | if random.random_bool(0.1) { control::APP_LIMITED } else { 0 }
-        | if random.random_bool(0.1) { control::LONE_RUNT } else { 0 };
+        | if random.random_bool(0.1) { control::LONE_RUNT } else { 0 }
+        | if random.random_bool(0.9) { control::TIMESTAMP } else { 0 };
     let rtt_us = if random.random_bool(0.9) { flow.srtt_us } else { 0 };
     let sampled = if random.random_bool(0.9) { random.random_range(0..400) } else { 0 };
     Event {
@@ -66,7 +67,7 @@ fn step(random: &mut Pcg64Mcg, flow: &mut FlowState, link: &mut LinkRecord, now:
         prior_delivered: flow.delivered.wrapping_sub(sampled),
         prior_in_flight: flow.in_flight.wrapping_add(acked),
         random: random.random(),
-        reserved: 0,
+        return_ms: (*now / 1000) as u32 + 7 + if random.random_bool(0.2) { random.random_range(0..400) } else { 0 },
     }
 }
 

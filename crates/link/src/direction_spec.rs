@@ -43,14 +43,15 @@ impl DirectionSpec {
     /// data, or the reverse, as `streams` tells.
     pub fn of_link(link: &Link, base_rtt: Span, streams: LinkStreams) -> Self {
         let is_reverse = streams.is_reverse;
+        let (rate, queue) = link.direction(is_reverse);
         let transmission = match &link.trace {
-            None => Transmission::Rate(link.rate),
+            None => Transmission::Rate(rate),
             Some(trace) => Transmission::Trace(if is_reverse { &trace.up } else { &trace.down }.trace().clone()),
         };
         DirectionSpec {
             transmission,
-            limit: link.queue.size_for(link.rate, base_rtt),
-            discipline: (link.queue.kind, link.queue.parameters_for(link.rate, base_rtt)),
+            limit: queue.size_for(rate, base_rtt),
+            discipline: (queue.kind, queue.parameters_for(rate, base_rtt)),
             medium: link.medium,
             delay: link.delay,
             loss: if is_reverse { link.loss.reverse } else { link.loss.forward },

@@ -15,6 +15,9 @@ use ::control::Controller;
 use toml_file::Fault;
 use units::{Bytes, PKT, Span};
 
+/// The longest access delay of a flow.
+const MOST_ACCESS_DELAY: Span = Span(4_000_000_000);
+
 impl Scenario {
     /// The first fault of a scenario whose values are right by themselves.
     pub(crate) fn check(&self) -> Result<(), Fault> {
@@ -169,6 +172,16 @@ impl Scenario {
                 flow.bytes != Some(Bytes(0).into()),
                 format!("flow[{index}].bytes"),
                 "is 0: leave it out for a flow that sends until the duration ends".into(),
+            )?;
+            let longest = match flow.access_delay {
+                Draw::Fixed(delay) | Draw::Uniform([_, delay]) => delay,
+                Draw::Every(step) => Span(step.0.saturating_mul(u64::from(flow.count.saturating_sub(1)))),
+                Draw::Poisson(_) => Span::ZERO,
+            };
+            need(
+                longest <= MOST_ACCESS_DELAY,
+                format!("flow[{index}].access_delay"),
+                format!("is up to {longest}, but at most {MOST_ACCESS_DELAY}: a longer delay belongs to a link"),
             )?;
             need(
                 !matches!(flow.access_delay, Draw::Poisson(_)),

@@ -23,6 +23,7 @@ pub(crate) fn check_link(path: &str, link: &Link) -> Result<(), Fault> {
     check_impairments(path, link)?;
     check_demand(path, link)?;
     check_medium(path, link)?;
+    check_reverse(path, link)?;
     check_changes(path, link)
 }
 
@@ -41,6 +42,19 @@ fn check_medium(path: &str, link: &Link) -> Result<(), Fault> {
     let most = Rate(11_000_000);
     let fits = link.medium != Medium::Wifi80211b || link.rate <= most;
     need(fits, format!("{path}.rate"), format!("is {}, but 802.11b sends at {most}: about 5.3Mbit of payload get through", link.rate))
+}
+
+/// Checks that nothing else determines the rate of a direction that has its own.
+fn check_reverse(path: &str, link: &Link) -> Result<(), Fault> {
+    let Some(reverse) = link.reverse else { return Ok(()) };
+    let key = |key: &str| format!("{path}.reverse{key}");
+    need(reverse.rate.0 > 0, key(".rate"), "is 0: no acknowledgement would ever cross this link".into())?;
+    check_queue(&key(".queue"), reverse.queue.unwrap_or(link.queue))?;
+    let both = |other: &str| format!("stands beside {other}, which both directions have: leave one of them out");
+    need(link.trace.is_none(), key(""), "stands beside a trace, which has both directions: leave one of them out".into())?;
+    need(link.demand.is_none(), key(""), both("demand"))?;
+    need(link.medium == Medium::FullDuplex, key(""), both("a shared medium"))?;
+    need(link.changes.iter().all(|change| change.rate.is_none()), key(""), both("changes of the rate"))
 }
 
 /// Checks how a link's rate follows demand.

@@ -466,7 +466,7 @@ mod tests {
           10 | rate  = "10Mbot"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "dealy = \"400ms\"")), @r#"
-        wrong.toml:11: link[2].dealy: is not a key here: did you mean delay? The keys are rate, delay, queue, loss, bit_errors, outages, jitter, reordering, duplication, changes, steps, repeat, trace, demand, medium
+        wrong.toml:11: link[2].dealy: is not a key here: did you mean delay? The keys are rate, delay, queue, loss, bit_errors, outages, jitter, reordering, duplication, changes, steps, repeat, trace, demand, medium, reverse
           11 | dealy = "400ms"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "")), @"

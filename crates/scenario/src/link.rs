@@ -66,6 +66,21 @@ pub struct Link {
     /// Whether the directions share the link, one packet at a time.
     #[serde(default, skip_serializing_if = "Medium::is_full_duplex")]
     pub medium: Medium,
+    /// Another rate and queue of the direction from the last link to the first. Absent: both
+    /// directions have the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverse: Option<ReverseDirection>,
+}
+
+/// What the direction of a link from the last link to the first has of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReverseDirection {
+    /// Its rate, in IP bits a second.
+    pub rate: Rate,
+    /// The queue before it. Absent: as before the other direction; `BDP` counts by this rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queue>,
 }
 
 /// How the two directions of a link share its medium.
@@ -148,6 +163,14 @@ impl Link {
         spells.iter().zip(ends).map(carried).sum::<f64>() / 8.0
     }
 
+    /// Rate and queue of a direction.
+    pub fn direction(&self, is_reverse: bool) -> (Rate, Queue) {
+        match self.reverse.filter(|_| is_reverse) {
+            Some(reverse) => (reverse.rate, reverse.queue.unwrap_or(self.queue)),
+            None => (self.rate, self.queue),
+        }
+    }
+
     /// The keys that are set beyond a constant rate, a delay and losses of data: an engine that
     /// models only these does not support them.
     pub fn beyond_rate_and_loss(&self) -> impl Iterator<Item = &'static str> {
@@ -160,6 +183,7 @@ impl Link {
             ("reordering", self.reordering.is_some()),
             ("duplication", self.duplication.is_some()),
             ("medium", !self.medium.is_full_duplex()),
+            ("reverse", self.reverse.is_some()),
         ];
         keys.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key)
     }

@@ -158,7 +158,7 @@ mod tests {
         starts(
             "delay = \"1ms\"\njiter = 1",
             "x:9: network[1].jiter: is not a key here: did you mean jitter? The keys are rate, delay, queue, loss, bit_errors, outages, \
-             jitter, reordering, duplication, changes, steps, repeat, trace, demand, medium, load, size, window, streams",
+             jitter, reordering, duplication, changes, steps, repeat, trace, demand, medium, reverse, load, size, window, streams",
         );
         starts("delay = 1", "x:8: network[1].delay: \"1\" has no unit");
         starts("delay = \"1ms\"\nsize = 7", "x:9: network[1].size: \"7\" has no unit");

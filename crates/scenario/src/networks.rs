@@ -62,6 +62,9 @@ impl ParallelNetwork {
         for change in &mut link.changes {
             change.rate = change.rate.map(|rate| ParallelNetwork::ip_rate(rate, mss));
         }
+        if let Some(reverse) = &mut link.reverse {
+            reverse.rate = ParallelNetwork::ip_rate(reverse.rate, mss);
+        }
         if let Some(demand) = &mut link.demand {
             demand.least = ParallelNetwork::ip_rate(demand.least, mss);
         }

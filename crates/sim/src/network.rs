@@ -64,7 +64,7 @@ pub(crate) struct SimNetwork {
     /// Whether a connection's controller is `share`; packets of all others are foreign to it.
     pub(crate) uses_share: Vec<bool>,
     /// Extra delay of each connection on the first link, ns; empty if there is none.
-    pub(crate) access_delays: Vec<u64>,
+    pub(crate) access_delays: Vec<u32>,
     /// Why the first own controller that failed did so. It ends the run.
     controller_failure: Option<Box<OwnError>>,
 }

@@ -70,8 +70,10 @@ pub(crate) struct SimPacket {
     /// When it was sent (TSval). Of an ACK and a SYN-ACK: the timestamp of the segment that it
     /// answers (TSecr, RFC 7323).
     pub(crate) timestamp_ns: u64,
-    /// Extra delay of the flow on the link that the packet is on, ns.
-    pub(crate) extra_delay_ns: u64,
+    /// Extra delay of the flow on the link that the packet is on, ns; at most 4.2 s.
+    pub(crate) extra_delay_ns: u32,
+    /// Of an ACK: when it was sent (TSval), µs modulo 2^32.
+    pub(crate) sent_us: u32,
     /// SACK blocks as offsets of begin and end from `seq`, newest first; an empty one is unused. Of
     /// data: the encoded [`CongestionHeader`]. Of a SYN-ACK: when it was sent.
     sack: [(i32, i32); MAX_SACK_BLOCKS],
@@ -121,6 +123,7 @@ impl SimPacket {
             seq: 0,
             timestamp_ns: 0,
             extra_delay_ns: 0,
+            sent_us: 0,
             sack: [(0, 0); MAX_SACK_BLOCKS],
             connection,
             len_or_window: 0,
@@ -240,7 +243,7 @@ impl link::LinkPacket for SimPacket {
     }
 
     fn extra_delay(&self) -> Span {
-        Span(self.extra_delay_ns)
+        Span(self.extra_delay_ns.into())
     }
 
     fn ecn(&self) -> Ecn {

@@ -481,6 +481,7 @@ impl TcpReceiver {
         let mut packet = SimPacket::without_payload(self.connection, PacketKind::Ack, HEADER_BYTES);
         packet.seq = self.rcv_nxt;
         packet.timestamp_ns = self.ts_recent;
+        packet.sent_us = net.now_us() as u32;
         packet.len_or_window = self.advertised_window.min(u32::MAX.into()) as u32;
         packet.feedback = self.feedback.take();
         if self.ce_state {

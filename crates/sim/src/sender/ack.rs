@@ -80,7 +80,7 @@ impl TcpSender {
             self.set_xmit_timer(net);
         }
         if self.owns_window {
-            self.notify_ack(acked, 0, latest_rtt_us, net);
+            self.notify_ack([acked, 0], latest_rtt_us, packet.sent_us, net);
         } else {
             self.grow_cwnd(acked, net);
         }
@@ -95,6 +95,7 @@ impl TcpSender {
         let mut summary = AckSummary {
             prior_snd_una: self.snd_una,
             echo_ns: packet.timestamp_ns,
+            sent_us: packet.sent_us,
             ece: self.config.ecn && packet.has_flag(ECE),
             in_recovery: self.ca_state == CaState::Recovery,
             ..AckSummary::default()
@@ -398,7 +399,7 @@ impl TcpSender {
     /// Updates the congestion window after an acknowledgement (tcp_cong_control).
     fn update_cwnd(&mut self, delivered: u32, lost: u32, summary: &AckSummary, net: &mut SimNetwork) {
         if self.owns_window {
-            self.notify_ack(delivered, lost, summary.rtt_us, net);
+            self.notify_ack([delivered, lost], summary.rtt_us, summary.sent_us, net);
         } else if self.is_newreno() {
             if summary.advanced && !summary.in_recovery {
                 self.grow_cwnd(delivered, net);
@@ -411,8 +412,9 @@ impl TcpSender {
         }
     }
 
-    /// Tells a controller that owns the window of an acknowledgement.
-    fn notify_ack(&mut self, acked: u32, lost: u32, rtt_us: u32, net: &mut SimNetwork) {
+    /// Tells a controller that owns the window of an acknowledgement, which the receiver sent at
+    /// `sent_us`: segments that are newly acknowledged and lost, and the RTT.
+    fn notify_ack(&mut self, [acked, lost]: [u32; 2], rtt_us: u32, sent_us: u32, net: &mut SimNetwork) {
         // Receivers acknowledge out-of-order data and every second segment without delay.
         let held = if acked <= 1 && self.sacked_out == 0 { control::DELAYED_ACK } else { 0 };
         let lost = if self.lost_by_corruption { 0 } else { lost };
@@ -421,8 +423,10 @@ impl TcpSender {
             Some(_) if !self.is_cwnd_limited => 0,
             _ => self.limited_flag(),
         };
-        let flags = limited | held;
-        let mut event = Event { kind: EventKind::Ack, flags, acked, rtt_us, lost, ..Event::default() };
+        let flags = limited | held | control::TIMESTAMP;
+        // The hosts' clocks agree, and count milliseconds as Linux does.
+        let return_ms = ((net.now_us() as u32).wrapping_sub(sent_us)) / 1000;
+        let mut event = Event { kind: EventKind::Ack, flags, acked, rtt_us, lost, return_ms, ..Event::default() };
         self.complete_sample(&mut event, net);
         self.notify_controller(event, net);
     }

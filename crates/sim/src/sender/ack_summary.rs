@@ -40,6 +40,8 @@ pub(super) struct AckSummary {
     pub(super) reordered_from: Option<u64>,
     /// The timestamp that it echoes, ns.
     pub(super) echo_ns: u64,
+    /// When it was sent, by the receiver's clock, µs modulo 2^32.
+    pub(super) sent_us: u32,
     /// RTT sample for the controller, µs; 0 if there is none.
     pub(super) rtt_us: u32,
 }

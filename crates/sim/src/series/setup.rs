@@ -125,8 +125,11 @@ impl<'a> SeriesSimulation<'a> {
     }
 
     /// The extra delay of each connection on the first link, ns.
-    fn access_delays(&self) -> Vec<u64> {
-        let delay = |place: &ConnectionPlace| if place.links[0] == 0 { self.flows[place.flow as usize].spec.access_delay.0 } else { 0 };
+    fn access_delays(&self) -> Vec<u32> {
+        let delay = |place: &ConnectionPlace| {
+            let of_flow = self.flows[place.flow as usize].spec.access_delay.0;
+            if place.links[0] == 0 { u32::try_from(of_flow).unwrap_or(u32::MAX) } else { 0 }
+        };
         self.places.iter().map(delay).collect()
     }
 

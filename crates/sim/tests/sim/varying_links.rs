@@ -166,3 +166,21 @@ fn an_estimate_makes_no_page_slower() {
         }
     }
 }
+
+#[test]
+fn an_upload_takes_nothing_from_downloads() {
+    let links = "[[link]]\nrate = \"1Gbit\"\ndelay = \"5ms\"\n[[link]]\nrate = \"30Mbit\"\ndelay = \"320ms\"\nqueue = \"1MB\"\n\
+                 reverse = { rate = \"5Mbit\", queue = \"200kB\" }\n";
+    let downloads = "[[flow]]\nopens = \"receiver\"\nbytes = \"20MB\"\ncount = 3\n";
+    let upload = "[[flow]]\ndirection = \"reverse\"\nbytes = \"10MB\"\n";
+    for capacity in ["30Mbit", "auto"] {
+        let seconds = |uploads: &str| {
+            let split = format!("[[split]]\nafter = 1\ncapacity = \"{capacity}\"\n[control]\nsender = \"cubic\"\nproxy = \"share\"\n");
+            let outcome = run(&format!("{links}{split}{downloads}{uploads}"));
+            outcome.flows[..3].iter().filter_map(|flow| flow.end_s).fold(0.0, f64::max)
+        };
+        let (alone, beside) = (seconds(""), seconds(upload));
+        // Their acknowledgements need some of the time.
+        assert!(beside < 1.15 * alone, "{capacity}: {beside} s beside an upload, {alone} s alone");
+    }
+}
