@@ -8,7 +8,7 @@
 //! The link is far from full: otherwise split downloads would take capacity from unsplit ones, and
 //! the gain in runs of one kind alone would be another one than in a mixture.
 
-use crate::resume_file::ResumeFile;
+use crate::{resume_file::ResumeFile, workers::in_parallel};
 use anyhow::{Context as _, Result, ensure};
 use lab::{Host, NetworkOptions, SeriesNetwork};
 use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
@@ -120,17 +120,11 @@ impl ExperimentCoverage {
         runs.retain(|run| all.contains(&(run.kind, run.number)));
         let is_missing = |wanted: &&(RunKind, u64)| !runs.iter().any(|run| (run.kind, run.number) == **wanted);
         let missing: Vec<(RunKind, u64)> = all.iter().filter(is_missing).copied().collect();
-        for batch in missing.chunks(self.jobs.max(1)) {
-            let played: Vec<Result<CoverageRun>> = thread::scope(|scope| {
-                let plays: Vec<_> = batch.iter().map(|(kind, number)| scope.spawn(|| self.play(*kind, *number))).collect();
-                plays.into_iter().map(|play| play.join().expect("no run panics")).collect()
-            });
-            for run in played {
-                let run = run?;
-                self.resume.append(slice::from_ref(&run))?;
-                runs.push(run);
-            }
-        }
+        runs.extend(in_parallel(self.jobs, &missing, |(kind, number)| {
+            let run = self.play(*kind, *number)?;
+            self.resume.append(slice::from_ref(&run))?;
+            Ok(run)
+        })?);
         fill(record, &runs)
     }
 

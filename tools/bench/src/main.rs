@@ -52,6 +52,7 @@ mod scenario_runs;
 mod simulator_speed;
 mod sys;
 mod varying_links;
+mod workers;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;

@@ -1,6 +1,7 @@
 //! Compares a bond with the better of its networks alone. Pairs of networks are drawn at random;
 //! one transfer runs over both, and over each alone, with the same losses.
 
+use crate::workers::in_parallel;
 use anyhow::{Context as _, Result};
 use lab::Lab;
 use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
@@ -8,14 +9,7 @@ use outcome::{Engine, Outcome, half_width};
 use rand::RngExt as _;
 use scenario::{Purpose, Scenario, ScenarioFile, stream};
 use sim::Sim;
-use std::{
-    fmt,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    thread,
-};
+use std::fmt;
 
 /// Compares a bond with the better of its networks alone, over random pairs of networks: rates of 1
 /// to 50 Mbit/s and round trips of 5 to 700 ms, uniform on a logarithmic scale, without loss or
@@ -83,23 +77,11 @@ impl NetworkPairs {
     pub(crate) fn measure(&self, record: &mut MeasurementRecord) -> Result<()> {
         record.rounds = self.seeds;
         let pairs: Vec<[RandomNetwork; 2]> = (0..self.count).map(|pair| draw(self.draw, pair)).collect();
-        let (next, came) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-        thread::scope(|scope| {
-            let workers: Vec<_> = (0..self.jobs.max(1))
-                .map(|_| {
-                    scope.spawn(|| -> Result<()> {
-                        while let Some(networks) = pairs.get(next.fetch_add(1, Relaxed)) {
-                            let pair = self.play(*networks).with_context(|| format!("{} and {}", networks[0], networks[1]))?;
-                            eprintln!("{pair}");
-                            came.lock().expect("no worker panics").push(pair);
-                        }
-                        Ok(())
-                    })
-                })
-                .collect();
-            workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
+        let mut came = in_parallel(self.jobs, &pairs, |networks| {
+            let pair = self.play(*networks).with_context(|| format!("{} and {}", networks[0], networks[1]))?;
+            eprintln!("{pair}");
+            Ok(pair)
         })?;
-        let mut came = came.into_inner().expect("no worker panics");
         // Pairs whose gain is least certain come first.
         came.sort_by(|one, other| one.least().total_cmp(&other.least()));
         let gain = SampleColumn::new(GAIN, "%", 1).signed();

@@ -5,12 +5,13 @@ use crate::{
     python_program::python_output,
     resume_file::ResumeFile,
     scenario_runs::{ScenarioRuns, goodput, note_invalid},
+    workers::in_parallel,
 };
 use anyhow::{Context as _, Result, bail};
 use measurements::{MeasurementRecord, SampleColumn, SampleStatistic, SampleTable};
 use scenario::{ScenarioFile, Variant};
 use serde::{Deserialize, Serialize};
-use std::{slice, thread};
+use std::slice;
 
 /// Compares a study in Python with the same study by ns-3: lines of code, time, results; and both
 /// with the kernel's TCP on the lab
@@ -97,13 +98,7 @@ impl PythonStudy {
         let mut rounds: Vec<StudyRound> = self.resume.runs()?;
         rounds.retain(|known| (known.points, known.seeds) == (self.points, self.seeds) && known.round <= self.rounds);
         let missing: Vec<u64> = (1..=self.rounds).filter(|round| rounds.iter().all(|known| known.round != *round)).collect();
-        for batch in missing.chunks(self.jobs.max(1)) {
-            let played: Vec<Result<StudyRound>> = thread::scope(|scope| {
-                let plays: Vec<_> = batch.iter().map(|round| scope.spawn(|| self.play_round(*round))).collect();
-                plays.into_iter().map(|play| play.join().expect("no run panics")).collect()
-            });
-            rounds.extend(played.into_iter().collect::<Result<Vec<_>>>()?);
-        }
+        rounds.extend(in_parallel(self.jobs, &missing, |round| self.play_round(*round))?);
         Ok(rounds)
     }
 

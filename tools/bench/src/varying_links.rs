@@ -2,7 +2,7 @@
 //! constant rate, in the simulator: controllers end to end and split, `share` with the mean rate,
 //! half or twice as much as its capacity, and `share` with an estimated capacity.
 
-use crate::resume_file::ResumeFile;
+use crate::{resume_file::ResumeFile, workers::in_parallel};
 use anyhow::{Context as _, Result, bail};
 use flate2::read::GzDecoder;
 use measurements::{MeasurementRecord, SampleColumn, SampleTable};
@@ -17,11 +17,7 @@ use std::{
     io::{BufRead, BufReader, Read as _},
     path::{Path, PathBuf},
     slice,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    thread,
+    sync::Arc,
 };
 use units::{Bytes, Rate, Span};
 
@@ -211,19 +207,11 @@ impl VaryingLinks {
                 }
             }
         }
-        let (next, collected) = (AtomicUsize::new(0), Mutex::new(&mut results));
-        thread::scope(|scope| {
-            let work = || -> Result<()> {
-                while let Some((setting, case, seed)) = runs.get(next.fetch_add(1, Relaxed)) {
-                    let result = self.play(setting, *case, *seed).with_context(|| format!("{setting}: {}", case.name))?;
-                    self.resume.append(slice::from_ref(&result))?;
-                    collected.lock().expect("no worker panics").push(result);
-                }
-                Ok(())
-            };
-            let workers: Vec<_> = (0..self.jobs.max(1)).map(|_| scope.spawn(work)).collect();
-            workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
-        })?;
+        results.extend(in_parallel(self.jobs, &runs, |(setting, case, seed)| {
+            let result = self.play(setting, *case, *seed).with_context(|| format!("{setting}: {}", case.name))?;
+            self.resume.append(slice::from_ref(&result))?;
+            Ok(result)
+        })?);
         Ok(results)
     }
 
