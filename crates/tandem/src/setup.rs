@@ -71,12 +71,7 @@ pub(crate) struct LinkSize {
     rate: Rate,
     /// To this host.
     rate_here: Rate,
-    rtt: Span,
-}
-
-impl LinkSize {
-    /// Round-trip time of a geostationary satellite, where none is known.
-    const USUAL_RTT: Span = Span(600_000_000);
+    rtt: Option<Span>,
 }
 
 /// What is known of the long link.
@@ -99,8 +94,8 @@ impl FromStr for LinkSize {
         let (from, to) = rates.split_once('/').unwrap_or((rates, rates));
         let [rate, rate_here] = [from, to].map(|rate| rate.trim().parse::<Rate>().map_err(wrong));
         let (rate, rate_here) = (rate?, rate_here?);
-        let rtt = rtt.map_or(Ok(LinkSize::USUAL_RTT), |rtt| rtt.trim().parse()).map_err(wrong)?;
-        if rate.bits_per_s() == 0 || rate_here.bits_per_s() == 0 || rtt.secs() <= 0.0 {
+        let rtt = rtt.map(|rtt| rtt.trim().parse::<Span>()).transpose().map_err(wrong)?;
+        if rate.bits_per_s() == 0 || rate_here.bits_per_s() == 0 || rtt.is_some_and(|rtt| rtt == Span::ZERO) {
             return Err("give rates and a round-trip time of more than 0, such as 50Mbit,600ms or 5Mbit/50Mbit,600ms".into());
         }
         Ok(LinkSize { rate, rate_here, rtt })
@@ -169,6 +164,7 @@ impl SetupCommand {
         let service = Service::read(&self.output).map_err(usage)?;
         service.check().map_err(usage)?;
         let mut trials = check::try_proxy(&service);
+        trials.extend(answers.doubts());
         trials.extend(answers.to_servers.as_ref().and_then(|link| detect::try_nat(answers.nat, link, &found.nat)));
         check::print(&trials);
         let failed = trials.iter().filter(|trial| trial.fails()).count();
@@ -195,10 +191,10 @@ impl SetupCommand {
                 return Err(CommandError::Usage(why.into()));
             }
         };
-        let long_link = match (&self.long_link, &mut terminal) {
-            (Some(name), _) => name.clone(),
+        let (long_link, is_suggested) = match (&self.long_link, &mut terminal) {
+            (Some(name), _) => (name.clone(), false),
             (None, Some(terminal)) => terminal.long_link(found)?,
-            (None, None) => found.suggested_link().map_err(CommandError::Usage)?,
+            (None, None) => (found.suggested_link().map_err(CommandError::Usage)?, true),
         };
         if !found.interfaces.iter().any(|interface| long_link.matches(&interface.name)) {
             return Err(CommandError::Usage(format!("no interface is named {}: this host has {}", long_link.0, found.names())));
@@ -219,6 +215,7 @@ impl SetupCommand {
             metrics: ask.one(self.metrics, Metrics(Some(detect::METRICS)), Terminal::metrics)?.0,
             controller: LinkController::of_host(),
             addresses: found.addresses(&long_link.0),
+            others: if is_suggested { found.others(&long_link.0) } else { Vec::new() },
             to_servers,
             long_link,
         })

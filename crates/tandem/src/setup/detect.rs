@@ -9,7 +9,10 @@ use intercept::{
     Interface, Prefix,
     check::{Trial, TrialResult},
 };
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
 
 /// The suggested address of the metrics.
 pub(super) const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9155);
@@ -46,6 +49,15 @@ impl Detected {
             ([one], _) | ([], [one]) => one.name.parse(),
             _ => Err(format!("which interface is the long link cannot be told (--long-link): this host has {}", self.names())),
         }
+    }
+
+    /// The other interfaces that could be the long link, if this host forwards packets between them.
+    pub(super) fn others(&self, long_link: &str) -> Vec<String> {
+        let forwards = ["ipv4/ip_forward", "ipv6/conf/all/forwarding"];
+        let is_router =
+            forwards.iter().any(|name| fs::read_to_string(format!("/proc/sys/net/{name}")).is_ok_and(|value| value.trim() != "0"));
+        let others = self.interfaces.iter().filter(|it| is_router && it.is_up && it.name != long_link);
+        others.map(|it| it.name.clone()).collect()
     }
 
     /// Where the clients probably are: behind the long link if the servers are reached through

@@ -1,7 +1,10 @@
 //! The text of the file that `tandem setup` writes.
 
 use super::{ClientSide, LinkSize, NatPlace};
-use intercept::{Interface, Prefix};
+use intercept::{
+    Interface, Prefix,
+    check::{Trial, TrialResult},
+};
 use std::net::SocketAddr;
 
 /// The controller of legs over the long link.
@@ -33,6 +36,8 @@ pub(super) struct Answers {
     pub(super) long_link: Interface,
     /// The long link's addresses, for a comment.
     pub(super) addresses: String,
+    /// The interfaces that could be the long link as well, if that was only suggested.
+    pub(super) others: Vec<String>,
     pub(super) rate: Option<LinkSize>,
     pub(super) side: ClientSide,
     /// The interface through which the clients' connections leave towards the servers, if it is
@@ -46,6 +51,27 @@ pub(super) struct Answers {
 }
 
 impl Answers {
+    /// What may have been answered otherwise than it was meant.
+    pub(super) fn doubts(&self) -> Vec<Trial> {
+        let mut doubts = Vec::new();
+        let Interface(link) = &self.long_link;
+        if !self.others.is_empty() {
+            let why = "it was suggested because the default route leads through it".to_owned();
+            let cure = format!("if the satellite or cellular link is {}, run tandem setup again and name it", self.others.join(" or "));
+            doubts.push(Trial::new("take for the long link", link, TrialResult::doubtful(why, cure)));
+        }
+        let to_clients = |size: &LinkSize| match self.side {
+            ClientSide::Behind => (size.rate, size.rate_here),
+            ClientSide::Here => (size.rate_here, size.rate),
+        };
+        if let Some((down, up)) = self.rate.as_ref().map(to_clients).filter(|(down, up)| down < up) {
+            let why = format!("{down} towards the clients is less than {up} from them");
+            let cure = "if that is the wrong way round, run tandem setup again: the rate from this host comes first";
+            doubts.push(Trial::new("take the rates of", link, TrialResult::doubtful(why, cure)));
+        }
+        doubts
+    }
+
     /// Controller and capacity of legs over the long link.
     fn control(&self) -> String {
         match (self.controller, self.rate) {
@@ -65,8 +91,10 @@ impl Answers {
     pub(super) fn text(&self) -> String {
         let Answers { long_link: Interface(link), addresses, .. } = self;
         let sized = match self.rate {
-            Some(LinkSize { rate, rate_here, rtt }) if rate == rate_here => format!("{rate}, {rtt}"),
-            Some(LinkSize { rate, rate_here, rtt }) => format!("{rate} from here, {rate_here} to here, {rtt}"),
+            Some(LinkSize { rate, rate_here, rtt }) => {
+                let rates = if rate == rate_here { rate.to_string() } else { format!("{rate} from here, {rate_here} to here") };
+                rates + &rtt.map_or(String::new(), |rtt| format!(", {rtt}"))
+            }
             None => "an unknown rate".into(),
         };
         let metrics = match self.metrics {
@@ -139,6 +167,7 @@ mod tests {
         Answers {
             long_link: "sat0".parse().unwrap(),
             addresses: "192.0.2.7/24".into(),
+            others: Vec::new(),
             rate: Some("50Mbit/20Mbit,600ms".parse().unwrap()),
             side: ClientSide::Here,
             to_servers: Some("sat0".into()),
@@ -170,6 +199,14 @@ mod tests {
             (Some("bbr"), true)
         );
         let other = Answers { controller: LinkController::SystemDefault, ..bbr.clone() };
+        // The clients are on this side, so that downloads come to this host.
+        let said = |doubts: Vec<Trial>| doubts.iter().map(|doubt| format!("{doubt:?}")).collect::<String>();
+        assert!(said(answers().doubts()).contains("20Mbit towards the clients is less than 50Mbit from them"));
+        assert!(Answers { side: ClientSide::Behind, ..answers() }.doubts().is_empty());
+        let guessed = Answers { others: vec!["lan0".into()], rate: None, ..answers() };
+        assert!(said(guessed.doubts()).contains("if the satellite or cellular link is lan0, run tandem setup again"));
+        let short = Answers { rate: Some("50Mbit".parse().unwrap()), ..answers() };
+        assert!(short.text().contains("# It has 50Mbit; its"), "{}", short.text());
         for answers in [answers(), least, bbr, other] {
             let text = answers.text();
             assert!(text.lines().all(|line| line.chars().count() <= 90), "{text}");

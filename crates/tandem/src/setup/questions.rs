@@ -5,7 +5,7 @@ use super::{
     detect::{Detected, METRICS},
     nat::Nat,
 };
-use crate::{CommandError, host_interfaces::HostInterface};
+use crate::{CommandError, host_interfaces::HostInterface, output};
 use intercept::Interface;
 use std::io::{BufRead as _, Write as _, stdin, stdout};
 
@@ -20,7 +20,7 @@ impl Terminal {
     /// Asks until the answer can be parsed. An empty line is the suggestion.
     fn ask<T>(&mut self, question: &str, suggestion: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<T, CommandError> {
         self.asked += 1;
-        outln!("\n{}. {question}", self.asked);
+        outln!("\n{}", report::wrap(&format!("{}. {question}", self.asked), output::width()));
         loop {
             out!("   [{suggestion}]: ");
             let _ = stdout().flush();
@@ -37,7 +37,8 @@ impl Terminal {
         }
     }
 
-    pub(super) fn long_link(&mut self, found: &Detected) -> Result<Interface, CommandError> {
+    /// Returns the interface, and whether it is the suggestion.
+    pub(super) fn long_link(&mut self, found: &Detected) -> Result<(Interface, bool), CommandError> {
         let mut question = "Which interface is the long link (satellite, cellular)? Its name or number:".to_owned();
         for (index, interface) in found.interfaces.iter().enumerate() {
             let mark = match interface {
@@ -52,7 +53,7 @@ impl Terminal {
             let numbered = answer.parse::<usize>().ok().and_then(|number| found.interfaces.get(number.checked_sub(1)?));
             let named = found.interfaces.iter().find(|interface| interface.name == answer);
             let chosen = named.or(numbered).ok_or_else(|| format!("no interface is named {answer:?}: choose one of {}", found.names()))?;
-            chosen.name.parse()
+            Ok((chosen.name.parse()?, chosen.name == suggestion))
         })
     }
 
