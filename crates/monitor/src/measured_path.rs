@@ -19,6 +19,9 @@ const LEAST_SEGMENTS: f64 = 500.0;
 /// Segments that a share of losses is of, at least, and how many shares have a median.
 const SEGMENTS_OF_A_SHARE: f64 = 500.0;
 const LEAST_SHARES: usize = 3;
+/// A round trip that is longer than the least one by this factor, and this time in seconds, has met
+/// a queue.
+const QUEUED: (f64, f64) = (1.1, 0.005);
 /// A direction is busy above this rate, bytes a second.
 const BUSY: f64 = 2_000.0;
 
@@ -27,10 +30,13 @@ const BUSY: f64 = 2_000.0;
 pub struct MeasuredLeg {
     /// Median over the connections of the least round trip, seconds.
     pub rtt_s: f64,
-    /// The share of segments that were sent again: the median over times with some hundred segments
-    /// each, so that overflows of a queue, which are rare and lose many at once, do not count.
-    /// Absent: the leg sent too few.
+    /// The share of segments that were sent again while no queue made round trips longer: the median
+    /// over times with some hundred segments each, so that overflows, which are rare and lose many at
+    /// once, do not count. 0 if there always was a queue. Absent: the leg sent too few.
     pub loss: Option<f64>,
+    /// The share that was sent again, if there always was a queue: it may have overflowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued_loss: Option<f64>,
     /// The largest receive window that its peers have offered, bytes.
     pub window_bytes: u32,
 }
@@ -165,35 +171,59 @@ struct OfGroup {
 }
 
 /// Segments sent and sent again, over a path.
-#[derive(Debug, Default)]
-struct Losses {
-    /// Since the last share.
+#[derive(Debug, Default, Clone, Copy)]
+struct Segments {
     sent: f64,
     again: f64,
-    /// The shares so far.
+}
+
+impl Segments {
+    fn add(&mut self, more: Segments) {
+        self.sent += more.sent;
+        self.again += more.again;
+    }
+
+    /// The share that was sent again; none if they are fewer than `least`.
+    fn share(&self, least: f64) -> Option<f64> {
+        let all = self.sent + self.again;
+        (all >= least).then(|| self.again / all)
+    }
+}
+
+/// What a leg of all flows has lost.
+#[derive(Debug, Default)]
+struct Losses {
+    /// With a queue and without.
+    all: Segments,
+    /// Without a queue.
+    unqueued: Segments,
+    /// Of those, since the last share, and the shares so far.
+    recent: Segments,
     shares: Vec<f64>,
-    /// All segments.
-    all: [f64; 2],
 }
 
 impl Losses {
-    fn add(&mut self, sent: f64, again: f64) {
-        self.sent += sent;
-        self.again += again;
-        self.all = [self.all[0] + sent, self.all[1] + again];
-        if self.sent + self.again >= SEGMENTS_OF_A_SHARE {
-            self.shares.push(self.again / (self.sent + self.again));
-            (self.sent, self.again) = (0.0, 0.0);
+    fn add(&mut self, segments: Segments, is_queued: bool) {
+        self.all.add(segments);
+        if is_queued {
+            return;
+        }
+        self.unqueued.add(segments);
+        self.recent.add(segments);
+        if let Some(share) = self.recent.share(SEGMENTS_OF_A_SHARE) {
+            self.shares.push(share);
+            self.recent = Segments::default();
         }
     }
 
-    fn share(&self) -> Option<f64> {
-        let [sent, again] = self.all;
-        if sent + again < LEAST_SEGMENTS {
-            return None;
+    /// The values of [`MeasuredLeg::loss`] and [`MeasuredLeg::queued_loss`].
+    fn measured(&self) -> (Option<f64>, Option<f64>) {
+        let Some(queued) = self.all.share(LEAST_SEGMENTS) else { return (None, None) };
+        match self.unqueued.share(LEAST_SEGMENTS) {
+            None => (Some(0.0), Some(queued)),
+            Some(all) if self.shares.len() < LEAST_SHARES => (Some(all), None),
+            Some(all) => (Some(median(self.shares.clone()).min(all)), None),
         }
-        let all = again / (sent + again);
-        Some(if self.shares.len() < LEAST_SHARES { all } else { median(self.shares.clone()).min(all) })
     }
 }
 
@@ -222,7 +252,9 @@ impl PathObserver {
             seen.update(flow, now);
             for (leg, bytes) in [now.down - before.down, now.up - before.up].into_iter().enumerate() {
                 let again = now.retransmits[leg].saturating_sub(before.retransmits[leg]);
-                of.losses[leg].add(bytes as f64 / seen.mss[leg], f64::from(again));
+                let (least, rtt) = (seen.rtt_s[leg], [&flow.near, &flow.far][leg].rtt_s);
+                let is_queued = least > 0.0 && rtt > least * QUEUED.0 + QUEUED.1;
+                of.losses[leg].add(Segments { sent: bytes as f64 / seen.mss[leg], again: f64::from(again) }, is_queued);
             }
             if !is_new && since > 0.0 && bytes as f64 / since >= BUSY {
                 let (rate, busy) = rates.entry(group).or_default();
@@ -289,10 +321,14 @@ impl OfGroup {
             return None;
         }
         // The near leg sends what goes down, the far leg what goes up.
-        let leg = |index: usize| MeasuredLeg {
-            rtt_s: median(flows.iter().map(|seen| seen.rtt_s[index]).filter(|rtt| *rtt > 0.0).collect()),
-            loss: self.losses[index].share(),
-            window_bytes: flows.iter().map(|seen| seen.windows[index]).max().unwrap_or(0),
+        let leg = |index: usize| {
+            let (loss, queued_loss) = self.losses[index].measured();
+            MeasuredLeg {
+                rtt_s: median(flows.iter().map(|seen| seen.rtt_s[index]).filter(|rtt| *rtt > 0.0).collect()),
+                loss,
+                queued_loss,
+                window_bytes: flows.iter().map(|seen| seen.windows[index]).max().unwrap_or(0),
+            }
         };
         let sending = usize::from(up_bytes > down_bytes);
         let busy: usize = self.limits.values().sum();
@@ -331,8 +367,8 @@ mod tests {
     fn flow(port: u16, server: &str, down: u64, retransmits: u32) -> FlowView {
         let mut flow = example_flow(&format!("10.0.0.1:{port}"), server);
         (flow.down.bytes, flow.up.bytes, flow.near.retransmits) = (down, 100, retransmits);
-        flow.near.min_rtt_s = 0.6;
-        flow.far.min_rtt_s = 0.02;
+        (flow.near.min_rtt_s, flow.near.rtt_s) = (0.6, 0.61);
+        (flow.far.min_rtt_s, flow.far.rtt_s) = (0.02, 0.02);
         flow.down.limited_by = Limiter::NearLeg;
         flow
     }
@@ -376,6 +412,19 @@ mod tests {
         }
         let loss = observer.paths()[0].near.loss.unwrap();
         assert!((loss - 1.0 / 691.6).abs() < 1e-5, "{loss}");
+    }
+
+    #[test]
+    fn losses_of_a_full_queue_are_none_of_the_path() {
+        let (mut observer, begun) = (PathObserver::default(), Instant::now());
+        for second in 0..10u64 {
+            let mut full = flow(1, "192.0.2.9:443", 1_000_000 * (second + 1), 80 * second as u32);
+            full.near.rtt_s = 0.9;
+            observer.take(&[full], by_prefix, begun + Duration::from_secs(second));
+        }
+        let near = observer.paths()[0].near;
+        assert_eq!(near.loss, Some(0.0));
+        assert!(near.queued_loss.unwrap() > 0.09, "{near:?}");
     }
 
     fn by_prefix(flow: &FlowView) -> Option<PathGroup> {

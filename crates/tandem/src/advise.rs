@@ -33,9 +33,9 @@ pub(crate) struct AdviseCommand {
     #[arg(required_unless_present_any = ["links", "live"], conflicts_with_all = ["links", "bytes", "flows"])]
     file: Option<PathBuf>,
     /// A link of the path in place of a file, from the servers' side on: its rate, its one-way
-    /// delay and the share of packets that it loses, as in 50Mbit,600ms,0.1%. Give one for each
-    /// link
-    #[arg(long = "link", value_name = "RATE,DELAY[,LOSS]")]
+    /// delay and the share of packets that it loses, as in 50Mbit,600ms,0.1%. If the rates differ,
+    /// the one to the clients first: 50Mbit/5Mbit,600ms. Give one for each link
+    #[arg(long = "link", value_name = "RATE[/BACK],DELAY[,LOSS]")]
     links: Vec<LinkArgument>,
     /// With --link: only downloads of this size, with each controller [default: 20MB with --flows]
     #[arg(long, value_name = "SIZE")]
@@ -129,6 +129,8 @@ impl AdviseCommand {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LinkArgument {
     rate: String,
+    /// The rate to the servers, if it is another one.
+    back: Option<String>,
     delay: String,
     loss: Option<String>,
 }
@@ -138,19 +140,22 @@ impl FromStr for LinkArgument {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let parts: Vec<&str> = text.split(',').map(str::trim).collect();
-        let expected = "expected RATE,DELAY or RATE,DELAY,LOSS, as in 50Mbit,600ms,0.1%";
+        let expected = "expected RATE,DELAY or RATE,DELAY,LOSS, as in 50Mbit,600ms,0.1% or 50Mbit/5Mbit,600ms";
         let (rate, delay, loss) = match parts[..] {
             [rate, delay] => (rate, delay, None),
             [rate, delay, loss] => (rate, delay, Some(loss)),
             _ => return Err(expected.into()),
         };
         let wrong = |what: &str, why: &dyn std::fmt::Display| format!("{what}: {why}; {expected}");
-        rate.parse::<units::Rate>().map_err(|why| wrong("the rate", &why))?;
+        let (rate, back) = rate.split_once('/').map_or((rate, None), |(rate, back)| (rate, Some(back)));
+        for rate in std::iter::once(rate).chain(back) {
+            rate.parse::<units::Rate>().map_err(|why| wrong("the rate", &why))?;
+        }
         delay.parse::<units::Span>().map_err(|why| wrong("the delay", &why))?;
         if let Some(loss) = loss {
             loss.parse::<scenario::Fraction>().map_err(|why| wrong("the loss", &why))?;
         }
-        Ok(LinkArgument { rate: rate.into(), delay: delay.into(), loss: loss.map(str::to_owned) })
+        Ok(LinkArgument { rate: rate.into(), back: back.map(str::to_owned), delay: delay.into(), loss: loss.map(str::to_owned) })
     }
 }
 
@@ -167,6 +172,9 @@ impl LinkArgument {
     /// The link in a scenario file, with losses in the direction of the data.
     fn table(&self) -> String {
         let mut text = format!("[[link]]\nrate = \"{}\"\ndelay = \"{}\"\n", self.rate, self.delay);
+        if let Some(back) = &self.back {
+            let _ = writeln!(text, "reverse = {{ rate = \"{back}\" }}");
+        }
         if let Some(loss) = &self.loss {
             let _ = writeln!(text, "loss = {{ per_packet = \"{loss}\" }}");
         }
@@ -199,10 +207,16 @@ mod tests {
         assert_eq!(link.table(), "[[link]]\nrate = \"50Mbit\"\ndelay = \"600ms\"\nloss = { per_packet = \"0.1%\" }\n");
         assert_eq!("1Gbit,4ms".parse::<LinkArgument>().unwrap().loss, None);
         assert!(link.two_way_table().ends_with("loss = { per_packet = \"0.1%\", reverse = { per_packet = \"0.1%\" } }\n"));
+        let slower: LinkArgument = "50Mbit/5Mbit,600ms".parse().unwrap();
+        assert_eq!(slower.table(), "[[link]]\nrate = \"50Mbit\"\ndelay = \"600ms\"\nreverse = { rate = \"5Mbit\" }\n");
         let wrong = |text: &str| text.parse::<LinkArgument>().unwrap_err();
-        for (text, what) in
-            [("50Mbit", "expected RATE,DELAY"), ("50,4ms", "the rate: "), ("1Gbit,4", "the delay: "), ("1Gbit,4ms,few", "the loss: ")]
-        {
+        for (text, what) in [
+            ("50Mbit", "expected RATE,DELAY"),
+            ("50,4ms", "the rate: "),
+            ("50Mbit/5,4ms", "the rate: "),
+            ("1Gbit,4", "the delay: "),
+            ("1Gbit,4ms,few", "the loss: "),
+        ] {
             assert!(wrong(text).contains(what), "{text}: {}", wrong(text));
         }
     }

@@ -2,7 +2,7 @@
 //! configuration.
 
 use crate::output;
-use monitor::{MeasuredPath, PathGroup};
+use monitor::{MeasuredLeg, MeasuredPath, PathGroup};
 use proxy::ExperimentRow;
 use serde::Serialize;
 use std::{fmt::Write as _, time::Duration};
@@ -94,7 +94,11 @@ pub(super) fn text(all: &[PathAdvice], time: Duration) -> String {
     let mut out = String::new();
     for advice in all {
         let MeasuredPath { group, flows, near, far, control, .. } = &advice.path;
-        let loss = |loss: Option<f64>| loss.map_or("unknown".into(), |loss| format!("{:.2} %", loss * 100.0));
+        let loss = |leg: &MeasuredLeg| match (leg.loss, leg.queued_loss) {
+            (None, _) => "unknown".into(),
+            (Some(_), Some(queued)) => format!("unknown ({:.2} % with a queue that may have overflowed, taken for none)", queued * 100.0),
+            (Some(loss), None) => format!("{:.2} %", loss * 100.0),
+        };
         let split = |settings: &SplitSettings| {
             let capacity = settings.capacity.as_ref().map_or(String::new(), |capacity| format!(", capacity {capacity}"));
             format!("split, with {} on the {} leg{capacity}", settings.control, settings.leg)
@@ -110,8 +114,8 @@ pub(super) fn text(all: &[PathAdvice], time: Duration) -> String {
              {}, now with {control}. {}",
             near.rtt_s * 1e3,
             far.rtt_s * 1e3,
-            loss(near.loss),
-            loss(far.loss),
+            loss(near),
+            loss(far),
             Rate::rounded(advice.path.peak_bps),
             advice.why.join(" ")
         );
@@ -137,7 +141,7 @@ pub(super) fn example(group: &str, recommendation: Recommendation) -> PathAdvice
     use monitor::MeasuredLeg;
     use proxy::Limiter;
     use std::net::IpAddr;
-    let leg = |rtt_s, loss| MeasuredLeg { rtt_s, loss, window_bytes: 3 << 20 };
+    let leg = |rtt_s, loss| MeasuredLeg { rtt_s, loss, queued_loss: None, window_bytes: 3 << 20 };
     let path = MeasuredPath {
         ends: [[10, 0, 0, 1], [192, 0, 2, 9]].map(IpAddr::from),
         group: group.parse().map_or_else(|_| PathGroup::Interface(group.into()), PathGroup::Prefix),
