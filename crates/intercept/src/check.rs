@@ -12,7 +12,7 @@ mod interfaces;
 mod ports;
 
 pub use firewall::try_firewall;
-pub use host::{try_controllers, try_forwarding, try_routed};
+pub use host::{try_controllers, try_forwarding, try_forwarding_of_routed, try_routed};
 pub use interfaces::try_interfaces;
 pub use ports::try_port;
 

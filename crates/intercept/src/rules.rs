@@ -194,7 +194,7 @@ impl Rules {
 
     /// The forwarding settings that routed connections need, as `name=value`. The operator sets
     /// them.
-    pub fn sysctls(&self) -> Vec<&'static str> {
+    fn sysctls(&self) -> Vec<&'static str> {
         let setting = |family: &Family| match family {
             Family::V4 => "net.ipv4.ip_forward=1",
             Family::V6 => "net.ipv6.conf.all.forwarding=1",

@@ -37,13 +37,16 @@ pub fn summary(flows: &[WatchedFlow], status: &ProxyStatus) -> String {
     );
     if let Some(counted) = status.counted {
         text += &format!(
-            "; of new connections {} split, {} bypassed, {} unsplit (proxy full or ending), {} unsplit (firewall); {} of QUIC",
+            "; of new connections {} split, {} bypassed, {} unsplit (proxy full or ending), {} unsplit (firewall)",
             counted.split,
             counted.bypassed,
             counted.unsplit,
             counted.not_yet_allowed + counted.stopped,
-            bytes(counted.quic_bytes)
         );
+        if counted.experiment > 0 {
+            text += &format!(", {} unsplit (experiment)", counted.experiment);
+        }
+        text += &format!("; {} of QUIC", bytes(counted.quic_bytes));
         if counted.quic_connections > 0 {
             text += &format!(" ({} connections counted", counted.quic_connections);
             if counted.quic_rejected + counted.quic_dropped > 0 {

@@ -400,8 +400,10 @@ impl Proxy {
 
     /// The totals of all flows, open ones too, and of processes from which this one took over.
     pub fn totals(&self) -> Totals {
-        let mut totals = self.own_totals();
-        totals += self.earlier().totals();
+        // An account takes the place of one in another unit, and this process knows the capacities
+        // now.
+        let mut totals = self.earlier().totals();
+        totals += self.own_totals();
         totals
     }
 

@@ -41,12 +41,21 @@ enum BypassAction {
 
 impl BypassCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
+        let remote = Remote::named(&self.name);
         let change = match self.action {
             None | Some(BypassAction::List) => BypassChange::Nothing,
             Some(BypassAction::Add { prefixes }) => BypassChange::Add(prefixes),
-            Some(BypassAction::Remove { prefixes }) => BypassChange::Remove(prefixes),
+            Some(BypassAction::Remove { prefixes }) => {
+                let listed = remote.bypass(BypassChange::Nothing).map_err(failed)?;
+                if let Some(prefix) = prefixes.iter().find(|prefix| !listed.contains(prefix)) {
+                    return Err(CommandError::Failed(format!(
+                        "cannot remove {prefix}: it is not in the list (tandem bypass); nothing was removed"
+                    )));
+                }
+                BypassChange::Remove(prefixes)
+            }
         };
-        let list = Remote::named(&self.name).bypass(change).map_err(failed)?;
+        let list = remote.bypass(change).map_err(failed)?;
         if self.json {
             outln!("{}", serde_json::to_string(&list).unwrap_or_default());
         } else if list.is_empty() {

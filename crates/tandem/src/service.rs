@@ -9,6 +9,7 @@ use crate::{
     watchdog,
     web::{self, WebServers},
 };
+use intercept::check::{TrialResult, try_forwarding_of_routed};
 use proxy::{
     Proxy, ProxyConfig, ProxyConfigError, ProxyFailure, ProxyStartError, Service, control,
     takeover::{ControlEvent, EarlierLink, Launch, StartedProxy, Takeover, TakeoverError, Takeovers},
@@ -206,12 +207,9 @@ fn end_on_failure(proxy: &Proxy, events: &ServiceEvents) -> std::io::Result<Arc<
 /// Warns of settings that work but are probably unintended.
 fn warn(config: &ProxyConfig) {
     config.open_listeners().iter().for_each(|(at, why, cure)| tracing::warn!("listener at {at}: {why}; {cure}"));
-    let missing = config.rules().map_or(Vec::new(), |rules| rules.sysctls());
-    for setting in missing {
-        let Some((name, wanted)) = setting.split_once('=') else { continue };
-        let path = format!("/proc/sys/{}", name.replace('.', "/"));
-        if std::fs::read_to_string(path).is_ok_and(|value| value.trim() != wanted) {
-            tracing::warn!("this host does not forward packets, so that what is not split goes nowhere: sysctl -w {setting}");
+    for trial in try_forwarding_of_routed(&config.interception()) {
+        if let TrialResult::Fails { why, cure } = trial.result {
+            tracing::warn!("{why}; {cure}");
         }
     }
 }

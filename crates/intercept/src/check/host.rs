@@ -23,17 +23,30 @@ const IPV6: ForwardedFamily =
 /// `flows` is the configured maximum of connections at once. `running` names a proxy of the same
 /// name that already runs.
 pub fn try_routed(interception: &Interception, flows: Option<u64>, running: Option<&str>) -> Vec<Trial> {
-    let Some(listen) = interception.listen.iter().find(|listen| listen.is_transparent()) else { return Vec::new() };
-    let families = match (listen.at.is_ipv4(), listen.at.ip().is_unspecified()) {
-        (true, _) => &[IPV4][..],
-        (false, true) => &[IPV4, IPV6],
-        (false, false) => &[IPV6],
-    };
+    let families = routed_families(interception);
+    if families.is_empty() {
+        return Vec::new();
+    }
     let mut trials = families.iter().map(forwards).collect::<Vec<_>>();
     trials.push(try_outgoing(families));
     trials.extend(interception.rules().map(|rules| try_rules(&rules, running)));
     trials.extend(try_conntrack(flows));
     trials
+}
+
+/// Checks that this host forwards packets of the families whose connections are routed through it.
+pub fn try_forwarding_of_routed(interception: &Interception) -> Vec<Trial> {
+    routed_families(interception).iter().map(forwards).collect()
+}
+
+/// The families whose connections the transparent listener takes.
+fn routed_families(interception: &Interception) -> &'static [ForwardedFamily] {
+    match interception.listen.iter().find(|listen| listen.is_transparent()).map(|listen| listen.at) {
+        None => &[],
+        Some(at) if at.is_ipv4() => &[IPV4],
+        Some(at) if at.ip().is_unspecified() => &[IPV4, IPV6],
+        Some(_) => &[IPV6],
+    }
 }
 
 /// Checks that this host forwards packets of both families: connections that are not split need it.

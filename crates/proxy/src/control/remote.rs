@@ -2,7 +2,7 @@
 
 use super::{
     line::{read_line, write_line},
-    printable::{printable, printable_value},
+    printable::{printable_lines, printable_value},
     protocol::{DENIED, LONGEST_ANSWER, ProxyStatus, Request, STOPPING, is_name, socket_name},
 };
 use crate::{
@@ -137,7 +137,7 @@ impl Remote {
             // Callers print these texts on terminals.
             Ok(match answer {
                 Ok(value) => Ok(serde_json::from_value(printable_value(value))?),
-                Err(text) => Err(printable(&text)),
+                Err(text) => Err(printable_lines(&text)),
             })
         };
         exchange().map_err(ControlError::Io)?.map_err(ControlError::Refused)

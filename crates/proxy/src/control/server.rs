@@ -144,7 +144,8 @@ pub fn claim(name: &str) -> Result<Option<ClaimedName>, ProxyStartError> {
             Ok(None)
         }
         Err(ClaimError::Taken) => {
-            let cure = "another proxy in this network namespace has that name: stop it, or give this one another (--name)";
+            let cure = "another proxy in this network namespace has that name: stop it, or give this one another (--name); only one can take \
+                        routed connections";
             Err(refused(io::ErrorKind::AddrInUse.into(), cure))
         }
         Err(ClaimError::System(why)) => Err(refused(why, system_cure)),

@@ -407,7 +407,8 @@ fn missing_forwarding_is_reported_at_start() {
     assert_eq!(early_demux(), "1\n");
     assert!(routed.tandem(&["bypass", "add", "192.0.2.1"]).status.success());
     assert_eq!(early_demux(), "0\n", "needed since split connections may now pass unsplit");
-    let missing = "this host does not forward packets, so that what is not split goes nowhere: sysctl -w net.ipv4.ip_forward=1";
+    let missing =
+        "net.ipv4.ip_forward is 0: this host drops the packets of connections that it does not split; sysctl -w net.ipv4.ip_forward=1";
     assert!(routed.log().contains(missing), "{}", routed.log());
     assert!(!routed.log().contains("net.ipv6.conf.all.forwarding"), "{}", routed.log());
     assert!(Command::new("kill").args(["-TERM", &proxy.0.id().to_string()]).status().unwrap().success());
