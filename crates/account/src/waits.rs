@@ -121,7 +121,7 @@ impl Cause {
             Cause::Handshake => Some("persistent connections, TCP Fast Open, or a bond, which opens its connections in advance"),
             Cause::Distance => Some("fewer round trips of the application: nothing shortens the way"),
             Cause::SlowStart => Some("share on the long leg, with the link's capacity or \"auto\""),
-            Cause::Loss => Some("a controller on the lossy leg that does not take losses for congestion (share, bbr)"),
+            Cause::Loss => Some("a controller that does not take losses for congestion (share, bbr) at the sender of the lossy leg"),
             Cause::ReceiverWindow => {
                 Some("larger receive buffers of the receiving host (net.ipv4.tcp_rmem), or a proxy beside it; no sender can cure it")
             }

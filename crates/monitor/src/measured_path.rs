@@ -9,7 +9,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::{IpAddr, SocketAddr},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// A path with fewer connections cannot be judged.
@@ -86,7 +86,7 @@ pub struct MeasuredPath {
     pub near: MeasuredLeg,
     /// The servers' side.
     pub far: MeasuredLeg,
-    /// The controller of the leg that sends most of the data.
+    /// The controller of the leg that sends most of the data, of the connection that began last.
     pub control: String,
     /// The highest rate of all connections together, bit/s.
     pub peak_bps: f64,
@@ -130,6 +130,8 @@ impl MeasuredPath {
 struct Seen {
     first: Progress,
     last: Progress,
+    /// When it began.
+    begun: Option<Instant>,
     control: [String; 2],
     rtt_s: [f64; 2],
     mss: [f64; 2],
@@ -148,7 +150,12 @@ struct Progress {
 
 impl Progress {
     fn of(flow: &FlowView, at: Instant) -> Self {
-        Progress { at: Some(at), down: flow.down.bytes, up: flow.up.bytes, retransmits: [flow.near.retransmits, flow.far.retransmits] }
+        Progress {
+            at: Some(at),
+            down: flow.down.arrived_bytes(),
+            up: flow.up.arrived_bytes(),
+            retransmits: [flow.near.retransmits, flow.far.retransmits],
+        }
     }
 
     /// Whether the counters are those of a new connection with the same addresses and ports.
@@ -288,7 +295,8 @@ impl Seen {
         let control = [flow.near.control.clone(), flow.far.control.clone()];
         let mss = leg(|leg| f64::from(leg.mss_bytes.max(1)));
         let windows = [flow.near.window_bytes, flow.far.window_bytes];
-        Seen { first, last: now, control, rtt_s: leg(|leg| leg.min_rtt_s), mss, windows, has_moved: now.down + now.up > 0 }
+        let begun = now.at.and_then(|at| at.checked_sub(Duration::try_from_secs_f64(flow.age_s).unwrap_or_default()));
+        Seen { first, last: now, begun, control, rtt_s: leg(|leg| leg.min_rtt_s), mss, windows, has_moved: now.down + now.up > 0 }
     }
 
     fn update(&mut self, flow: &FlowView, now: Progress) {
@@ -343,7 +351,7 @@ impl OfGroup {
             up_bytes,
             near: leg(0),
             far: leg(1),
-            control: flows.first().map(|seen| seen.control[sending].clone()).unwrap_or_default(),
+            control: flows.iter().max_by_key(|seen| seen.begun).map(|seen| seen.control[sending].clone()).unwrap_or_default(),
             peak_bps: self.peak_bps,
             concurrent: self.busy as f64 / self.samples.max(1) as f64,
             limits,
@@ -361,7 +369,6 @@ fn median(mut values: Vec<f64>) -> f64 {
 mod tests {
     use super::*;
     use crate::text::example_flow;
-    use std::time::Duration;
 
     /// A download of this many bytes so far.
     fn flow(port: u16, server: &str, down: u64, retransmits: u32) -> FlowView {

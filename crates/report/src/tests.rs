@@ -53,8 +53,8 @@ fn what_is_lost_is_told_with_what_would_make_it_less() {
     ────────────────────────────────────────────────────────────────────────────────
     Against handshake: persistent connections, TCP Fast Open, or a bond, which opens
     its connections in advance.
-    Against loss: a controller on the lossy leg that does not take losses for
-    congestion (share, bbr).
+    Against loss: a controller that does not take losses for congestion (share, bbr)
+    at the sender of the lossy leg.
     Against the receiver's window: larger receive buffers of the receiving host
     (net.ipv4.tcp_rmem), or a proxy beside it; no sender can cure it.
     ");

@@ -49,7 +49,9 @@ impl DirectionAccount {
     }
 
     /// Adds a sample `since` the last one, to the account of the profile of the destination's leg
-    /// too, if it is given. `of` is what is known of that profile.
+    /// too, if it is given. `of` is what is known of that profile. The flows of a profile share its
+    /// link: none is other traffic to the profile, and each adds the part of the link that belongs
+    /// to it.
     pub(super) fn add(
         &mut self,
         direction: &DirectionStats,
@@ -63,21 +65,24 @@ impl DirectionAccount {
         let waits = waits(direction, [source, destination], of.by_model, &counts);
         let handshake = std::mem::take(&mut self.handshake).as_secs_f64();
         let dialling = Waits::all(Cause::Handshake);
-        let add = |account: &mut Account| match of.link.filter(|link| link.capacity > 0.0) {
+        let sent = counts.sent / seconds.max(1e-9) / PAYLOAD;
+        let add = |account: &mut Account, others: f64, part: f64| match of.link.filter(|link| link.capacity > 0.0) {
             None => {
                 account.add_time(handshake, dialling);
                 account.add_time(seconds, waits);
             }
             Some(link) => {
-                let of_link = |rate: f64| (rate * seconds * PAYLOAD).max(0.0);
-                let unused = link.capacity * handshake * PAYLOAD;
-                let others = others(link, of.is_share, counts.sent / seconds.max(1e-9));
+                let of_link = |rate: f64| (rate * seconds * PAYLOAD * part).max(0.0);
+                let unused = link.capacity * handshake * PAYLOAD * part;
                 account.add(Interval { allowed: unused, delivered: 0.0, others: 0.0, waits: dialling });
                 account.add(Interval { allowed: of_link(link.capacity), delivered: counts.delivered, others: of_link(others), waits });
             }
         };
-        add(&mut self.account);
-        profile.into_iter().for_each(add);
+        add(&mut self.account, of.link.map_or(0.0, |link| others(link, of.is_share, sent)), 1.0);
+        if let Some(profile) = profile {
+            let foreign = of.link.filter(|_| of.is_share).map_or(0.0, |link| link.other);
+            add(profile, foreign, of.link.map_or(1.0, |link| part_of_profile(link, foreign, sent)));
+        }
     }
 
     /// What was counted in these seconds since the last sample.
@@ -111,6 +116,13 @@ struct Counts {
     sent: f64,
 }
 
+/// The part of a profile's use of a link that belongs to a leg that sends `sent`, bytes/s of IP:
+/// `foreign` is other traffic. While nobody sends, the flows that have data have equal parts.
+fn part_of_profile(link: LinkUse, foreign: f64, sent: f64) -> f64 {
+    let all = link.egress - foreign;
+    if all > 0.0 || sent > 0.0 { (sent / all.max(sent)).min(1.0) } else { 1.0 / f64::from(link.share_flows.max(1)) }
+}
+
 /// What the two legs of a direction wait for.
 fn waits(direction: &DirectionStats, [source, destination]: [&TcpInfo; 2], by_model: bool, counts: &Counts) -> Waits {
     let has_data = direction.unsent > 0 || direction.in_hand > 0;
@@ -120,7 +132,7 @@ fn waits(direction: &DirectionStats, [source, destination]: [&TcpInfo; 2], by_mo
     Waits::of(&[LegTime::all(waits_of_peer(direction, source)), sending], source.state == CLOSE_WAIT)
 }
 
-/// What others send over the link of a leg that sends `own`, wire bytes/s.
+/// What others send over the link of a leg that sends `own`, bytes/s of IP.
 fn others(link: LinkUse, is_share: bool, own: f64) -> f64 {
     if is_share && link.share_flows <= 1 { link.other } else { link.egress - own }
 }
@@ -187,6 +199,21 @@ mod tests {
         let direction = DirectionStats { moved: 482_666, unsent: 1, unacknowledged: Some(0), ..DirectionStats::default() };
         account.add(&direction, [&source, &destination], ProfileUse { link: Some(busy), ..link() }, SECOND, None);
         let shares = account.account.shares().unwrap();
-        assert!((shares.lost_to(Cause::OtherTraffic) - 0.4827).abs() < 1e-3, "{shares}");
+        assert!((shares.lost_to(Cause::OtherTraffic) - 0.4653).abs() < 1e-3, "{shares}");
+    }
+
+    #[test]
+    fn the_flows_of_a_profile_are_not_other_traffic_to_it() {
+        let busy = LinkUse { egress: 1e6, share_flows: 2, ..link().link.unwrap() };
+        let (mut profile, source) = (Account::default(), TcpInfo { rcv_wnd: 1 << 20, rcv_mss: 1448, ..TcpInfo::default() });
+        // Each of two flows sends half; a third one has nothing to send.
+        for sent in [500_000.0, 500_000.0, 0.0] {
+            let mut account = DirectionAccount::default();
+            let destination = TcpInfo { bytes_sent: (sent * PAYLOAD) as u64, snd_cwnd: 1, ..TcpInfo::default() };
+            let direction = DirectionStats { moved: (sent * PAYLOAD) as u64, unacknowledged: Some(0), ..DirectionStats::default() };
+            account.add(&direction, [&source, &destination], ProfileUse { link: Some(busy), ..link() }, SECOND, Some(&mut profile));
+        }
+        let shares = profile.shares().unwrap();
+        assert!((shares.used.unwrap() - PAYLOAD).abs() < 1e-3 && shares.lost_to(Cause::OtherTraffic) == 0.0, "{shares}");
     }
 }
