@@ -9,9 +9,12 @@ fn main() {
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-changed={headers}");
 
-    let layout = layout(&[format!("{headers}/intf.h"), "bpf/link_records.h".into()]);
+    let layout = format!("{:08x}", hash(&[format!("{headers}/intf.h"), "bpf/link_records.h".into()]));
     println!("cargo::rustc-env=TD_LAYOUT={layout}");
     let layout = format!("-DTD_LAYOUT={layout}");
+    let build = hash(&[sources(&headers), sources("bpf")].concat());
+    println!("cargo::rustc-env=TD_BUILD={build}");
+    let build = format!("-DTD_BUILD={build}u");
 
     // One object each, so that only the programs in use are loaded.
     for controller in control::Controller::all() {
@@ -19,21 +22,34 @@ fn main() {
             "bpf/controller.bpf.c",
             &out.join(format!("{}.bpf.o", controller.name())),
             &[&headers, &libbpf],
-            &[&format!("-DTD_NAME={}", controller.name()), &format!("-DTD_OWNS_WINDOW={}", u8::from(controller.owns_window())), &layout],
+            &[
+                &format!("-DTD_NAME={}", controller.name()),
+                &format!("-DTD_OWNS_WINDOW={}", u8::from(controller.owns_window())),
+                &layout,
+                &build,
+            ],
         );
     }
     compile("bpf/monitor.bpf.c", &out.join("monitor.bpf.o"), &[&headers, &libbpf], &[&layout]);
 }
 
-/// Hash of the layout of the shared records: FNV-1a of the files that define it. It is part of the
-/// maps' names, since programs find shared maps by name.
-fn layout(files: &[String]) -> String {
+/// FNV-1a of files. That of the files that define the layout of the shared records is part of the
+/// maps' names, since programs find shared maps by name; that of all sources tells builds apart.
+fn hash(files: &[String]) -> u32 {
     let mut hash = 0x811c_9dc5_u32;
     for file in files {
         let text = fs::read(file).unwrap_or_else(|error| panic!("cannot read {file}: {error}"));
         hash = text.iter().fold(hash, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
     }
-    format!("{hash:08x}")
+    hash
+}
+
+/// The files of a directory, in the order of their names.
+fn sources(directory: &str) -> Vec<String> {
+    let files = fs::read_dir(directory).unwrap_or_else(|error| panic!("cannot read {directory}: {error}"));
+    let mut files: Vec<String> = files.flatten().map(|file| file.path().display().to_string()).collect();
+    files.sort();
+    files
 }
 
 fn compile(source: &str, object: &std::path::Path, includes: &[&String], defines: &[&str]) {

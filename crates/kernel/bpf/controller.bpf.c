@@ -23,8 +23,16 @@
 #include "controllers.h"
 #endif
 
-/* User space finds the tunables by the section's name. */
-const volatile struct TD_CAT(TD_STEP, _tunables) td_tunable_values SEC(".rodata." TD_TEXT(TD_VALUES_KEY)) = { TD_CAT(TD_STEP, _TUNABLES)(TD_TUNABLE_VALUE) };
+/* The build of Tandem's controllers; own controllers have theirs in TD_VALUES_KEY. */
+#ifndef TD_BUILD
+#define TD_BUILD 0
+#endif
+
+/* User space finds the tunables by the section's name, and behind them the build. */
+const volatile struct {
+	struct TD_CAT(TD_STEP, _tunables) tunables;
+	u32 build;
+} td_tunable_values SEC(".rodata." TD_TEXT(TD_VALUES_KEY)) = { { TD_CAT(TD_STEP, _TUNABLES)(TD_TUNABLE_VALUE) }, TD_BUILD };
 
 /*
  * The tunables, for TD_STEP. User space changes them before the program is loaded. The barrier
@@ -34,7 +42,7 @@ const volatile struct TD_CAT(TD_STEP, _tunables) td_tunable_values SEC(".rodata.
  */
 TD_INLINE const struct TD_CAT(TD_STEP, _tunables) *td_tunables(void)
 {
-	const struct TD_CAT(TD_STEP, _tunables) *tunables = (const void *)&td_tunable_values;
+	const struct TD_CAT(TD_STEP, _tunables) *tunables = (const void *)&td_tunable_values.tunables;
 
 	barrier_var(tunables);
 	return tunables;

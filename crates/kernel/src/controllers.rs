@@ -7,13 +7,14 @@ use crate::{
     shared_maps, sys,
 };
 use control::Controller;
-use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{MapCore, MapMut, Object, ObjectBuilder, OpenObject};
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketType},
 };
 use std::{
-    fs,
+    fs, io,
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -90,8 +91,14 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<LoadedController> 
             }
             check_build(controller)?;
             let current = current_tunables(controller);
-            if !tunables.is_empty() && current.is_some_and(|current| current != values) {
+            if !tunables.is_empty() && current.as_ref().is_some_and(|current| *current != values) {
                 return Err(Error::OtherTunables(controller.name().into()));
+            }
+            if is_other_version(controller)
+                && let Err(why) = replace(controller, &found, &current.unwrap_or(values.clone()))
+            {
+                let name = controller.name();
+                tracing::warn!("td_{name} is loaded by another version of Tandem, and new connections use that: {why}");
             }
             return Ok(LoadedController { controller, registration: found.hold(&pin_of(controller)) });
         }
@@ -155,8 +162,7 @@ fn load_object(controller: Controller, values: &[u32], attempt: &str) -> Result<
 fn register(controller: Controller, values: &[u32]) -> Result<Registration> {
     let attempt = format!("load td_{} into this kernel", controller.name());
     let mut object = load_object(controller, values, &attempt)?;
-    let ops = object.maps_mut().find(|map| map.map_type() == libbpf_rs::MapType::StructOps);
-    Registration::register(&mut ops.expect("every controller has a struct_ops map"), &pin_of(controller), &attempt)
+    Registration::register(&mut struct_ops(&mut object), &pin_of(controller), &attempt)
 }
 
 impl LoadedController {
@@ -264,6 +270,12 @@ objects!("reno", "cubic", "vegas", "hybla", "westwood", "dctcp", "bbr", "bbr3", 
 /// Layout of the records that programs in the kernel share: a hash of the files that define it.
 pub const LAYOUT: &str = env!("TD_LAYOUT");
 
+/// Hash of the sources of Tandem's controllers, which follows the tunables in their section.
+const BUILD: u32 = match u32::from_str_radix(env!("TD_BUILD"), 10) {
+    Ok(build) => build,
+    Err(_) => panic!("build.rs writes a number"),
+};
+
 /// The BPF object of a controller.
 fn object(controller: Controller) -> Result<&'static [u8]> {
     let Some(own) = controller.own() else { return Ok(native_object(controller.name())) };
@@ -310,6 +322,37 @@ pub fn own_key(name: &str) -> String {
     format!("{hash:08x}")
 }
 
+/// Whether another version of Tandem has loaded a controller that is Tandem's.
+fn is_other_version(controller: Controller) -> bool {
+    let build = || {
+        let map = sys::newest_map(&section(controller))?;
+        let bytes = map.lookup(&0u32.to_ne_bytes(), libbpf_rs::MapFlags::ANY).ok()??;
+        let build = bytes.chunks_exact(4).nth(controller.tunables().count())?;
+        Some(u32::from_ne_bytes(build.try_into().expect("four bytes")))
+    };
+    controller.own().is_none() && build() != Some(BUILD)
+}
+
+/// Has new connections use this build of a controller that is registered already; those that are
+/// open keep theirs. Linux can do so from 6.4 on.
+fn replace(controller: Controller, found: &Found, values: &[u32]) -> Result<()> {
+    let attempt = format!("replace td_{} in this kernel", controller.name());
+    let Found::Link(link) = found else {
+        let why = io::Error::new(io::ErrorKind::Unsupported, "this takes Linux 6.4; stop all programs that use it, and start them again");
+        return Err(Error::system(attempt)(why));
+    };
+    let mut object = load_object(controller, values, &attempt)?;
+    let mut ops = struct_ops(&mut object);
+    // It fails, since the name is taken, but has prepared the map.
+    drop(ops.attach_struct_ops());
+    sys::update_link(link, ops.as_fd()).map_err(Error::system(attempt))
+}
+
+/// The struct_ops map of a controller's object.
+fn struct_ops(object: &mut Object) -> MapMut<'_> {
+    object.maps_mut().find(|map| map.map_type() == libbpf_rs::MapType::StructOps).expect("every controller has a struct_ops map")
+}
+
 /// Fails if another build of an own controller is registered under its name.
 fn check_build(controller: Controller) -> Result<()> {
     let is_other = controller.own().is_some() && sys::newest_map(&section(controller)).is_none();
@@ -339,4 +382,36 @@ fn current_tunables(controller: Controller) -> Option<Vec<u32>> {
 fn registered(controller: Controller) -> Result<Option<Found>> {
     let name = controller.own().map_or_else(|| controller.name().to_owned(), |own| own_key(&own.manifest().name));
     Found::named(&format!("td_ops_{name}")).map_err(Error::system("look for congestion controls in this kernel"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The struct_ops map that new connections use.
+    fn registered_map(name: &str) -> u32 {
+        let link = registered(named(name).unwrap()).unwrap();
+        assert!(matches!(link, Some(Found::Link(_))));
+        let maps: Vec<u32> = sys::maps(&format!("td_ops_{name}")).collect();
+        sys::linked(&maps).unwrap().1
+    }
+
+    #[test]
+    fn another_version_is_replaced_for_new_connections() {
+        if !sys::may_load() || !features().is_ok_and(|features| features.links) {
+            return testing::skipped("another_version_is_replaced_for_new_connections", &"this process or kernel cannot replace one");
+        }
+        let loaded = load("hybla", &[]).unwrap();
+        assert!(!is_other_version(loaded.controller()), "it is of this version");
+        let before = registered_map("hybla");
+        let found = registered(loaded.controller()).unwrap().unwrap();
+        replace(loaded.controller(), &found, loaded.controller().untuned().values()).unwrap();
+        assert_ne!(registered_map("hybla"), before);
+        drop((loaded, found));
+        let begun = Instant::now();
+        while registered(named("hybla").unwrap()).unwrap().is_some() && begun.elapsed() < RELEASE {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(registered(named("hybla").unwrap()).unwrap().is_none(), "it ends with its holders");
+    }
 }

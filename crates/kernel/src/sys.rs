@@ -102,13 +102,17 @@ pub(crate) fn maps(name: &str) -> impl Iterator<Item = u32> {
 /// The BPF link of the struct_ops map with this name.
 pub(crate) fn struct_ops_link(name: &str) -> io::Result<Option<OwnedFd>> {
     let maps: Vec<u32> = maps(name).collect();
-    let link = LinkInfoIter::default().find(|link| match &link.info {
-        LinkTypeInfo::StructOps(ops) => maps.contains(&ops.map_id),
-        _ => false,
-    });
-    let Some(link) = link else { return Ok(None) };
+    let Some((link, _)) = linked(&maps) else { return Ok(None) };
     // SAFETY: takes an id, returns a descriptor or an error.
-    opened(unsafe { libbpf_sys::bpf_link_get_fd_by_id(link.id) })
+    opened(unsafe { libbpf_sys::bpf_link_get_fd_by_id(link) })
+}
+
+/// The ids of the link that registers one of these struct_ops maps, and of that map.
+pub(crate) fn linked(maps: &[u32]) -> Option<(u32, u32)> {
+    LinkInfoIter::default().find_map(|link| match &link.info {
+        LinkTypeInfo::StructOps(ops) if maps.contains(&ops.map_id) => Some((link.id, ops.map_id)),
+        _ => None,
+    })
 }
 
 /// A descriptor of the map with this id; `None` if it does not exist any more.
@@ -152,6 +156,13 @@ pub(crate) fn unregister(map: impl AsFd) -> io::Result<()> {
     let key = 0u32;
     // SAFETY: the key has four bytes, as the map's keys have.
     check(unsafe { libbpf_sys::bpf_map_delete_elem(map.as_fd().as_raw_fd(), (&raw const key).cast()) }).map(drop)
+}
+
+/// Has a link register another struct_ops map in place of its present one (Linux 6.4).
+pub(crate) fn update_link(link: impl AsFd, map: impl AsFd) -> io::Result<()> {
+    let [link, map] = [link.as_fd().as_raw_fd(), map.as_fd().as_raw_fd()];
+    // SAFETY: takes two descriptors; null stands for the default options.
+    check(unsafe { libbpf_sys::bpf_link_update(link, map, std::ptr::null()) }).map(drop)
 }
 
 /// Whether a process exists. Asked by signal 0, as /proc may hide other users' processes.
