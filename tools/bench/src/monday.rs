@@ -34,8 +34,8 @@ pub(crate) struct MondaySuite {
     /// Rounds; everything is measured once in each
     #[arg(long, default_value_t = 3)]
     runs: u64,
-    /// Measure only the links, ends, uses and settings whose names contain one of these words, such
-    /// as GEO. All of a kind are measured if no word names one of it
+    /// Measure only the links, ends, uses and settings that one of these words names, such as GEO,
+    /// whole or in part. All of a kind are measured if no word names one of it
     #[arg(long, value_delimiter = ',', value_name = "WORD,…")]
     only: Vec<String>,
     /// After the first round, repeat only rows in which a quotient is above its limit, or at most .05
@@ -145,7 +145,9 @@ impl MondaySuite {
     }
 
     fn chosen<T>(&self, all: &'static [T], name: fn(&T) -> &'static str) -> Vec<&'static T> {
-        let named: Vec<&T> = all.iter().filter(|one| self.only.iter().any(|word| name(one).contains(word.as_str()))).collect();
+        let is_whole = |word: &str| all.iter().any(|one| name(one) == word);
+        let is_meant = |one: &&T, word: &str| if is_whole(word) { name(one) == word } else { name(one).contains(word) };
+        let named: Vec<&T> = all.iter().filter(|one| self.only.iter().any(|word| is_meant(one, word))).collect();
         if named.is_empty() { all.iter().collect() } else { named }
     }
 }
@@ -210,6 +212,12 @@ mod tests {
             resume: ResumeFile::default(),
             tandem: "tandem".into(),
         }
+    }
+
+    #[test]
+    fn a_whole_name_names_nothing_else() {
+        let settings = |only: &[&str]| suite(only).chosen(&SETTINGS, |setting| setting.0).len();
+        assert_eq!((settings(&["advise"]), settings(&["advise --"]), settings(&["share"]), settings(&["none"])), (1, 1, 3, SETTINGS.len()));
     }
 
     #[test]
