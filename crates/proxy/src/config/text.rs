@@ -78,7 +78,7 @@ impl FromStr for BufferSetting {
         match text {
             "unlimited" => Ok(BufferSetting::Unlimited),
             "auto" => Ok(BufferSetting::Auto),
-            _ => text.parse().map(BufferSetting::Bytes).map_err(|error: UnitError| error.to_string()),
+            _ => text.parse().map(BufferSetting::Bytes).map_err(|error: UnitError| format!("{error}, or \"auto\" or \"unlimited\"")),
         }
     }
 }
