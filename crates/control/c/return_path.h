@@ -48,4 +48,13 @@ TD_INLINE u32 td_return_longer(const struct td_flow *f, struct td_return_path *p
 	return p->longer_us;
 }
 
+/*
+ * The round trip of an ACK, if its way back had been as short as that of the fastest one. Clocks of
+ * milliseconds are not exact: it is at least the least round trip.
+ */
+TD_INLINE u32 td_return_rtt(const struct td_flow *f, const struct td_event *e, u32 longer_us)
+{
+	return longer_us ? td_max(td_sub_sat(e->rtt_us, longer_us), td_min(e->rtt_us, td_max(f->min_rtt_us, 1))) : e->rtt_us;
+}
+
 #endif

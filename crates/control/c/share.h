@@ -500,7 +500,7 @@ TD_INLINE void td_share_measure_cross_traffic(struct td_link *l, const struct td
 TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct td_link *l, const struct td_event *e,
 			    const struct td_share_tunables *t)
 {
-	u32 delay = TD_SHARE_NO_DELAY, late = TD_SHARE_NO_DELAY, back = td_return_longer(f, &s->back, e), rtt = td_max(td_sub_sat(e->rtt_us, back), 1);
+	u32 delay = TD_SHARE_NO_DELAY, late = TD_SHARE_NO_DELAY, back = td_return_longer(f, &s->back, e), rtt = td_return_rtt(f, e, back);
 
 	if (e->rtt_us) {
 		if (td_is_estimated(l))

@@ -47,11 +47,8 @@ impl BypassCommand {
             Some(BypassAction::Add { prefixes }) => BypassChange::Add(prefixes),
             Some(BypassAction::Remove { prefixes }) => {
                 let listed = remote.bypass(BypassChange::Nothing).map_err(failed)?;
-                if let Some(prefix) = prefixes.iter().find(|prefix| !listed.contains(prefix)) {
-                    return Err(CommandError::Failed(format!(
-                        "cannot remove {prefix}: it is not in the list (tandem bypass); nothing was removed"
-                    )));
-                }
+                let absent = prefixes.iter().filter(|prefix| !listed.contains(prefix));
+                absent.for_each(|prefix| eprintln!("tandem: {prefix} was not in the list"));
                 BypassChange::Remove(prefixes)
             }
         };
