@@ -172,7 +172,8 @@ fn start(proxy: &Arc<Proxy>, claim: Arc<ClaimedSocket>, takeovers: Arc<Takeovers
     Ok(ControlSocket { waker, thread: Some(thread), claim })
 }
 
-/// Accepts until `stop` becomes readable.
+/// Accepts until `stop` becomes readable, or another process is in charge, which accepts from the
+/// same socket.
 fn accept(listener: &UnixListener, stop: &OwnedFd, served: &Served) {
     let mut clients: Vec<thread::JoinHandle<()>> = Vec::new();
     // Returns whether `stop` became readable.
@@ -190,6 +191,9 @@ fn accept(listener: &UnixListener, stop: &OwnedFd, served: &Served) {
         }
         if clients.len() >= MAX_CLIENTS {
             continue;
+        }
+        if served.takeovers.has_left() {
+            return;
         }
         let begun = listener.accept().and_then(|(client, _)| begin(client, served));
         match begun {

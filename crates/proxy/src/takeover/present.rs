@@ -105,6 +105,11 @@ impl Takeovers {
         lock(&self.phase)
     }
 
+    /// Whether another process is in charge.
+    pub(crate) fn has_left(&self) -> bool {
+        matches!(*self.phase(), Phase::Left(_))
+    }
+
     pub(super) fn failure(&self) -> Option<String> {
         lock(&self.failure).clone()
     }

@@ -116,7 +116,8 @@ impl Home {
     fn assert_bonded(&self) {
         // The firewall's rules follow a moment after the log.
         wait_until("routed connections go over the bond", || self.ask(V4, b"").unwrap() == V4);
-        assert_eq!(self.ask_forward().unwrap(), V4);
+        // A busy machine may be silent for so long that a connection of the bond is lost.
+        wait_until("forwarded connections go over the bond", || self.ask_forward().is_ok_and(|peer| peer == V4));
         assert_eq!(self.ask_socks(), Ok(V4.into()));
     }
 
