@@ -77,8 +77,8 @@ enum td_event_flag {
 	TD_NO_MORE_DATA = 4,	/* the application has closed its sending side */
 	TD_DELAYED_ACK = 8,	/* the receiver may have delayed the ACK (RFC 1122 §4.2.3.2): it is for one segment, in order */
 	TD_APP_LIMITED = 16,	/* the rate sample is limited by the application */
-	TD_TIMESTAMP = 64,	/* the ACK has a timestamp: see return_ms */
 	TD_LONE_RUNT = 32,	/* the ACK is for a lone segment that is not full: the receiver has probably delayed it */
+	TD_TIMESTAMP = 64,	/* the ACK has a timestamp: see return_ms */
 };
 
 /* An event. */
@@ -97,8 +97,9 @@ struct td_event {
 	u32 prior_in_flight; /* segments in flight before the ACK */
 	u32 random;	/* a random number, new at each event */
 	/*
-	 * With TD_TIMESTAMP: when the ACK arrived, less the receiver's clock when it was sent (TSval,
-	 * RFC 7323), ms modulo 2^32. The clocks have an unknown offset, so only differences count.
+	 * With TD_TIMESTAMP: when the ACK arrived, less the receiver's clock when it was sent
+	 * (TSval, RFC 7323), ms modulo 2^32. The clocks have an unknown offset, so only
+	 * differences count.
 	 */
 	u32 return_ms;
 };

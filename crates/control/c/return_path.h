@@ -1,12 +1,12 @@
 /*
- * The way of the ACKs. Where an upload fills the other direction of a link, ACKs wait in its queue:
- * round trips become longer, and no queue of the data has grown. Timestamps (RFC 7323) tell the two
- * apart, since an ACK carries the receiver's clock of the time at which it was sent: the arrival time
- * less that clock is, but for a constant, how long the ACK was on its way. (LEDBAT, RFC 6817, measures
- * one-way delays likewise.)
+ * The one-way delay of ACKs. Where an upload fills the other direction of a link, ACKs wait in its
+ * queue: the RTT grows although the queue of the data does not. TCP timestamps (RFC 7323) tell the
+ * two apart. An ACK has the receiver's clock when it was sent (TSval); the arrival time less TSval
+ * is the one-way delay of the ACK plus a constant, as in LEDBAT (RFC 6817).
  *
- * Clocks count milliseconds on Linux, Windows and macOS. A slower clock is recognised, since the way of
- * the ACKs then seems to become longer than the round trips do; a faster one shows no delay.
+ * The receiver's clock has to count milliseconds, as Linux's does. With a slower clock the one-way
+ * delay seems to grow more than the RTT does: then timestamps are ignored. With a faster one no
+ * delay is seen.
  */
 #ifndef TD_RETURN_PATH_H
 #define TD_RETURN_PATH_H
@@ -20,12 +20,13 @@
 #define TD_RETURN_MOST_MS 1000000
 
 struct td_return_path {
-	u32 longer_us;	/* how much longer than the fastest ACK the last one was on its way */
-	u32 least_ms;	/* `return_ms` of the fastest ACK */
-	u32 since_ms;	/* when that was last changed; 0: there was no ACK; TD_INFINITE: the clock is slower */
+	u32 longer_us;	/* one-way delay of the last ACK less the least one */
+	u32 least_ms;	/* least `return_ms` */
+	/* When that was last changed; 0: no ACK yet; TD_INFINITE: the clock is too slow. */
+	u32 since_ms;
 };
 
-/* How much longer than the fastest ACK this one was on its way, us. */
+/* One-way delay of this ACK less the least one of the flow, us. */
 TD_INLINE u32 td_return_longer(const struct td_flow *f, struct td_return_path *p, const struct td_event *e)
 {
 	u32 now_ms = td_max(e->now_us / 1000 % TD_INFINITE, 1), longer;
@@ -49,8 +50,8 @@ TD_INLINE u32 td_return_longer(const struct td_flow *f, struct td_return_path *p
 }
 
 /*
- * The round trip of an ACK, if its way back had been as short as that of the fastest one. Clocks of
- * milliseconds are not exact: it is at least the least round trip.
+ * The RTT sample without `longer_us`. A clock of milliseconds is not exact, so the result is at
+ * least the minimum RTT.
  */
 TD_INLINE u32 td_return_rtt(const struct td_flow *f, const struct td_event *e, u32 longer_us)
 {

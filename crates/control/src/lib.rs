@@ -52,7 +52,7 @@ pub const APP_LIMITED: u32 = 16;
 /// [`Event::flags`]: the ACK is for a lone segment that is not full, which the receiver has
 /// probably delayed.
 pub const LONE_RUNT: u32 = 32;
-/// Flag of an event: the ACK has a timestamp ([`Event::return_ms`]).
+/// [`Event::flags`]: the ACK has a timestamp ([`Event::return_ms`]).
 pub const TIMESTAMP: u32 = 64;
 /// The largest size of a controller's state of a flow, in 64-bit words. Most need no more than what
 /// Linux grants in a socket (`ICSK_CA_PRIV_SIZE`, 13 words) less one for the BPF hooks.

@@ -30,8 +30,8 @@ const BUSY: f64 = 2_000.0;
 pub struct MeasuredLeg {
     /// Median over the connections of the least round trip, seconds.
     pub rtt_s: f64,
-    /// The share of segments that were sent again while no queue made round trips longer: the median
-    /// over times with some hundred segments each, so that overflows, which are rare and lose many at
+    /// The share of segments that were sent again while the RTT showed no queue: the median over
+    /// times with some hundred segments each, so that overflows, which are rare and lose many at
     /// once, do not count. 0 if there always was a queue. Absent: the leg sent too few.
     pub loss: Option<f64>,
     /// The share that was sent again, if there always was a queue: it may have overflowed.

@@ -30,9 +30,10 @@ impl ReloadCommand {
             if report.changes.is_empty() && !report.unfinished {
                 outln!("no key has changed");
             }
-            // A refusal names those that are in the way.
-            let applied = report.changes.iter().filter(|_| report.refused.is_none());
-            applied.for_each(|change| outln!("{change} ({})", change.application));
+            // A refusal names the changes that cannot be applied.
+            if report.refused.is_none() {
+                report.changes.iter().for_each(|change| outln!("{change} ({})", change.application));
+            }
         }
         if report.unfinished {
             return Err(CommandError::Failed("the proxy is still reading its configuration: the log will say what came of it".into()));

@@ -38,8 +38,8 @@ pub(crate) struct MondaySuite {
     /// whole or in part. All of a kind are measured if no word names one of it
     #[arg(long, value_delimiter = ',', value_name = "WORD,…")]
     only: Vec<String>,
-    /// After the first round, repeat only rows in which a quotient is above its limit, or at most .05
-    /// below it
+    /// After the first round, repeat only rows in which a quotient is above its limit, or at most
+    /// .05 below it
     #[arg(long)]
     near_limits: bool,
     /// Runs at the same time
@@ -111,8 +111,8 @@ impl MondaySuite {
         Ok(Ok(run))
     }
 
-    /// For each link whose advice on the running proxy is measured: the configuration that
-    /// `tandem advise --live --apply` arrives at.
+    /// The configuration that `tandem advise --live --apply` produces on each link; empty if that
+    /// setting is not measured.
     fn live_advice(&self, program: &Path) -> Result<LiveFiles> {
         let is_measured = self.chosen(&SETTINGS, |setting| setting.0).iter().any(|setting| matches!(setting.1, Deployment::LiveAdvice));
         let links = if is_measured { self.chosen(&LINKS, |link| link.name) } else { Vec::new() };

@@ -34,12 +34,12 @@ pub fn try_routed(interception: &Interception, flows: Option<u64>, running: Opti
     trials
 }
 
-/// Checks that this host forwards packets of the families whose connections are routed through it.
+/// Checks IP forwarding for each address family that the transparent listener accepts.
 pub fn try_forwarding_of_routed(interception: &Interception) -> Vec<Trial> {
     routed_families(interception).iter().map(forwards).collect()
 }
 
-/// The families whose connections the transparent listener takes.
+/// The address families, IPv4 and IPv6, that the transparent listener accepts.
 fn routed_families(interception: &Interception) -> &'static [ForwardedFamily] {
     match interception.listen.iter().find(|listen| listen.is_transparent()).map(|listen| listen.at) {
         None => &[],

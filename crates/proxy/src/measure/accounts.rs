@@ -117,7 +117,8 @@ struct Counts {
 }
 
 /// The part of a profile's use of a link that belongs to a leg that sends `sent`, bytes/s of IP:
-/// `foreign` is other traffic. While nobody sends, the flows that have data have equal parts.
+/// `foreign` is the traffic of other senders. While nothing is sent, flows with unsent data count
+/// equally.
 fn part_of_profile(link: LinkUse, foreign: f64, sent: f64) -> f64 {
     let all = link.egress - foreign;
     if all > 0.0 || sent > 0.0 { (sent / all.max(sent)).min(1.0) } else { 1.0 / f64::from(link.share_flows.max(1)) }

@@ -51,7 +51,7 @@ impl Detected {
         }
     }
 
-    /// The other interfaces that could be the long link, if this host forwards packets between them.
+    /// The other interfaces that could be the long link, if this host forwards packets.
     pub(super) fn others(&self, long_link: &str) -> Vec<String> {
         let forwards = ["ipv4/ip_forward", "ipv6/conf/all/forwarding"];
         let is_router =

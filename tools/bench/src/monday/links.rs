@@ -16,8 +16,8 @@ pub(super) struct LongLink {
     pub(super) rate: &'static str,
     /// The same two links as `tandem advise --link` takes them.
     pub(super) described: [&'static str; 2],
-    /// What is answered when `tandem setup` asks for rate and round-trip time. Of a link that varies:
-    /// "unknown", as the question says.
+    /// What is answered when `tandem setup` asks for rate and round-trip time. Of a link that
+    /// varies: "unknown", as the question says.
     pub(super) answer: &'static str,
 }
 
