@@ -171,6 +171,16 @@ mod tests {
     }
 
     #[test]
+    fn a_direction_with_a_rate_of_its_own_has_no_other() {
+        let of = |rate: &str, more: &str| fault(&format!("reverse = {{ rate = \"{rate}\", queue = \"9pkt\" }}\n{more}"));
+        assert_eq!(of("64kbit", ""), None);
+        assert!(of("0bit", "").unwrap().contains("link[1].reverse.rate: is 0"));
+        assert!(of("64kbit", "medium = \"half-duplex\"\n").unwrap().contains("link[1].reverse: stands beside a shared medium"));
+        let changes = "changes = [{ at = \"1s\", rate = \"2Mbit\" }]";
+        assert!(of("64kbit", changes).unwrap().contains("link[1].reverse: stands beside changes of the rate"));
+    }
+
+    #[test]
     fn a_rate_that_follows_demand_has_room_to_rise() {
         let of =
             |least: &str, more: &str| fault(&format!("demand = {{ least = \"{least}\", above = \"6kB\", every = \"100ms\" }}\n{more}"));
