@@ -207,6 +207,8 @@ struct td_link {
 		u32 step;		/* last step by which the scale grew back, 2^-16 */
 		u32 more_wait, next_more_wait; /* epochs until more is tried, and the wait after that */
 		u32 last_delay_us;	/* delay in the last epoch or interval; TD_SHARE_NO_DELAY: none */
+		/* One-way delay of ACKs less the least one, of recent flows, and when: return_path.h. */
+		u32 longer_us, longer_ms;
 	} share;
 	struct td_estimate estimate;	/* see estimate.h */
 };

@@ -500,7 +500,7 @@ TD_INLINE void td_share_measure_cross_traffic(struct td_link *l, const struct td
 TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct td_link *l, const struct td_event *e,
 			    const struct td_share_tunables *t)
 {
-	u32 delay = TD_SHARE_NO_DELAY, late = TD_SHARE_NO_DELAY, back = td_return_longer(f, &s->back, e), rtt = td_return_rtt(f, e, back);
+	u32 delay = TD_SHARE_NO_DELAY, late = TD_SHARE_NO_DELAY, back = td_return_longer(f, &s->back, l, e), rtt = td_return_rtt(f, e, back);
 
 	if (e->rtt_us) {
 		if (td_is_estimated(l))
@@ -511,9 +511,11 @@ TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct 
 		 * At a low rate every ACK is delayed. Taken for queueing delay, that would lower the rate for ever. If
 		 * segments are less than 20 ms apart, the next one arrives before the receiver's timer expires.
 		 * An estimate cannot grow before a delay is known: it takes what is certain of such an ACK
-		 * if it has no other.
+		 * if it has no other. While ACKs are late, flows with timestamps tell how long the queue is.
 		 */
-		if (!(e->flags & TD_DELAYED_ACK) || (u64)f->in_flight * 20000 > f->srtt_us)
+		if (back && !td_return_is_measured(&s->back))
+			delay = TD_SHARE_NO_DELAY;
+		else if (!(e->flags & TD_DELAYED_ACK) || (u64)f->in_flight * 20000 > f->srtt_us)
 			delay = td_sub_sat(rtt, s->base_us);
 		else
 			late = td_sub_sat(rtt, s->base_us + TD_SHARE_ACK_DELAY_US);

@@ -239,6 +239,8 @@ pub struct SharePart {
     next_more_wait: u32,
     /// Least queueing delay in the last epoch, µs; `u32::MAX`: none was measured.
     pub last_delay_us: u32,
+    longer_us: u32,
+    longer_ms: u32,
 }
 
 /// The estimate of a link's capacity (`struct td_estimate`, c/estimate.h).

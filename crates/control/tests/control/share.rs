@@ -285,3 +285,19 @@ fn a_link_that_nearly_failed_is_used_again() {
         assert!(seen.utilization(100.0, 159.0, RATE) > 0.95, "{}", seen.utilization(100.0, 159.0, RATE));
     });
 }
+
+#[test]
+fn late_acks_are_no_queue_to_flows_without_timestamps() {
+    // From 10 s on, an upload fills the uplink: ACKs come 400 ms later. One of two flows has
+    // timestamps, or none.
+    for estimated in [false, true] {
+        let path = BottleneckPath { later_rtt_us: Some((10_000_000, 1_200_000)), estimated, ..satellite() };
+        let path = if estimated { BottleneckPath { capacity: 0, ..path } } else { path };
+        let of = |timestamped| run(&BottleneckPath { timestamped, ..path.clone() }, &[greedy(0), greedy(0)], 60.0);
+        let (mixed, none) = (of(1), of(0));
+        let busy = |seen: &RunResult| seen.utilization(12.0, 59.0, RATE);
+        let most = mixed.queue[100..590].iter().max().unwrap();
+        assert!(busy(&mixed) > 0.98 && busy(&none) < 0.9, "estimated {estimated}: {} and {}", busy(&mixed), busy(&none));
+        assert!(mixed.jain(20.0, 59.0) > 0.99 && *most < BDP / 2, "estimated {estimated}: {} and {most}", mixed.jain(20.0, 59.0));
+    }
+}

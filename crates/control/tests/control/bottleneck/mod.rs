@@ -37,6 +37,8 @@ pub(crate) struct BottleneckPath {
     pub(crate) rtt_us: u64,
     /// From this time (µs) on, another one.
     pub(crate) later_rtt_us: Option<(u64, u64)>,
+    /// Flows whose ACKs have timestamps: the first ones. A later RTT is then one of the ACKs.
+    pub(crate) timestamped: usize,
     /// Size of the queue, wire bytes.
     pub(crate) buffer: u64,
     /// Whether the queue is on the sender's host, which limits each flow by TCP small queues.
@@ -52,6 +54,13 @@ pub(crate) struct BottleneckPath {
     pub(crate) seed: u64,
 }
 
+impl BottleneckPath {
+    /// RTT without queueing of a segment that is sent at this time.
+    fn rtt_at(&self, sent_us: u64) -> u64 {
+        self.later_rtt_us.filter(|(from, _)| *from <= sent_us).map_or(self.rtt_us, |(_, rtt_us)| rtt_us)
+    }
+}
+
 /// 10 Mbit/s and 800 ms: the link of Li and Yousefi'zadeh.
 pub(crate) fn satellite() -> BottleneckPath {
     let rate = 10_000_000 / 8;
@@ -62,6 +71,7 @@ pub(crate) fn satellite() -> BottleneckPath {
         hosts: 1,
         rtt_us: 800_000,
         later_rtt_us: None,
+        timestamped: 0,
         buffer: 600_000,
         local: false,
         loss: 0.0,
@@ -461,8 +471,7 @@ impl BottleneckSimulation<'_> {
                     self.senders[i].in_queue.push_back(departure);
                 }
                 if !self.random.random_bool(self.path.loss) {
-                    let rtt_us = self.path.later_rtt_us.filter(|(from, _)| *from <= self.now).map_or(self.path.rtt_us, |(_, rtt)| rtt);
-                    self.schedule(departure + rtt_us + ack_delay_us, SimEvent::Ack(i, packet));
+                    self.schedule(departure + self.path.rtt_at(now) + ack_delay_us, SimEvent::Ack(i, packet));
                 }
             }
             self.arm_timer(i);
@@ -486,6 +495,7 @@ impl BottleneckSimulation<'_> {
         }
         sent.done = true;
         let (segment, rtt, ack_delayed) = (sent.segment, (now - sent.sent_us) as u32, sent.ack_delayed);
+        let return_us = self.path.rtt_at(sent.sent_us).saturating_sub(self.path.rtt_us / 2);
         sender.in_flight -= 1;
         sender.flow.snd_wnd = sender.job.window;
         let is_new = segment >= sender.una && sender.sacked.insert(segment);
@@ -511,8 +521,10 @@ impl BottleneckSimulation<'_> {
             sender.first += 1;
         }
         let owns_window = sender.state.as_ref().unwrap().controller().owns_window();
-        let flags = if ack_delayed { control::DELAYED_ACK } else { 0 };
-        let event = Event { acked: u32::from(is_new), rtt_us: rtt, lost, flags, ..Event::default() };
+        let delayed = if ack_delayed { control::DELAYED_ACK } else { 0 };
+        let timestamp = if i < self.path.timestamped { control::TIMESTAMP } else { 0 };
+        let return_ms = (return_us / 1000) as u32;
+        let event = Event { acked: u32::from(is_new), rtt_us: rtt, lost, flags: delayed | timestamp, return_ms, ..Event::default() };
         if lost > 0 && sender.recover.is_none() {
             sender.recover = Some(sender.next);
             sender.flow.prior_cwnd = sender.flow.cwnd;
