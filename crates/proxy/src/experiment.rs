@@ -209,7 +209,7 @@ fn measure(
             let State { connections, results, .. } = &mut *state;
             connections.abandon(|group, event| results.add(group, event));
         }
-        // Taken before the packets are read: the SYNs of these flows are then read before them.
+        // Taken before the packets are read, so that the packets of most of them are known then.
         let flows = relayed.take();
         loop {
             let mut state = lock(state);

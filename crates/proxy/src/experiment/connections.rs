@@ -38,6 +38,10 @@ const MOST: usize = 1 << 16;
 const PIECES: usize = 1 << 17;
 /// The most complete connections between the same addresses and ports that wait for the relay.
 const WAITING: usize = 4;
+/// The most flows that wait for the packets of their connections, and how long one waits. The kernel
+/// hands packets over in batches: a short flow may have ended before its SYN is read.
+const EARLY: usize = 1 << 12;
+const EARLY_FOR: Duration = Duration::from_secs(10);
 /// Silence of the client that is longer does not count as time of the transfer.
 const IDLE: Duration = Duration::from_secs(60);
 /// A connection without a packet for so long is not followed any more. The firewall forgets it then
@@ -279,6 +283,8 @@ fn verified([up, down]: [u64; 2], time: Duration, [relayed_up, relayed_down]: [u
 pub(super) struct Connections {
     open: HashMap<Ends, Connection>,
     waiting: HashMap<Ends, Vec<Waiting>>,
+    /// Flows of which the relay has told, and no packet was read yet.
+    early: HashMap<Ends, RelayedFlow>,
     /// Pieces beyond holes of all open connections.
     pieces: usize,
     /// Connections that were not followed, because there were too many.
@@ -340,8 +346,10 @@ impl Connections {
             }
             self.finish(ends, Last::Other(Ended::Unfinished), tell);
         }
+        let early = self.early.remove(&ends).filter(|flow| packet.at <= flow.ended_at);
         if self.open.len() + self.waiting.len() < MOST {
-            self.open.insert(ends, Connection::begin(packet, group));
+            let relayed = early.map(|flow| flow.bytes);
+            self.open.insert(ends, Connection { relayed, ..Connection::begin(packet, group) });
             tell(group, Event::Began);
         } else {
             self.left_out += 1;
@@ -369,8 +377,7 @@ impl Connections {
         tell(connection.group, ended(ends, how));
     }
 
-    /// The relay has counted the bytes of a flow that has ended. Call it when all packets from
-    /// before its end have been taken.
+    /// The relay has counted the bytes of a flow that has ended.
     pub(super) fn take_relayed(&mut self, flow: &RelayedFlow, mut tell: impl FnMut(Group, Event)) {
         let ends = (flow.client, flow.server);
         // A later connection between the same ports is another flow.
@@ -384,6 +391,8 @@ impl Connections {
             tell(Group::Split, ended(ends, verified(bytes, time, flow.bytes)));
         } else if let Some(connection) = self.open.get_mut(&ends).filter(|connection| connection.syn_at <= flow.ended_at) {
             connection.relayed = Some(flow.bytes);
+        } else if self.early.len() < EARLY {
+            self.early.insert(ends, *flow);
         }
     }
 
@@ -424,6 +433,7 @@ impl Connections {
             waiting.extract_if(.., is_over).for_each(|_| tell(Group::Split, ended(*ends, Ended::Missed)));
             !waiting.is_empty()
         });
+        self.early.retain(|_, flow| now.saturating_sub(flow.ended_at) < EARLY_FOR);
     }
 }
 

@@ -318,7 +318,12 @@ fn holes_take_bounded_memory() {
 
 /// A split connection of which packets say that 100 bytes went up and 1000 down.
 fn split() -> Scene {
-    let mut scene = Scene { connections: Connections::default(), events: Vec::new() };
+    split_after(Connections::default())
+}
+
+/// The same, as the next one of these connections.
+fn split_after(connections: Connections) -> Scene {
+    let mut scene = Scene { connections, events: Vec::new() };
     let addresses = [CLIENT, SERVER].map(|address| address.parse().unwrap());
     let syn = LoggedPacket::example(seconds(1.0), Passage::FromClient, addresses, "S");
     scene.take(&LoggedPacket { group: Some(Group::Split), seq: CLIENT_ISN, ..syn });
@@ -359,6 +364,22 @@ fn a_split_connection_counts_what_the_relay_has_counted() {
     close(&mut scene);
     scene.relay(3.1, [100, 999]);
     assert_eq!(scene.how(), Ended::Suspicious);
+    // The relay tells before the SYN is read.
+    let mut scene = Scene { connections: Connections::default(), events: Vec::new() };
+    scene.relay(3.1, [100, 1000]);
+    let mut scene = split_after(scene.connections);
+    close(&mut scene);
+    assert_eq!(scene.complete(), (1100, 2.0));
+    // A flow that ended before the SYN, or long ago, is another one.
+    let mut scene = Scene { connections: Connections::default(), events: Vec::new() };
+    scene.relay(0.9, [100, 1000]);
+    let mut scene = split_after(scene.connections);
+    close(&mut scene);
+    assert!(scene.events.is_empty() && scene.connections.early.is_empty());
+    scene.relay(3.1, [100, 1000]);
+    scene.relay(3.2, [100, 1000]);
+    scene.connections.sweep(seconds(13.3), |_, _| {});
+    assert!(scene.connections.early.is_empty());
     // The relay's count is lost.
     let mut scene = split();
     close(&mut scene);
