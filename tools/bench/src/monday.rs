@@ -39,7 +39,7 @@ pub(crate) struct MondaySuite {
     #[arg(long, value_delimiter = ',', value_name = "WORD,…")]
     only: Vec<String>,
     /// After the first round, repeat only rows in which a quotient is above its limit, or at most
-    /// .05 below it
+    /// .02 below it
     #[arg(long)]
     near_limits: bool,
     /// Runs at the same time

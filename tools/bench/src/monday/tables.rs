@@ -49,10 +49,10 @@ fn quotients(cells: &[Cell]) -> impl Iterator<Item = (&'static str, &'static str
     QUOTIENTS.into_iter().filter(|(of, other)| is_measured(cells, of) && is_measured(cells, other))
 }
 
-/// Whether a quotient of a cell's row is above its limit, or at most .05 below it.
+/// Whether a quotient of a cell's row is above its limit, or at most .02 below it.
 pub(super) fn is_near_limit(tables: &[SampleTable], cell: &Cell) -> bool {
     let Some(table) = tables.iter().find(|table| table.name == cell.link.name) else { return true };
-    QUOTIENTS.iter().any(|quotient| quotient_of(table, &row_of(cell), *quotient).is_some_and(|value| value >= limit(*quotient) - 0.05))
+    QUOTIENTS.iter().any(|quotient| quotient_of(table, &row_of(cell), *quotient).is_some_and(|value| value >= limit(*quotient) - 0.02))
 }
 
 fn row_of(cell: &Cell) -> String {
