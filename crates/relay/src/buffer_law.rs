@@ -3,13 +3,13 @@
 //!
 //! B is the window of the source's leg, and it bridges times in which one leg is slower than the
 //! other. Two rules increase B for these purposes, one is a minimum against the proxy's own
-//! latency, and one reduces B.
+//! latency, and two reduce B.
 //!
 //! - **The window of the source's leg** ([`WINDOWS`]). The source sends at most one window in each
 //!   of its round trips. So the window must be twice what the flow carries in a round trip, and
-//!   more while that still grows or packets come out of order. This is the rule of the kernel's own
+//!   more while that still grows or packets come out of order. This resembles the kernel's own
 //!   receive autotuning, except that it counts what *leaves*, and only while the destination
-//!   starves or the rate grows: where a queue stands, the source is not the slower leg.
+//!   starves: where a queue stands, the source is not the slower leg.
 //! - **The exchange between the legs** ([`TOLERATED`]). In the equations (Baccelli, Carofiglio and
 //!   Foss, *Proxy caching in split TCP*) a bound costs throughput only where the buffer is full at
 //!   one time, so that the source is held back, and empty at a later time, so that the destination
@@ -22,6 +22,8 @@
 //!   same (Lindley's recursion). The law keeps the largest fall of the content of the last
 //!   `REMEMBERED` intervals, which the buffer has to bridge when it comes again, and takes half of
 //!   what exceeds that.
+//! - **A window that is not used.** After the growth of a start B is more than the window needs.
+//!   The law takes half of the excess back.
 
 use intercept::leg::Shares;
 use std::{collections::VecDeque, time::Duration};
@@ -34,11 +36,14 @@ const FIRST_RATE: u64 = 500_000;
 /// The share of an interval for which the destination may starve although the source was held back
 /// before. The rate is then 99 % of that with an unlimited buffer, or more.
 pub const TOLERATED: f64 = 0.01;
-/// Round trips of the flow's bytes that the source's window covers: usually; if packets come out of
-/// order, because what follows a gap waits in the receive queue for a round trip; while the rate
-/// grows, because the larger window has to reach the sender before it sends more: twice in a round
-/// trip by slow start, 2.9 times by BBR's startup.
-pub const WINDOWS: [u64; 3] = [2, 3, 6];
+/// Round trips of the flow's bytes that the source's window covers: usually; and if packets come
+/// out of order, because what follows a gap waits in the receive queue for a round trip.
+pub const WINDOWS: [f64; 2] = [2.0, 3.0];
+/// The least growth of these bytes that counts, as a factor, and the greatest. While the rate grows
+/// the window covers so many times more, because a larger window has to reach the sender before it
+/// sends more: slow start doubles the rate in a round trip, and BBR's startup makes it 2.9 times as
+/// high.
+const GROWTH: [f64; 2] = [1.25, 3.0];
 
 /// Time of the flow's rate that B covers at least, and at most if the proxy turns out to be late: a
 /// quarter of B is the unsent part of the destination's queue, which has to last until the proxy
@@ -47,7 +52,7 @@ const LATENCY: [Duration; 2] = [Duration::from_millis(30), Duration::from_millis
 /// Upper bound of that minimum, bytes: about what the processor's caches hold.
 const MOST_FOR_LATENCY: u64 = 4 << 20;
 /// The least limit of what the pipe and the unsent part hold each, bytes.
-const IN_PASSING: u64 = 128 * 1024;
+pub const IN_PASSING: u64 = 128 * 1024;
 
 /// The shortest and the longest interval for which the buffer's content is judged, and round trips
 /// of both legs in it.
@@ -56,6 +61,9 @@ const MOST_INTERVAL: Duration = Duration::from_secs(10);
 const INTERVAL_ROUND_TRIPS: u32 = 2;
 /// Intervals whose falls of the content are remembered, and for which the source's waiting counts.
 const REMEMBERED: usize = 16;
+/// Intervals for which the bytes of a round trip are remembered: the growth of a start is then
+/// over.
+const REMEMBERED_ROUNDS: usize = 4;
 /// The smallest increase, as a part of B: each costs system calls.
 const LEAST_INCREASE: u64 = 8;
 /// Time of the flow's rate that the reserve covers besides a round trip of the source, for which
@@ -134,9 +142,8 @@ pub struct BufferLaw {
     last: BufferSample,
     round: Round,
     interval: Interval,
-    /// Most and least content, and the largest fall, of the last intervals, the newest
-    /// first.
-    past: VecDeque<[u64; 3]>,
+    /// The last intervals, the newest first.
+    past: VecDeque<PastInterval>,
     /// Time for which the source was held back and that no gap of the destination has used up.
     held_back: Duration,
     /// Time of the flow's rate that B covers.
@@ -148,31 +155,56 @@ pub struct BufferLaw {
 }
 
 /// What the flow carries in a round trip of the source.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Round {
-    /// The sample with which the present one began.
-    begun: BufferSample,
-    /// Bytes that left in the last one.
+    /// The samples of the last round trip, and the one before them.
+    marks: VecDeque<RoundMark>,
+    /// Bytes that left in the last round trip.
     bytes: u64,
     /// The most bytes that left within one.
     most: u64,
 }
 
+/// What was known at one sample.
+#[derive(Debug, Clone, Copy)]
+struct RoundMark {
+    at: Duration,
+    sent: u64,
+    /// The most bytes that had left within a round trip.
+    most: u64,
+}
+
 impl Round {
-    /// Takes a sample in. Returns bytes that left in the last round trip, or in this one so far if
-    /// they are more, and whether that is a quarter more than ever before.
-    fn take_in(&mut self, sample: &BufferSample) -> (u64, bool) {
-        let rtt = sample.source_rtt.max(LEAST_RTT);
-        let (took, sent) = (sample.at.saturating_sub(self.begun.at), sample.sent.saturating_sub(self.begun.sent));
-        let mut bytes = if rtt < LEAST_ROUND { self.bytes } else { self.bytes.max(sent) };
-        if took >= rtt.max(LEAST_ROUND) {
-            bytes = (sent as f64 * rtt.as_secs_f64() / took.as_secs_f64()) as u64;
-            *self = Round { begun: *sample, bytes, ..*self };
-        }
-        let is_growing = bytes > self.most + self.most / 4;
-        self.most = self.most.max(bytes);
-        (bytes, is_growing)
+    fn from(first: &BufferSample) -> Self {
+        Round { marks: VecDeque::from([RoundMark { at: first.at, sent: first.sent, most: 0 }]), bytes: 0, most: 0 }
     }
+
+    /// Takes a sample in. Returns bytes that left in the last round trip, and by what factor that
+    /// is more than ever until then.
+    fn take_in(&mut self, sample: &BufferSample) -> (u64, f64) {
+        let rtt = sample.source_rtt.max(LEAST_RTT);
+        let span = rtt.max(LEAST_ROUND);
+        while self.marks.get(1).is_some_and(|mark| sample.at.saturating_sub(mark.at) >= span) {
+            self.marks.pop_front();
+        }
+        let begun = self.marks.front().copied().unwrap_or(RoundMark { at: sample.at, sent: sample.sent, most: 0 });
+        let took = sample.at.saturating_sub(begun.at).max(span);
+        self.bytes = (sample.sent.saturating_sub(begun.sent) as f64 * rtt.as_secs_f64() / took.as_secs_f64()) as u64;
+        self.most = self.most.max(self.bytes);
+        self.marks.push_back(RoundMark { at: sample.at, sent: sample.sent, most: self.most });
+        (self.bytes, self.bytes as f64 / begun.most.max(1) as f64)
+    }
+}
+
+/// What is remembered of an interval, bytes.
+#[derive(Debug, Clone, Copy)]
+struct PastInterval {
+    most: u64,
+    least: u64,
+    /// The largest fall of the content.
+    fall: u64,
+    /// The most that left within a round trip.
+    per_round: u64,
 }
 
 /// What an interval has found so far.
@@ -183,6 +215,8 @@ struct Interval {
     most: u64,
     /// The largest fall of the content.
     fall: u64,
+    /// The most that left within a round trip.
+    per_round: u64,
     /// How long the destination starved, and how much of that a larger buffer would have bridged.
     starved: Duration,
     missed: Duration,
@@ -193,10 +227,11 @@ struct Interval {
 impl Interval {
     fn from(sample: &BufferSample) -> Self {
         let (held, none) = (sample.held, Duration::ZERO);
-        Interval { begun: *sample, least: held, most: held, fall: 0, starved: none, missed: none, samples: 0, late: 0 }
+        Interval { begun: *sample, least: held, most: held, fall: 0, per_round: 0, starved: none, missed: none, samples: 0, late: 0 }
     }
 
-    fn take_in(&mut self, sample: &BufferSample) {
+    fn take_in(&mut self, sample: &BufferSample, per_round: u64) {
+        self.per_round = self.per_round.max(per_round);
         self.most = self.most.max(sample.held);
         self.least = self.least.min(sample.held);
         self.fall = self.fall.max(self.most - sample.held);
@@ -234,7 +269,7 @@ impl BufferLaw {
             limits,
             buffer: buffer_for_window(window as u64, IN_PASSING).max(limits.start).max(for_latency).min(most).max(limits.least),
             last: first,
-            round: Round { begun: first, bytes: 0, most: 0 },
+            round: Round::from(&first),
             interval: Interval::from(&first),
             past: VecDeque::new(),
             held_back: Duration::ZERO,
@@ -271,20 +306,20 @@ impl BufferLaw {
         let since = sample.at.saturating_sub(self.last.at);
         self.last = sample;
         let span = ((sample.source_rtt + sample.destination_rtt) * INTERVAL_ROUND_TRIPS).clamp(LEAST_INTERVAL, MOST_INTERVAL);
-        let (per_round, is_growing) = self.round.take_in(&sample);
+        let (per_round, growth) = self.round.take_in(&sample);
         if sample.paused {
             self.held_back = Duration::ZERO;
             self.interval = Interval::from(&sample);
             return self.buffer;
         }
-        self.interval.take_in(&sample);
+        self.interval.take_in(&sample, per_round);
         self.account(&sample, since, span);
 
         let most = self.limits.most.min(self.buffer.saturating_add(spare));
         let rate = self.interval.rate(&sample, span).unwrap_or(0.0).max(self.rate);
         let missing = (rate * self.interval.missed.as_secs_f64() * 2.0) as u64;
         let is_over = sample.at.saturating_sub(self.interval.begun.at) >= span;
-        let needed = self.floor().max(self.needed_window(&sample, per_round, is_growing));
+        let needed = self.floor().max(self.needed_window(&sample, per_round, growth));
         if needed > self.buffer && most > self.buffer {
             self.buffer = needed.max(self.buffer + self.buffer / LEAST_INCREASE).min(most);
         } else if missing >= self.buffer / 2 || (is_over && self.interval.missed > span.mul_f64(TOLERATED)) {
@@ -292,7 +327,7 @@ impl BufferLaw {
             self.buffer = (self.buffer + missing.clamp(self.buffer / LEAST_INCREASE, self.buffer)).min(most);
             self.end_interval(&sample, span);
         } else if is_over {
-            let taken = self.excess(&sample, span) / 2;
+            let taken = self.excess(&sample, span).max(self.unused(&sample)) / 2;
             self.end_interval(&sample, span);
             self.take_back(&sample, taken, span);
         }
@@ -316,11 +351,12 @@ impl BufferLaw {
     }
 
     /// The B that the window of the source's leg needs, if that leg limits the flow.
-    fn needed_window(&self, sample: &BufferSample, per_round: u64, is_growing: bool) -> u64 {
+    fn needed_window(&self, sample: &BufferSample, per_round: u64, growth: f64) -> u64 {
         let loses = sample.out_of_order > self.interval.begun.out_of_order;
-        let windows = WINDOWS[if is_growing { 2 } else { usize::from(loses) }];
-        let limits = sample.held < per_round && (is_growing || self.interval.starved > Duration::ZERO);
-        if limits { buffer_for_window(per_round * windows, self.in_passing()) } else { 0 }
+        let is_growing = growth > GROWTH[0] && sample.starved > Duration::ZERO;
+        let windows = if is_growing { WINDOWS[1] * growth.min(GROWTH[1]) } else { WINDOWS[usize::from(loses)] };
+        let limits = sample.held < per_round && self.interval.starved > Duration::ZERO;
+        if limits { buffer_for_window((per_round as f64 * windows) as u64, self.in_passing()) } else { 0 }
     }
 
     /// The part of the content that was not needed in the interval that ends, bytes.
@@ -334,11 +370,23 @@ impl BufferLaw {
         least.min(most.saturating_sub(self.largest_fall())).saturating_sub(reserve as u64)
     }
 
+    /// The part of B above the start that neither the source's window nor a fall of the content has
+    /// needed lately, bytes.
+    fn unused(&self, sample: &BufferSample) -> u64 {
+        if self.past.len() < REMEMBERED_ROUNDS || sample.at < self.settled {
+            return 0;
+        }
+        let per_round = self.past.iter().take(REMEMBERED_ROUNDS).map(|past| past.per_round).fold(self.interval.per_round, u64::max);
+        let window = buffer_for_window((per_round as f64 * WINDOWS[1]) as u64, self.in_passing());
+        self.buffer.saturating_sub((window + 2 * self.largest_fall()).max(self.limits.start))
+    }
+
     /// The largest fall of the content in this interval and the remembered ones.
     fn largest_fall(&self) -> u64 {
         let Interval { least, most, .. } = self.interval;
         let (mut peak, mut largest) = (0u64, 0);
-        for [most, least, fall] in self.past.iter().rev().copied().chain([[most, least, self.fall()]]) {
+        let now = PastInterval { most, least, fall: self.fall(), per_round: 0 };
+        for PastInterval { most, least, fall, .. } in self.past.iter().rev().copied().chain([now]) {
             largest = largest.max(peak.saturating_sub(least).max(fall));
             peak = peak.max(most);
         }
@@ -352,7 +400,7 @@ impl BufferLaw {
     }
 
     fn end_interval(&mut self, sample: &BufferSample, span: Duration) {
-        let Interval { least, most, samples, late, .. } = self.interval;
+        let Interval { least, most, samples, late, per_round, .. } = self.interval;
         let fall = self.fall();
         if let Some(rate) = self.interval.rate(sample, span) {
             self.rate = rate;
@@ -363,7 +411,7 @@ impl BufferLaw {
         // While the content follows a lower B, its fall is none that has to be bridged.
         if sample.at >= self.settled {
             self.past.truncate(REMEMBERED - 1);
-            self.past.push_front([most, least, fall]);
+            self.past.push_front(PastInterval { most, least, fall, per_round });
         }
         self.held_back = self.held_back.mul_f64(1.0 - 1.0 / REMEMBERED as f64);
         self.interval = Interval::from(sample);
@@ -378,8 +426,8 @@ impl BufferLaw {
         let lower = ((self.buffer - bytes.min(self.buffer)) / 4096 * 4096).clamp(least, self.buffer);
         let taken = self.buffer - lower;
         self.buffer = lower;
-        for [most, least, _] in &mut self.past {
-            (*most, *least) = (most.saturating_sub(taken), least.saturating_sub(taken));
+        for past in &mut self.past {
+            (past.most, past.least) = (past.most.saturating_sub(taken), past.least.saturating_sub(taken));
         }
         self.settled = sample.at + span + Duration::from_secs_f64((taken as f64 / self.rate.max(1.0)).min(60.0));
     }
