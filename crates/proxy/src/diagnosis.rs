@@ -163,8 +163,8 @@ pub fn of_link(rate: Rate, rtt: Span, bounds: Bounds) -> Vec<Finding> {
             "window for the link, receiving",
             "net.ipv4.tcp_rmem",
             bounds.receive,
-            5 * bdp / 2,
-            "2.5 BDP, since B is at most two thirds of it, and of a packet in it as little as 63 % is payload",
+            8 * bdp / 5,
+            "1.6 BDP, since of a packet as little as 63 % is payload; twice as much keeps the rate while losses are repaired",
         ),
         need(
             "window for the link, sending",
@@ -250,7 +250,7 @@ mod tests {
         let findings = of_link(fast, near, bounds);
         // 100 Mbit/s × 0.6 s = 7.5 MB
         let wrong: Vec<&str> = findings.iter().map(|finding| finding.result.as_ref().unwrap_err().as_str()).collect();
-        assert!(wrong[0].contains("131072 18750000") && wrong[1].contains("131072 15000000"), "{findings:?}");
+        assert!(wrong[0].contains("131072 12000000") && wrong[1].contains("131072 15000000"), "{findings:?}");
         assert!(of_link(fast, "20ms".parse().unwrap(), bounds).iter().all(|finding| finding.result.is_ok()));
     }
 }

@@ -6,7 +6,7 @@ use intercept::{
     leg::Shares,
 };
 use multipath::{BondConfig, BondNetwork};
-use relay::buffer_law::{BufferLimits, START};
+use relay::buffer_law::{BufferLimits, IN_PASSING, START};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{net::SocketAddr, time::Duration};
@@ -114,12 +114,13 @@ impl ProxyConfig {
     /// enough for 100 Mbit/s at 600 ms.
     pub const AUTO_BUFFER_MAX: Bytes = Bytes(16 << 20);
 
-    /// [`AUTO_BUFFER_MAX`](Self::AUTO_BUFFER_MAX), or less: so much that the kernel can hold all
-    /// that a window has admitted (the maximum of `net.ipv4.tcp_rmem`).
+    /// [`AUTO_BUFFER_MAX`](Self::AUTO_BUFFER_MAX), or less: so much that the receive queue gets the
+    /// maximum of `net.ipv4.tcp_rmem`, as without a proxy. With less, an upload over a long link is
+    /// slower than without one; with more, what a window has admitted may be dropped.
     fn auto_buffer_max() -> Bytes {
         let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").unwrap_or_default();
         let most = text.split_whitespace().nth(2).and_then(|word| word.parse::<u64>().ok());
-        most.map_or(Self::AUTO_BUFFER_MAX, |most| Bytes(most / 3 * 2).clamp(Self::LEAST_BUFFER, Self::AUTO_BUFFER_MAX))
+        most.map_or(Self::AUTO_BUFFER_MAX, |most| Bytes(most + 2 * IN_PASSING).clamp(Self::LEAST_BUFFER, Self::AUTO_BUFFER_MAX))
     }
 
     /// Sets B as the keys `buffer` and `buffer_max` say.
