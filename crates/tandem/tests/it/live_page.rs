@@ -145,7 +145,8 @@ fn what_a_client_does_not_read_is_not_acknowledged() {
         while writer.write(&[7; 1 << 16]).is_ok() {}
         let [acknowledged, written] = direction();
         let received = rustix::io::ioctl_fionread(&reader).unwrap();
-        acknowledged == received && written > acknowledged + (1 << 16)
+        // What is written and not sent is up to 64 KiB, in pieces of nearly as much.
+        acknowledged == received && written > acknowledged + (1 << 15)
     });
 }
 
