@@ -164,7 +164,8 @@ pub fn of_link(rate: Rate, rtt: Span, bounds: Bounds) -> Vec<Finding> {
             "net.ipv4.tcp_rmem",
             bounds.receive,
             8 * bdp / 5,
-            "1.6 BDP, since of a packet as little as 63 % is payload; twice as much keeps the rate while losses are repaired",
+            "1.6 BDP, since of a packet as little as 63 % is payload; twice as much keeps the rate while \
+             losses are repaired",
         ),
         need(
             "window for the link, sending",

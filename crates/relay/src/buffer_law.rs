@@ -179,9 +179,9 @@ impl Round {
         Round { marks: VecDeque::from([RoundMark { at: first.at, sent: first.sent, most: 0 }]), bytes: 0, most: 0 }
     }
 
-    /// Takes a sample in. Returns bytes that left in the last round trip, and by what factor that
-    /// is more than ever until then.
-    fn take_in(&mut self, sample: &BufferSample) -> (u64, f64) {
+    /// Takes a sample in. Returns by what factor more left in the last round trip than ever until
+    /// then.
+    fn take_in(&mut self, sample: &BufferSample) -> f64 {
         let rtt = sample.source_rtt.max(LEAST_RTT);
         let span = rtt.max(LEAST_ROUND);
         while self.marks.get(1).is_some_and(|mark| sample.at.saturating_sub(mark.at) >= span) {
@@ -192,7 +192,7 @@ impl Round {
         self.bytes = (sample.sent.saturating_sub(begun.sent) as f64 * rtt.as_secs_f64() / took.as_secs_f64()) as u64;
         self.most = self.most.max(self.bytes);
         self.marks.push_back(RoundMark { at: sample.at, sent: sample.sent, most: self.most });
-        (self.bytes, self.bytes as f64 / begun.most.max(1) as f64)
+        self.bytes as f64 / begun.most.max(1) as f64
     }
 }
 
@@ -306,20 +306,20 @@ impl BufferLaw {
         let since = sample.at.saturating_sub(self.last.at);
         self.last = sample;
         let span = ((sample.source_rtt + sample.destination_rtt) * INTERVAL_ROUND_TRIPS).clamp(LEAST_INTERVAL, MOST_INTERVAL);
-        let (per_round, growth) = self.round.take_in(&sample);
+        let growth = self.round.take_in(&sample);
         if sample.paused {
             self.held_back = Duration::ZERO;
             self.interval = Interval::from(&sample);
             return self.buffer;
         }
-        self.interval.take_in(&sample, per_round);
+        self.interval.take_in(&sample, self.round.bytes);
         self.account(&sample, since, span);
 
         let most = self.limits.most.min(self.buffer.saturating_add(spare));
         let rate = self.interval.rate(&sample, span).unwrap_or(0.0).max(self.rate);
         let missing = (rate * self.interval.missed.as_secs_f64() * 2.0) as u64;
         let is_over = sample.at.saturating_sub(self.interval.begun.at) >= span;
-        let needed = self.floor().max(self.needed_window(&sample, per_round, growth));
+        let needed = self.floor().max(self.needed_window(&sample, growth));
         if needed > self.buffer && most > self.buffer {
             self.buffer = needed.max(self.buffer + self.buffer / LEAST_INCREASE).min(most);
         } else if missing >= self.buffer / 2 || (is_over && self.interval.missed > span.mul_f64(TOLERATED)) {
@@ -327,9 +327,9 @@ impl BufferLaw {
             self.buffer = (self.buffer + missing.clamp(self.buffer / LEAST_INCREASE, self.buffer)).min(most);
             self.end_interval(&sample, span);
         } else if is_over {
-            let taken = self.excess(&sample, span).max(self.unused(&sample)) / 2;
+            let [queue, window] = [self.excess(&sample, span) / 2, self.unused(&sample) / 2];
             self.end_interval(&sample, span);
-            self.take_back(&sample, taken, span);
+            self.take_back(&sample, [queue, window], span);
         }
         self.buffer
     }
@@ -351,7 +351,8 @@ impl BufferLaw {
     }
 
     /// The B that the window of the source's leg needs, if that leg limits the flow.
-    fn needed_window(&self, sample: &BufferSample, per_round: u64, growth: f64) -> u64 {
+    fn needed_window(&self, sample: &BufferSample, growth: f64) -> u64 {
+        let per_round = self.round.bytes;
         let loses = sample.out_of_order > self.interval.begun.out_of_order;
         let is_growing = growth > GROWTH[0] && sample.starved > Duration::ZERO;
         let windows = if is_growing { WINDOWS[1] * growth.min(GROWTH[1]) } else { WINDOWS[usize::from(loses)] };
@@ -417,14 +418,17 @@ impl BufferLaw {
         self.interval = Interval::from(sample);
     }
 
-    /// Lowers B by this, so far as the limits and the flow's rate permit.
-    fn take_back(&mut self, sample: &BufferSample, bytes: u64, span: Duration) {
+    /// Lowers B by the larger of these parts of a standing queue and of an unused window, so far as
+    /// the limits and the flow's rate permit.
+    fn take_back(&mut self, sample: &BufferSample, [queue, window]: [u64; 2], span: Duration) {
+        let bytes = queue.max(window);
         if bytes <= self.buffer / 16 {
             return;
         }
         let least = self.floor().clamp(self.limits.least, self.buffer);
         let lower = ((self.buffer - bytes.min(self.buffer)) / 4096 * 4096).clamp(least, self.buffer);
-        let taken = self.buffer - lower;
+        // The content does not follow what was window.
+        let taken = (self.buffer - lower).min(queue);
         self.buffer = lower;
         for past in &mut self.past {
             (past.most, past.least) = (past.most.saturating_sub(taken), past.least.saturating_sub(taken));

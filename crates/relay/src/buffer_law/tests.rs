@@ -92,7 +92,8 @@ fn the_window_is_ahead_of_slow_start() {
             at += rtt / 2;
             round_bytes = (round_bytes as f64 * growth) as u64;
             let window = (law.shares().receive as f64 / OVERHEAD) as u64;
-            assert!(window >= round_bytes.min(5 << 20), "a window of {window} bytes for {round_bytes}");
+            let needed = round_bytes.min(5 << 20);
+            assert!(window >= needed, "a window of {window} bytes for {needed}");
         }
     }
 }
@@ -200,6 +201,17 @@ fn a_fall_of_the_content_is_remembered() {
     let mut law = self::law();
     let buffer = play(&mut law, 6000, |_, sample| BufferSample { window: 0, held: 150_000, ..sample });
     assert!(buffer < START / 2, "{buffer}");
+}
+
+#[test]
+fn an_unused_window_is_taken_back_and_a_fall_of_the_content_is_remembered() {
+    // The content falls by 600 kB, over many intervals, and rises again. No queue stands: the
+    // destination starves in each of them.
+    let held = |step: u32| 2000 * u64::from(step % 600).abs_diff(300);
+    let mut law = law();
+    law.buffer = 8 << 20;
+    let buffer = play(&mut law, 6000, |step, sample| BufferSample { held: held(step), starved: MS, ..sample });
+    assert!((1_200_000..2 << 20).contains(&buffer), "{buffer}");
 }
 
 #[test]
